@@ -1,0 +1,63 @@
+# Each target starts from a bare checkout with Python 3.11, a C++ compiler and pip: it makes .venv, installs
+# what it needs there, and runs.
+PYTHON ?= python3.11
+BIN := .venv/bin
+PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
+NATIVE := $(wildcard csrc/*.cpp csrc/*.h csrc/CMakeLists.txt)
+
+.PHONY: demo build test test-all lint bench docs clean
+
+demo: build
+	$(BIN)/megalith demo
+
+test: build .venv/.test
+	$(BIN)/python -m pytest -n 2
+
+# Everything: the slow and heavy checks too.
+test-all: build .venv/.test
+	$(BIN)/python -m pytest -n 2 -m "slow or not slow"
+
+lint: build .venv/.test .venv/.lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# The peers that benchmarks run beside us.
+bench: build .venv/.bench
+	$(BIN)/megalith bench data
+
+docs: build .venv/.docs
+	$(BIN)/mkdocs build --strict
+
+build: .venv/.install
+
+.venv/.python:
+	$(PYTHON) -m venv .venv
+	touch $@
+
+# An editable install: Python changes need nothing, a change of csrc/ builds again.
+.venv/.install: .venv/.python pyproject.toml constraints.txt $(NATIVE)
+	$(PIP) --editable .
+	touch $@
+
+.venv/.test: .venv/.install
+	$(PIP) --editable ".[test]"
+	touch $@
+
+.venv/.lint: .venv/.install
+	$(PIP) --editable ".[lint]"
+	touch $@
+
+.venv/.bench: .venv/.install
+	$(PIP) --editable ".[bench]"
+	$(PIP) fbgemm-gpu-cpu==1.8.0 tensordict torchmetrics==1.0.3 tqdm pyre-extensions iopath onnxruntime
+	$(PIP) --no-deps torchrec==1.8.0
+	touch $@
+
+.venv/.docs: .venv/.install
+	$(PIP) --editable ".[docs]"
+	touch $@
+
+clean:
+	rm -rf .venv build demo site

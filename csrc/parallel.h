@@ -1,0 +1,29 @@
+// parallel_for over the process's thread pool.
+//
+// The core links neither torch nor OpenMP. When torch is loaded, `mg_use_torch_threads` hands over torch's own
+// C entry point (`torch_parallel_for`, exported since torch 2.10), so native operators run on the very threads
+// torch uses and respect torch.set_num_threads. Without torch, or with an older one, plain threads serve.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+namespace megalith {
+
+// Called with [begin, end) pieces that cover the range once, from several threads.
+using RangeFunction = void (*)(int64_t begin, int64_t end, void* context);
+
+void parallel_for_raw(int64_t begin, int64_t end, int64_t grain, RangeFunction function, void* context);
+int num_threads();
+
+template <class Body>
+void parallel_for(int64_t begin, int64_t end, int64_t grain, Body&& body) {
+  parallel_for_raw(
+      begin, end, grain,
+      [](int64_t from, int64_t to, void* context) {
+        (*static_cast<std::remove_reference_t<Body>*>(context))(from, to);
+      },
+      const_cast<void*>(static_cast<const void*>(&body)));
+}
+
+}  // namespace megalith

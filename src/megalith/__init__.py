@@ -1,0 +1,55 @@
+"""Megalith: train, shrink, serve and plan recommendation models larger than any one memory.
+
+Names load on first use, so that `import megalith` costs milliseconds and never imports torch by itself.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from megalith.core.errors import MegalithError
+    from megalith.core.schema import FeatureSpec, TableSpec
+    from megalith.data.batch import Batch
+    from megalith.data.dataset import Dataset
+    from megalith.embeddings.collection import EmbeddingCollection
+    from megalith.embeddings.optimizers import SGD, AdaGrad, Adam, RowWiseAdaGrad
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "AdaGrad": "megalith.embeddings.optimizers",
+    "Adam": "megalith.embeddings.optimizers",
+    "Batch": "megalith.data.batch",
+    "Dataset": "megalith.data.dataset",
+    "EmbeddingCollection": "megalith.embeddings.collection",
+    "FeatureSpec": "megalith.core.schema",
+    "MegalithError": "megalith.core.errors",
+    "RowWiseAdaGrad": "megalith.embeddings.optimizers",
+    "SGD": "megalith.embeddings.optimizers",
+    "TableSpec": "megalith.core.schema",
+}
+
+__all__ = [
+    "AdaGrad",
+    "Adam",
+    "Batch",
+    "Dataset",
+    "EmbeddingCollection",
+    "FeatureSpec",
+    "MegalithError",
+    "RowWiseAdaGrad",
+    "SGD",
+    "TableSpec",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'megalith' has no attribute '{name}'")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,28 @@
+"""The commands, gathered."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from megalith.cli.data import data
+
+app = typer.Typer(
+    name="megalith",
+    help="Train, shrink, serve and plan recommendation models whose tables are larger than any one memory.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.add_typer(data, name="data")
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    if debug:
+        os.environ["MEGALITH_DEBUG"] = "1"

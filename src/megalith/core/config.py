@@ -1,0 +1,140 @@
+"""Configuration: frozen pydantic models read from YAML, with `a.b=c` overrides.
+
+Unknown keys are refused with the nearest valid name; every message names the file and the dotted key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from megalith.core.errors import ConfigError, nearest
+
+
+class Config(BaseModel):
+    """Base of every configuration: frozen, and closed to keys it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+ConfigT = TypeVar("ConfigT", bound=BaseModel)
+
+
+def load_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file, or one sentence that names the file and line."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path} does not exist; check the path.") from error
+    except (IsADirectoryError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not a YAML text file.") from error
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}, line {mark.line + 1}" if mark else str(path)
+        problem = getattr(error, "problem", None) or "not valid YAML"
+        raise ConfigError(f"{where}: {problem}; fix the YAML there.") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} must hold a mapping of keys to values.")
+    return content
+
+
+def apply_overrides(content: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """A copy of `content` with each `a.b=c` laid over it; values are read as YAML.
+
+    >>> apply_overrides({"train": {"steps": 10}}, ["train.steps=20"])
+    {'train': {'steps': 20}}
+    """
+    result = _copy(content)
+    for override in overrides:
+        key, separator, text = override.partition("=")
+        if not separator or not key.strip():
+            raise ConfigError(f"Override '{override}' must have the form key=value, such as train.steps=100.")
+        try:
+            value = yaml.safe_load(text) if text else None
+        except yaml.YAMLError as error:
+            raise ConfigError(f"Override '{override}': '{text}' is not a YAML value; quote it.") from error
+        *parents, last = key.strip().split(".")
+        node = result
+        for parent in parents:
+            child = node.get(parent)
+            if child is None:
+                child = node[parent] = {}
+            if not isinstance(child, dict):
+                raise ConfigError(f"Override '{override}': '{parent}' is a single value and has no keys inside.")
+            node = child
+        node[last] = value
+    return result
+
+
+def parse_config(cls: type[ConfigT], content: dict[str, Any], source: str) -> ConfigT:
+    """`content` as a `cls`; the first thing wrong becomes one sentence that names `source` and the key."""
+    try:
+        return cls.model_validate(content)
+    except ValidationError as error:
+        raise ConfigError(_sentence(cls, error, source)) from error
+
+
+def load_config(cls: type[ConfigT], path: Path, overrides: Sequence[str] = ()) -> ConfigT:
+    """Reads a YAML file, lays the overrides over it and validates the result."""
+    return parse_config(cls, apply_overrides(load_yaml(path), overrides), str(path))
+
+
+def to_yaml(config: BaseModel) -> str:
+    """The configuration, complete with its defaults, as YAML that `load_config` reads back."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+
+
+def _copy(node: Any) -> Any:
+    return {key: _copy(value) for key, value in node.items()} if isinstance(node, dict) else node
+
+
+def _sentence(cls: type[BaseModel], error: ValidationError, source: str) -> str:
+    # An unknown key explains most of what follows from it, so it speaks first.
+    details = error.errors()
+    detail = next((one for one in details if one["type"] == "extra_forbidden"), details[0])
+    location = detail["loc"]
+    key = ".".join(str(part) for part in location)
+    if detail["type"] == "extra_forbidden":
+        owner = _model_at(cls, location[:-1])
+        names = list(owner.model_fields) if owner else []
+        return f"{source}: unknown key '{key}'; {nearest(str(location[-1]), names)}"
+    if detail["type"] == "missing":
+        return f"{source}: key '{key}' is missing; add it."
+    message = detail["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    given = detail.get("input")
+    shown = f" (given: {given!r})" if isinstance(given, (str, int, float, bool)) else ""
+    where = f"key '{key}': " if key else ""
+    return f"{source}: {where}{message}{shown}."
+
+
+def _model_at(cls: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel] | None:
+    """The model class a validation error's location points into, through unions, lists and options."""
+    found: type[BaseModel] | None = cls
+    candidates: list[type[BaseModel]] = [cls]
+    for part in location:
+        annotations = [c.model_fields[part].annotation for c in candidates if part in c.model_fields]
+        if annotations:
+            candidates = [model for annotation in annotations for model in _models_in(annotation)]
+        else:
+            # A list position, or the tag of a discriminated union ('dcnv2'), which pydantic puts in the path.
+            tagged = [c for c in candidates if _tag(c) == part]
+            candidates = tagged or candidates
+        found = candidates[0] if candidates else None
+    return found
+
+
+def _tag(model: type[BaseModel]) -> Any:
+    kind = model.model_fields.get("kind")
+    return kind.default if kind else None
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for argument in get_args(annotation) for model in _models_in(argument)]

@@ -1,0 +1,82 @@
+"""The error tree.
+
+    MegalithError            one sentence: what is wrong, where (file, line or key), and the fix
+    ├── ConfigError          a recipe, an override or an argument
+    ├── DataError            input data: a file, a line, a value, an index
+    ├── PlanError            a plan that does not fit
+    ├── StorageError         a disk or file system that refuses
+    ├── CheckpointError      a checkpoint that is missing, damaged or of another shape
+    └── ServeError           a request or an exported model that cannot be served
+
+The command line prints the sentence and exits with 2; `--debug` shows the traceback.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+
+
+class MegalithError(Exception):
+    """Something the user can put right; its text is one sentence that says how."""
+
+
+class ConfigError(MegalithError):
+    """A recipe, an override or an argument is wrong."""
+
+
+class DataError(MegalithError):
+    """Input data cannot be read as it stands."""
+
+
+class PlanError(MegalithError):
+    """No placement satisfies the constraints."""
+
+
+class StorageError(MegalithError):
+    """A disk or file system refused a write."""
+
+
+class CheckpointError(MegalithError):
+    """A checkpoint is missing, damaged or belongs to another model."""
+
+
+class ServeError(MegalithError):
+    """A request or an exported model cannot be served."""
+
+
+def nearest(name: str, choices: list[str] | tuple[str, ...]) -> str:
+    """The tail of a sentence that offers the nearest valid name, or all of them when none is near.
+
+    >>> nearest("lerning_rate", ["learning_rate", "momentum"])
+    "did you mean 'learning_rate'?"
+    """
+    close = get_close_matches(name, choices, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean '{close[0]}'?"
+    return "valid names: " + ", ".join(choices) + "."
+
+
+@contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turns a failing write into a StorageError that names the path and the fix."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENOSPC or "No space left" in str(error):
+            raise StorageError(
+                f"The disk is full while writing {path}; free space there or choose another folder."
+            ) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise StorageError(
+                f"No permission to write {path}; choose a folder you own or change its permissions."
+            ) from error
+        if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
+            raise StorageError(
+                f"Cannot write {path} because another file of that name stands in the way; move it or choose "
+                "another path."
+            ) from error
+        raise

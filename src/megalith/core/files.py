@@ -1,0 +1,93 @@
+"""Writes that are seen whole or not at all: a temporary name beside the target, fsync, rename."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from megalith.core.errors import StorageError, storage_errors
+
+_PARTIAL = ".partial-"
+
+
+def write_atomic(path: Path, content: bytes | str) -> None:
+    """Writes a small file so that a reader, or a kill at any instant, finds the old one or the new one."""
+    data = content.encode() if isinstance(content, str) else content
+    partial = _partial_name(path)
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with partial.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+
+
+@contextmanager
+def new_folder(path: Path, overwrite: bool = False) -> Iterator[Path]:
+    """Yields an empty folder to fill; it takes the name `path` only if the block ends without an error.
+
+    With `overwrite` an existing folder is replaced at that moment, and kept if the block fails.
+    """
+    if path.exists() and not overwrite:
+        raise StorageError(f"{path} exists already; choose another folder or pass --overwrite.")
+    partial = _partial_name(path)
+    with storage_errors(path):
+        partial.mkdir(parents=True)
+        try:
+            yield partial
+            sync_tree(partial)
+            if path.exists():
+                old = _partial_name(path)
+                path.rename(old)
+                partial.rename(path)
+                shutil.rmtree(old)
+            else:
+                partial.rename(path)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+        sync_folder(path.parent)
+
+
+def remove_partials(folder: Path) -> None:
+    """Clears what killed writers left in `folder`."""
+    for left in folder.glob(f".*{_PARTIAL}*"):
+        if left.is_dir():
+            shutil.rmtree(left, ignore_errors=True)
+        else:
+            left.unlink(missing_ok=True)
+
+
+def sync_tree(folder: Path) -> None:
+    """Forces a folder's files to disk."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        else:
+            sync_folder(path)
+    sync_folder(folder)
+
+
+def sync_folder(folder: Path) -> None:
+    """Forces a rename inside `folder` to disk, where the file system can."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _partial_name(path: Path) -> Path:
+    return path.parent / f".{path.name}{_PARTIAL}{uuid.uuid4().hex[:8]}"

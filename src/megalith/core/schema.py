@@ -1,0 +1,88 @@
+"""What a model reads and what it stores: features and embedding tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from megalith.core.config import Config
+from megalith.core.errors import ConfigError
+
+Pooling = Literal["sum", "mean", "max", "none"]
+WeightType = Literal["float32", "float16", "bfloat16"]
+
+DTYPE_BYTES: dict[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2}
+
+
+class FeatureSpec(Config):
+    """A categorical feature: ids in [0, num_ids), one a sample or several.
+
+    `max_length` is the most ids a sample may hold; 1 means exactly one, None means any number.
+    """
+
+    name: str
+    num_ids: int = Field(ge=1)
+    max_length: int | None = Field(default=1, ge=1)
+
+    @property
+    def multi_hot(self) -> bool:
+        return self.max_length != 1
+
+
+class TableSpec(Config):
+    """An embedding table and the features that look rows up in it.
+
+    Any dim from 1; several features may share a table; a feature may also be looked up in several tables.
+    `pooling="none"` keeps a sequence: one vector for every id instead of one for every sample.
+    """
+
+    name: str
+    rows: int = Field(ge=1)
+    dim: int = Field(ge=1)
+    features: tuple[str, ...] = Field(min_length=1)
+    pooling: Pooling = "sum"
+    dtype: WeightType = "float32"
+    init_scale: float | None = Field(default=None, ge=0.0)
+    """Half-width of the uniform start values; None takes 1/sqrt(dim)."""
+
+    @field_validator("features")
+    @classmethod
+    def _features_are_distinct(cls, features: tuple[str, ...]) -> tuple[str, ...]:
+        twice = _repeated(features)
+        if twice:
+            raise ValueError(f"feature '{twice}' stands twice in one table; remove one")
+        return features
+
+    @model_validator(mode="after")
+    def _has_a_name(self) -> TableSpec:
+        if not self.name:
+            raise ValueError("a table needs a name")
+        return self
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.rows * self.dim * DTYPE_BYTES[self.dtype]
+
+    @property
+    def output_dim(self) -> int:
+        """Columns this table adds to the pooled output; a sequence table adds none."""
+        return 0 if self.pooling == "none" else self.dim * len(self.features)
+
+
+def check_tables(tables: Sequence[TableSpec]) -> None:
+    """Refuses a table named twice; checkpoints and plans find tables by name."""
+    twice = _repeated([table.name for table in tables])
+    if twice:
+        raise ConfigError(f"Table '{twice}' is named twice; give each table a name of its own.")
+
+
+def feature_order(tables: Sequence[TableSpec]) -> tuple[str, ...]:
+    """Every feature once, in the order in which the tables first name it."""
+    return tuple(dict.fromkeys(feature for table in tables for feature in table.features))
+
+
+def _repeated(names: Sequence[str]) -> str | None:
+    return next((name for name, count in Counter(names).items() if count > 1), None)

@@ -1,0 +1,41 @@
+"""`Batch`: what the loader yields and a model reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One batch of samples.
+
+    `values` holds the ids of all features, feature-major: bag f * batch + b covers
+    values[offsets[f * batch + b] : offsets[f * batch + b + 1]].
+    """
+
+    dense: Tensor
+    """float32 [batch, num_dense]"""
+    values: Tensor
+    """int64 [N]"""
+    offsets: Tensor
+    """int64 [features * batch + 1]"""
+    labels: Tensor
+    """float32 [batch]"""
+    weights: Tensor | None = None
+    """float32 [batch], the weight of each sample in the loss, or None for 1"""
+
+    @property
+    def batch_size(self) -> int:
+        return len(self.labels)
+
+    @property
+    def num_features(self) -> int:
+        return (len(self.offsets) - 1) // max(self.batch_size, 1)
+
+    def to(self, device: torch.device) -> Batch:
+        weights = None if self.weights is None else self.weights.to(device)
+        moved = (tensor.to(device) for tensor in (self.dense, self.values, self.offsets, self.labels))
+        return Batch(*moved, weights=weights)

@@ -1,0 +1,103 @@
+"""A prepared data set: a folder with `schema.json` and one folder of Parquet parts for each split.
+
+    DIR/schema.json                what the columns mean, where they came from, rows of each split
+    DIR/train/part-00000.parquet   label, numeric columns (float32), categorical columns (int32 ids or lists)
+    DIR/valid/..., DIR/test/...    where they were asked for
+    DIR/vocabulary/...             raw value -> id of each categorical feature, where ids come from one
+
+Ids: 0 is a missing value, 1 a value outside the vocabulary, 2 and up the vocabulary by falling count.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from megalith.core.config import Config, parse_config
+from megalith.core.errors import ConfigError, DataError, nearest
+from megalith.core.files import write_atomic
+from megalith.core.schema import FeatureSpec
+
+SCHEMA_FILE = "schema.json"
+VERSION = 1
+MISSING_ID, UNKNOWN_ID, FIRST_ID = 0, 1, 2
+
+
+class Split(Config):
+    """The rows of one split and the files that hold them, relative to the data set's folder."""
+
+    rows: int = Field(ge=0)
+    positives: float = Field(ge=0)
+    files: tuple[str, ...]
+    best_log_loss: float | None = None
+    """Generated data only: log loss of the planted click probabilities, which no model can beat."""
+
+    @property
+    def click_rate(self) -> float:
+        return self.positives / self.rows if self.rows else 0.0
+
+
+class DatasetSchema(Config):
+    """The content of `schema.json`."""
+
+    format: Literal["megalith-dataset"] = "megalith-dataset"
+    version: int = VERSION
+    source: str
+    """Where the rows came from: criteo, avazu, libfm, parquet, synth-criteo, ..."""
+    label: str = "label"
+    weight: str | None = None
+    numeric: tuple[str, ...] = ()
+    categorical: tuple[FeatureSpec, ...] = ()
+    splits: dict[str, Split]
+    bad_rows: int = 0
+    preparation: dict[str, Any] = Field(default_factory=dict)
+    """How the columns were made (transforms, minimum count, hash size), enough to do it again."""
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        return tuple(feature.name for feature in self.categorical)
+
+
+class Dataset:
+    """A prepared folder, opened: its schema and the paths of its splits."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        self.schema = read_schema(self.folder)
+
+    def files(self, split: str) -> list[Path]:
+        """The Parquet parts of a split, each checked to exist."""
+        paths = [self.folder / name for name in self.split(split).files]
+        for path in paths:
+            if not path.exists():
+                raise DataError(f"{path} is named in {SCHEMA_FILE} but missing; run `megalith data prepare` again.")
+        return paths
+
+    def split(self, name: str) -> Split:
+        if name not in self.schema.splits:
+            raise ConfigError(f"{self.folder} has no split '{name}'; {nearest(name, list(self.schema.splits))}")
+        return self.schema.splits[name]
+
+
+def read_schema(folder: Path) -> DatasetSchema:
+    path = folder / SCHEMA_FILE
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise DataError(
+            f"{folder} is not a prepared data set ({SCHEMA_FILE} is missing); make one with "
+            "`megalith data prepare` or `megalith data synth`."
+        ) from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} is damaged; run `megalith data prepare` again.") from error
+    version = content.get("version") if isinstance(content, dict) else None
+    if version != VERSION:
+        raise DataError(f"{path} has version {version}, this package reads {VERSION}; prepare the data again.")
+    return parse_config(DatasetSchema, content, str(path))
+
+
+def write_schema(folder: Path, schema: DatasetSchema) -> None:
+    write_atomic(folder / SCHEMA_FILE, schema.model_dump_json(indent=1) + "\n")

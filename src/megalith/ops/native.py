@@ -1,0 +1,86 @@
+"""Loads the native core: one shared library behind a C interface, with no torch and no Python symbol in it.
+
+ctypes releases the interpreter lock around each call. `share_torch_threads` hands torch's own parallel_for
+to the core, so that native operators and torch use one thread pool.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from pathlib import Path
+
+from megalith.core.errors import MegalithError
+
+ABI_VERSION = 1
+SIMD_LEVELS = ("portable", "avx2", "avx512")
+
+_pointer, _int32, _int64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
+
+# Every exported function: (result, arguments). The one place where signatures are repeated from csrc/.
+_SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
+    "mg_abi_version": (_int32, ()),
+    "mg_simd_level": (_int32, ()),
+    "mg_use_torch_threads": (None, (_pointer, _pointer)),
+    "mg_set_num_threads": (None, (_int32,)),
+    "mg_num_threads": (_int32, ()),
+    "mg_first_out_of_range": (_int64, (_pointer, _int32, _pointer, _pointer, _int64, _int64)),
+}
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """The loaded core, its version checked and its functions typed."""
+    path = library_path()
+    if path is None:
+        raise MegalithError(
+            "The native core is not built; run `pip install .` in the source folder, or `make build`."
+        )
+    core = ctypes.CDLL(str(path))
+    core.mg_abi_version.restype = _int32
+    found = core.mg_abi_version()
+    if found != ABI_VERSION:
+        raise MegalithError(
+            f"{path} speaks version {found} of the native interface and this package version {ABI_VERSION}; "
+            "run `pip install .` again."
+        )
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(core, name)
+        function.restype, function.argtypes = result, arguments
+    return core
+
+
+def library_path() -> Path | None:
+    """Where the built core lies: beside this file, or where an editable install put it."""
+    import megalith.ops
+
+    for folder in megalith.ops.__path__:
+        for path in sorted(Path(folder).glob("megalith_core.*")):
+            if path.suffix in (".so", ".dylib", ".dll"):
+                return path
+    return None
+
+
+def simd_level() -> str:
+    """The widest vector instructions that this processor and the core share."""
+    return SIMD_LEVELS[library().mg_simd_level()]
+
+
+@cache
+def share_torch_threads() -> bool:
+    """Makes native operators run on torch's threads; False where torch is too old to offer them (< 2.10)."""
+    import torch
+
+    folder = Path(torch.__file__).parent / "lib"
+    for name in ("libtorch_cpu.so", "libtorch_cpu.dylib"):
+        if not (folder / name).exists():
+            continue
+        torch_core = ctypes.CDLL(str(folder / name))
+        try:
+            parallel_for, num_threads = torch_core.torch_parallel_for, torch_core.torch_get_num_threads
+        except AttributeError:
+            return False
+        address = ctypes.cast(parallel_for, _pointer), ctypes.cast(num_threads, _pointer)
+        library().mg_use_torch_threads(*address)
+        return True
+    return False
