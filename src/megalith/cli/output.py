@@ -1,4 +1,4 @@
-"""What commands print: tables for people on standard output, or one JSON object; progress on standard error."""
+"""What commands print: tables for people, or one JSON object; progress goes to standard error."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What everything stands on: errors, configuration, schema, units, atomic files, traces. Never imports torch."""
+"""What everything stands on: errors, configuration, schema, units, files, traces. Never imports torch."""

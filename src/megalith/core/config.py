@@ -50,7 +50,7 @@ def apply_overrides(content: dict[str, Any], overrides: Sequence[str]) -> dict[s
     >>> apply_overrides({"train": {"steps": 10}}, ["train.steps=20"])
     {'train': {'steps': 20}}
     """
-    result = _copy(content)
+    result: dict[str, Any] = _copy(content)
     for override in overrides:
         key, separator, text = override.partition("=")
         if not separator or not key.strip():
@@ -66,7 +66,9 @@ def apply_overrides(content: dict[str, Any], overrides: Sequence[str]) -> dict[s
             if child is None:
                 child = node[parent] = {}
             if not isinstance(child, dict):
-                raise ConfigError(f"Override '{override}': '{parent}' is a single value and has no keys inside.")
+                raise ConfigError(
+                    f"Override '{override}': '{parent}' is a single value and has no keys inside."
+                )
             node = child
         node[last] = value
     return result

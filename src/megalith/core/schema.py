@@ -46,7 +46,7 @@ class TableSpec(Config):
     pooling: Pooling = "sum"
     dtype: WeightType = "float32"
     init_scale: float | None = Field(default=None, ge=0.0)
-    """Half-width of the uniform start values; None takes 1/sqrt(dim)."""
+    """Half-width of the uniform start values; None takes 1/sqrt(rows), so that rare rows start near zero."""
 
     @field_validator("features")
     @classmethod

@@ -73,12 +73,16 @@ class Dataset:
         paths = [self.folder / name for name in self.split(split).files]
         for path in paths:
             if not path.exists():
-                raise DataError(f"{path} is named in {SCHEMA_FILE} but missing; run `megalith data prepare` again.")
+                raise DataError(
+                    f"{path} is named in {SCHEMA_FILE} but missing; run `megalith data prepare` again."
+                )
         return paths
 
     def split(self, name: str) -> Split:
         if name not in self.schema.splits:
-            raise ConfigError(f"{self.folder} has no split '{name}'; {nearest(name, list(self.schema.splits))}")
+            raise ConfigError(
+                f"{self.folder} has no split '{name}'; {nearest(name, list(self.schema.splits))}"
+            )
         return self.schema.splits[name]
 
 
@@ -95,7 +99,9 @@ def read_schema(folder: Path) -> DatasetSchema:
         raise DataError(f"{path} is damaged; run `megalith data prepare` again.") from error
     version = content.get("version") if isinstance(content, dict) else None
     if version != VERSION:
-        raise DataError(f"{path} has version {version}, this package reads {VERSION}; prepare the data again.")
+        raise DataError(
+            f"{path} has version {version}, this package reads {VERSION}; prepare the data again."
+        )
     return parse_config(DatasetSchema, content, str(path))
 
 

@@ -20,7 +20,12 @@ def first_out_of_range(values: Tensor, feature_ends: Tensor, feature_rows: Tenso
     native.share_torch_threads()
     values, ends, rows = values.contiguous(), feature_ends.contiguous(), feature_rows.contiguous()
     position = native.library().mg_first_out_of_range(
-        values.data_ptr(), values.element_size(), ends.data_ptr(), rows.data_ptr(), ends.numel(), values.numel()
+        values.data_ptr(),
+        values.element_size(),
+        ends.data_ptr(),
+        rows.data_ptr(),
+        ends.numel(),
+        values.numel(),
     )
     return torch.tensor(position, dtype=torch.int64)
 

@@ -1,0 +1,69 @@
+"""What every model shares: the settings of its tables, and how it is built.
+
+A model never holds tables. It says which it needs, and reads their vectors as one [batch, output_dim] tensor
+in that order; where the rows live is somebody else's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from megalith.core.config import Config
+from megalith.core.schema import FeatureSpec, Pooling, TableSpec, WeightType
+
+
+class ModelInputs(NamedTuple):
+    """What the data offers a model."""
+
+    num_dense: int
+    features: tuple[FeatureSpec, ...]
+
+    @property
+    def num_features(self) -> int:
+        return len(self.features)
+
+
+class ModelConfig(Config):
+    """Base of a model's settings; a model of one's own derives from it too."""
+
+    dim: int = Field(default=16, ge=1)
+    """Columns of each feature's embedding."""
+    pooling: Pooling = "sum"
+    dtype: WeightType = "float32"
+    init_scale: float | None = Field(default=None, ge=0)
+
+    def tables(self, features: Sequence[FeatureSpec]) -> list[TableSpec]:
+        """One table a feature, unless the model needs others."""
+        return self.tables_of_dim(features, self.dim)
+
+    def build(self, inputs: ModelInputs) -> ClickModel:
+        """The module, with fresh weights."""
+        raise TypeError(f"{type(self).__name__} must define build(inputs).")
+
+    def tables_of_dim(
+        self, features: Sequence[FeatureSpec], dim: int, suffix: str = "", init_scale: float | None = None
+    ) -> list[TableSpec]:
+        """A table of `dim` columns for each feature, named after it."""
+        return [
+            TableSpec(
+                name=feature.name + suffix,
+                rows=feature.num_ids,
+                dim=dim,
+                features=(feature.name,),
+                pooling=self.pooling,
+                dtype=self.dtype,
+                init_scale=self.init_scale if init_scale is None else init_scale,
+            )
+            for feature in features
+        ]
+
+
+class ClickModel(nn.Module):
+    """Dense features [batch, num_dense] and embedding vectors [batch, output_dim] in, logits [batch] out."""
+
+    def forward(self, dense: Tensor, embedded: Tensor) -> Tensor:
+        raise TypeError(f"{type(self).__name__} must define forward(dense, embedded).")

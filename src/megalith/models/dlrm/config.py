@@ -1,0 +1,24 @@
+"""Settings of DLRM."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from megalith.models.base import ModelConfig, ModelInputs
+from megalith.models.layers.mlp import MLPConfig
+
+if TYPE_CHECKING:
+    from megalith.models.dlrm.model import DLRM
+
+
+class DLRMConfig(ModelConfig):
+    kind: Literal["dlrm"] = "dlrm"
+    bottom: MLPConfig = MLPConfig(layers=(256, 128))
+    """Before its last layer, which always has `dim` columns so that it can meet the embeddings."""
+    top: MLPConfig = MLPConfig(layers=(256, 128))
+    interaction: Literal["dot", "concat"] = "dot"
+
+    def build(self, inputs: ModelInputs) -> DLRM:
+        from megalith.models.dlrm.model import DLRM
+
+        return DLRM(self, inputs)

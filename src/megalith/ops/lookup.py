@@ -1,0 +1,73 @@
+"""Embedding lookup and its gradient in plain torch: the truth that native kernels are held to.
+
+Rows are read as stored and added in float32, in the order of the values. Duplicates in the backward pass are
+summed in one fixed order (stable sort by row, then position), so results do not depend on threads.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class RowGradients(NamedTuple):
+    """The gradient of each touched row, once."""
+
+    rows: Tensor
+    """int64 [touched], rising"""
+    gradients: Tensor
+    """float32 [touched, dim]"""
+
+
+def bag_of_value(offsets: Tensor) -> Tensor:
+    """The bag each value belongs to: offsets [0, 2, 2, 3] -> [0, 0, 2]."""
+    lengths = torch.diff(offsets)
+    return torch.repeat_interleave(torch.arange(len(lengths), device=offsets.device), lengths)
+
+
+def pooled_lookup(weight: Tensor, values: Tensor, offsets: Tensor, pooling: str) -> Tensor:
+    """Each bag's rows, summed, averaged or maximised; float32 [bags, dim]. An empty bag gives zeros."""
+    rows = weight[values].float()
+    if len(rows) == len(offsets) - 1 and bool((torch.diff(offsets) == 1).all()):
+        return rows
+    if pooling == "max":
+        best = torch.segment_reduce(rows, "max", offsets=offsets, axis=0, initial=-torch.inf, unsafe=True)
+        return best.masked_fill((torch.diff(offsets) == 0).unsqueeze(1), 0.0)
+    total = torch.segment_reduce(rows, "sum", offsets=offsets, axis=0, initial=0, unsafe=True)
+    if pooling == "mean":
+        total = total / torch.diff(offsets).clamp(min=1).unsqueeze(1)
+    return total
+
+
+def value_gradients(
+    weight: Tensor, values: Tensor, offsets: Tensor, pooling: str, output_gradient: Tensor
+) -> Tensor:
+    """The gradient of every looked-up value; float32 [values, dim].
+
+    With max pooling a bag's gradient goes, column by column, to the first value that holds the maximum.
+    """
+    bags = bag_of_value(offsets)
+    spread = output_gradient[bags]
+    if pooling == "sum":
+        return spread
+    if pooling == "mean":
+        return spread / torch.diff(offsets)[bags].unsqueeze(1)
+    rows = weight[values].float()
+    best = pooled_lookup(weight, values, offsets, "max")
+    position = torch.arange(len(values), device=values.device).unsqueeze(1).expand_as(rows)
+    candidates = torch.where(rows == best[bags], position, len(values))
+    first = torch.full_like(best, len(values), dtype=torch.int64)
+    first.scatter_reduce_(0, bags.unsqueeze(1).expand_as(rows), candidates, "amin")
+    return torch.where(first[bags] == position, spread, 0.0)
+
+
+def reduce_duplicates(values: Tensor, gradients: Tensor) -> RowGradients:
+    """Sums the gradients of equal values in the order in which they occur."""
+    ordered, order = torch.sort(values, stable=True)
+    rows, counts = torch.unique_consecutive(ordered, return_counts=True)
+    if len(rows) == len(values):
+        return RowGradients(rows, gradients[order])
+    summed = torch.segment_reduce(gradients[order], "sum", lengths=counts, axis=0, initial=0, unsafe=True)
+    return RowGradients(rows, summed)
