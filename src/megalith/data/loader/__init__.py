@@ -1,0 +1,9 @@
+"""The loader: prepared Parquet to batches; sharded by rank, shuffled, prefetched, resumable at any batch.
+
+plan.py says which rows come when, decode.py reads and checks them, pieces.py cuts them into batches, and
+loader.py runs the three on threads.
+"""
+
+from megalith.data.loader.loader import Loader
+
+__all__ = ["Loader"]

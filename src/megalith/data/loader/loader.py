@@ -1,0 +1,261 @@
+"""`Loader`: batches of a prepared data set, in a seeded order, from the exact batch where a run stopped.
+
+Threads decode windows ahead of the reader and cut them into batches; the reader takes finished batches in the
+order of the plan and joins those that cross a window's border. The order never depends on threads or timing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from megalith.core.errors import CheckpointError, ConfigError, DataError
+from megalith.core.schema import FeatureSpec
+from megalith.data.batch import Batch
+from megalith.data.dataset import Dataset
+from megalith.data.loader.decode import ParquetRows
+from megalith.data.loader.pieces import cut, empty_batch, join
+from megalith.data.loader.plan import Sharding, Window, plan_epoch, rank_rows, row_order
+
+_Pieces = list[Batch]
+
+STATE_VERSION = 1
+
+
+class Loader:
+    """Iterates over batches of some splits.
+
+    `for batch in loader` yields the rest of the current epoch; the next `for` goes on with the next epoch, in
+    another order. `stream()` goes through all epochs without a pause between them. After `epochs` epochs
+    there is nothing left to yield; None means no end.
+
+    Ranks read disjoint rows that together are every row once, and all take `len(loader)` steps an epoch. With
+    `drop_last` every batch is full and the rows that do not fill one on every rank (fewer than
+    world_size * batch_size) are left out of this epoch. Without it nothing is left out: the last batch of an
+    epoch may be short, by up to one row shorter on some ranks than on others, and so even empty there.
+
+    A window of `shuffle_window_rows` rows on each rank (at least one row group) is decoded and shuffled as
+    one; `prefetch` windows are held ahead of the reader, each about 10 bytes for every column and row.
+
+    Example:
+        loader = Loader(Dataset("data/criteo"), ["train"], batch_size=2048, seed=1)
+        for batch in loader: ...
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        splits: Sequence[str],
+        batch_size: int,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = True,
+        prefetch: int = 2,
+        threads: int = 2,
+        shuffle_window_rows: int = 262_144,
+        epochs: int | None = None,
+    ) -> None:
+        counts = {
+            "batch_size": batch_size,
+            "prefetch": prefetch,
+            "threads": threads,
+            "shuffle_window_rows": shuffle_window_rows,
+        }
+        _check_arguments(splits, rank, world_size, seed, epochs, counts)
+        self.dataset = dataset
+        self.splits = tuple(splits)
+        self.batch_size = batch_size
+        self.epochs = epochs
+        self.wait_seconds = 0.0
+        """Time for which the reader has waited for a window, over the loader's life."""
+        self._rows = ParquetRows(dataset, splits)
+        self._sharding = Sharding(rank, world_size, shuffle_window_rows, shuffle, seed)
+        self._drop_last = drop_last
+        self._prefetch = prefetch
+        self._threads = threads
+        self._epoch = 0
+        self._batch = 0
+        self._active: Generator[Batch, None, None] | None = None
+        own_rows = rank_rows(self._rows.rows, rank, world_size)
+        fewest, most = self._rows.rows // world_size, rank_rows(self._rows.rows, 0, world_size)
+        self._num_batches = fewest // batch_size if drop_last else -(-most // batch_size)
+        self._rows_an_epoch = self._num_batches * batch_size if drop_last else own_rows
+        if drop_last and not self._num_batches:
+            raise DataError(
+                f"{dataset.folder}: {self._rows.rows:,} rows do not fill one batch of {batch_size:,} on each "
+                f"of {world_size} ranks; choose a smaller batch or drop_last=False."
+            )
+
+    @property
+    def features(self) -> tuple[FeatureSpec, ...]:
+        return self.dataset.schema.categorical
+
+    @property
+    def num_dense(self) -> int:
+        return len(self.dataset.schema.numeric)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the splits, over all ranks."""
+        return self._rows.rows
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next batch."""
+        return self._epoch
+
+    def __len__(self) -> int:
+        """Batches of an epoch on each rank."""
+        return self._num_batches
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next batch will be the first of `epoch`."""
+        self.close()
+        self._epoch, self._batch = epoch, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the next batch to be yielded lies; the same on every rank, whatever has been prefetched."""
+        return {
+            "version": STATE_VERSION,
+            "epoch": self._epoch,
+            "batch": self._batch,
+            "order": self._what_orders_rows(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on where `state` was taken. Windows before that place are not decoded."""
+        if state.get("version") != STATE_VERSION:
+            raise CheckpointError(
+                f"The loader's state has version {state.get('version')}, this package reads {STATE_VERSION}; "
+                "resume with the package that wrote it."
+            )
+        ours, theirs = self._what_orders_rows(), state["order"]
+        if state["batch"]:
+            # At the start of an epoch any shape may take over; within one, only the order that was begun.
+            for key, value in ours.items():
+                if theirs.get(key) != value:
+                    raise CheckpointError(
+                        f"The run stopped within an epoch with {key}={theirs.get(key)} and now has "
+                        f"{key}={value}; resume with the same value, or from the end of an epoch."
+                    )
+        self.close()
+        self._epoch, self._batch = state["epoch"], state["batch"]
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self._begin(self._epoch + 1)
+
+    def stream(self) -> Iterator[Batch]:
+        """All batches from here on, through the ends of epochs."""
+        return self._begin(None)
+
+    def close(self) -> None:
+        """Ends the iteration under way and its threads."""
+        if self._active is not None:
+            self._active.close()
+            self._active = None
+
+    def _begin(self, end_epoch: int | None) -> Iterator[Batch]:
+        self.close()
+        ends = [end for end in (end_epoch, self.epochs) if end is not None]
+        self._active = self._batches(min(ends, default=None))
+        return self._active
+
+    def _batches(self, end_epoch: int | None) -> Generator[Batch, None, None]:
+        """Batches from the current position up to `end_epoch`; the only place where threads live."""
+        if not self._num_batches or (end_epoch is not None and self._epoch >= end_epoch):
+            return
+        tasks = self._windows(end_epoch)
+        pending: deque[Future[_Pieces]] = deque()
+        ready: deque[Batch] = deque()
+        executor = ThreadPoolExecutor(self._threads, thread_name_prefix="megalith-loader")
+
+        def submit() -> None:
+            task = next(tasks, None)
+            if task is not None:
+                pending.append(executor.submit(self._decode, *task))
+
+        try:
+            for _ in range(self._prefetch):
+                submit()
+            while end_epoch is None or self._epoch < end_epoch:
+                pieces: _Pieces = []
+                missing = min(self.batch_size, self._rows_an_epoch - self._batch * self.batch_size)
+                while missing > 0:
+                    if not ready:
+                        ready.extend(self._wait(pending.popleft()))
+                        submit()
+                    pieces.append(ready.popleft())
+                    missing -= pieces[-1].batch_size
+                # Before the yield: whoever holds a batch finds the state of the one after it.
+                self._batch += 1
+                if self._batch == self._num_batches:
+                    self._epoch, self._batch = self._epoch + 1, 0
+                yield join(pieces, len(self.features)) if pieces else self._empty()
+        finally:
+            # Also on `break` and on an error: at most the windows being decoded are waited for.
+            executor.shutdown(wait=True, cancel_futures=True)
+
+    def _windows(self, end_epoch: int | None) -> Iterator[tuple[Window, int, int]]:
+        """The windows from the current position on, each with the range of its rows that is wanted."""
+        epoch, first_row = self._epoch, self._batch * self.batch_size
+        while end_epoch is None or epoch < end_epoch:
+            for window in plan_epoch(self._rows.groups, self._sharding, epoch):
+                start = max(first_row - window.first_row, 0)
+                stop = min(self._rows_an_epoch - window.first_row, window.rows)
+                if start < stop:
+                    yield window, start, stop
+            epoch, first_row = epoch + 1, 0
+
+    def _decode(self, window: Window, start: int, stop: int) -> _Pieces:
+        """On a thread: rows [start, stop) of the shuffled window, cut where batches end."""
+        columns = self._rows.read(window, row_order(window, self._sharding))
+        to_border = -(window.first_row + start) % self.batch_size
+        borders = range(start + to_border, stop, self.batch_size)
+        bounds = sorted({start, *borders, stop})
+        return cut(columns, self.features, bounds)
+
+    def _wait(self, future: Future[_Pieces]) -> _Pieces:
+        start = time.perf_counter()
+        try:
+            return future.result()
+        finally:
+            self.wait_seconds += time.perf_counter() - start
+
+    def _empty(self) -> Batch:
+        return empty_batch(self.num_dense, self.dataset.schema.weight is not None)
+
+    def _what_orders_rows(self) -> dict[str, Any]:
+        """All that the order of rows depends on, apart from the rank."""
+        return {
+            "splits": list(self.splits),
+            "rows": self._rows.rows,
+            "row_groups": len(self._rows.groups),
+            "batch_size": self.batch_size,
+            "world_size": self._sharding.world_size,
+            "shuffle": self._sharding.shuffle,
+            "seed": self._sharding.seed,
+            "shuffle_window_rows": self._sharding.window_rows,
+            "drop_last": self._drop_last,
+        }
+
+
+def _check_arguments(
+    splits: Sequence[str], rank: int, world_size: int, seed: int, epochs: int | None, counts: dict[str, int]
+) -> None:
+    for name, count in counts.items():
+        if count < 1:
+            raise ConfigError(f"{name}={count} must be at least 1.")
+    if isinstance(splits, str) or not splits:
+        raise ConfigError("splits must be a list with the name of at least one split, such as ['train'].")
+    if not 0 <= rank < world_size:
+        raise ConfigError(f"rank={rank} must lie in [0, world_size={world_size}).")
+    if seed < 0:
+        raise ConfigError(f"seed={seed} must not be negative.")
+    if epochs is not None and epochs < 0:
+        raise ConfigError(f"epochs={epochs} must not be negative; leave it out for no end.")
