@@ -7,6 +7,7 @@ order of the plan and joins those that cross a window's border. The order never 
 from __future__ import annotations
 
 import time
+import weakref
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -81,7 +82,8 @@ class Loader:
         self._threads = threads
         self._epoch = 0
         self._batch = 0
-        self._active: Generator[Batch, None, None] | None = None
+        # Weak, so that leaving a `for` by `break` ends the iteration and its threads at once.
+        self._active: weakref.ref[Generator[Batch, None, None]] | None = None
         own_rows = rank_rows(self._rows.rows, rank, world_size)
         fewest, most = self._rows.rows // world_size, rank_rows(self._rows.rows, 0, world_size)
         self._num_batches = fewest // batch_size if drop_last else -(-most // batch_size)
@@ -156,15 +158,16 @@ class Loader:
 
     def close(self) -> None:
         """Ends the iteration under way and its threads."""
-        if self._active is not None:
-            self._active.close()
-            self._active = None
+        active = self._active() if self._active is not None else None
+        if active is not None:
+            active.close()
 
     def _begin(self, end_epoch: int | None) -> Iterator[Batch]:
         self.close()
         ends = [end for end in (end_epoch, self.epochs) if end is not None]
-        self._active = self._batches(min(ends, default=None))
-        return self._active
+        batches = self._batches(min(ends, default=None))
+        self._active = weakref.ref(batches)
+        return batches
 
     def _batches(self, end_epoch: int | None) -> Generator[Batch, None, None]:
         """Batches from the current position up to `end_epoch`; the only place where threads live."""
@@ -233,7 +236,7 @@ class Loader:
     def _what_orders_rows(self) -> dict[str, Any]:
         """All that the order of rows depends on, apart from the rank."""
         return {
-            "splits": list(self.splits),
+            "splits": ",".join(self.splits),
             "rows": self._rows.rows,
             "row_groups": len(self._rows.groups),
             "batch_size": self.batch_size,
