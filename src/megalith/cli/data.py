@@ -4,4 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from megalith.cli.data_synth import synth
+
 data = typer.Typer(help="Prepare, generate and measure click data.", no_args_is_help=True)
+data.command()(synth)

@@ -1,0 +1,13 @@
+"""Generated click data, calibrated to Criteo Kaggle and Avazu, with a planted truth.
+
+    calibration.py   the shape of each real data set: criteo.yaml, avazu.yaml
+    calibrate.py     how those numbers were read off the head of a real file
+    sampler.py       ids and numbers drawn by table lookup
+    drift.py         ids that rise, fall and enter as time passes
+    truth.py         the click probability of every row
+    stream.py        blocks of rows, each made from its own seed
+    text.py          blocks as Criteo TSV or Avazu CSV
+    generate.py      a whole data set on disk
+
+Every row has a known click probability, so the best log loss that any model can reach is known too.
+"""

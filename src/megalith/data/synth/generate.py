@@ -1,0 +1,235 @@
+"""Writes a generated data set: Parquet that is ready to train on, or text for `megalith data prepare`.
+
+Threads make row groups while the calling thread writes them in order, so the bytes do not depend on the
+number of threads and memory holds a few row groups however many rows there are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from megalith.core.errors import ConfigError
+from megalith.core.files import new_folder, write_atomic
+from megalith.core.schema import FeatureSpec
+from megalith.data.dataset import FIRST_ID, DatasetSchema, Split, write_schema
+from megalith.data.synth.stream import BLOCK_ROWS, MAX_BAG, SPLITS, Block, Stream, SynthOptions
+from megalith.data.synth.text import TextFormat
+from megalith.data.synth.truth import entropy, log_loss_sum
+
+ROW_GROUP_ROWS = 65_536
+ROW_GROUPS_PER_PART = 16
+TRUTH_FILE = "truth.json"
+TRUE_PROBABILITY = "true_probability"
+_BLOCKS_PER_GROUP = ROW_GROUP_ROWS // BLOCK_ROWS
+
+OutputFormat = Literal["parquet", "text"]
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SplitTruth:
+    """What is known of a generated split."""
+
+    rows: int
+    positives: int
+    best_log_loss: float
+    """Log loss of the planted probabilities on the labels drawn from them."""
+    best_ne: float
+    """The same, relative to always predicting the split's click rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """One row group, ready to write."""
+
+    content: Any
+    """A record batch or bytes; dropped once written."""
+    rows: int
+    positives: int
+    log_loss_sum: float
+
+
+def generate(
+    options: SynthOptions,
+    out: Path,
+    output_format: OutputFormat = "parquet",
+    overwrite: bool = False,
+    threads: int | None = None,
+    progress: Progress = lambda rows: None,
+) -> dict[str, SplitTruth]:
+    """Generates all splits into the folder `out`, which appears when it is complete.
+
+    >>> generate(SynthOptions("criteo", train_rows=1_000_000), Path("data"))  # doctest: +SKIP
+    """
+    options.check()
+    if output_format == "text" and options.multi_hot:
+        raise ConfigError("Text has no multi-hot columns; leave out --multi-hot or choose --format parquet.")
+    with new_folder(out, overwrite) as folder:
+        stream = Stream(options)
+        write = _write_text if output_format == "text" else _write_parquet
+        workers = threads or min(os.cpu_count() or 1, 8)
+        with ThreadPoolExecutor(workers) as pool:
+            truths, names = {}, {}
+            for split in SPLITS:
+                if options.rows[split]:
+                    truths[split], names[split] = write(stream, split, folder, pool, workers, progress)
+        description = {
+            "options": asdict(options),
+            "splits": {name: asdict(one) for name, one in truths.items()},
+        }
+        if output_format == "text":
+            write_atomic(folder / TRUTH_FILE, json.dumps(description, indent=1) + "\n")
+        else:
+            write_schema(folder, _schema(stream, truths, names))
+    return truths
+
+
+def _write_parquet(
+    stream: Stream, split: str, folder: Path, pool: ThreadPoolExecutor, workers: int, progress: Progress
+) -> tuple[SplitTruth, list[str]]:
+    (folder / split).mkdir()
+    schema = _arrow_schema(stream)
+    made, names, writer = [], [], None
+    try:
+        for number, group in enumerate(_in_order(stream, split, pool, workers, _record_batch)):
+            if number % ROW_GROUPS_PER_PART == 0:
+                if writer is not None:
+                    writer.close()
+                names.append(f"{split}/part-{number // ROW_GROUPS_PER_PART:05d}.parquet")
+                # Ids are drawn at random: dictionaries and statistics would cost time and save little.
+                writer = pq.ParquetWriter(
+                    folder / names[-1],
+                    schema,
+                    compression="lz4",
+                    use_dictionary=False,
+                    write_statistics=False,
+                )
+            assert writer is not None
+            writer.write_batch(group.content, row_group_size=ROW_GROUP_ROWS)
+            made.append(replace(group, content=None))
+            progress(group.rows)
+    finally:
+        if writer is not None:
+            writer.close()
+    return _truth(made), names
+
+
+def _write_text(
+    stream: Stream, split: str, folder: Path, pool: ThreadPoolExecutor, workers: int, progress: Progress
+) -> tuple[SplitTruth, list[str]]:
+    text = TextFormat(stream)
+    before = sum(stream.options.rows[name] for name in SPLITS[: SPLITS.index(split)])
+
+    def lines(stream: Stream, blocks: list[Block], first_row: int) -> bytes:
+        parts = []
+        for block in blocks:
+            parts.append(text.lines(block, before + first_row))
+            first_row += len(block.labels)
+        return b"".join(parts)
+
+    name = f"{split}.{text.extension}"
+    made = []
+    with (folder / name).open("wb") as file:
+        file.write(text.header())
+        for group in _in_order(stream, split, pool, workers, lines):
+            file.write(group.content)
+            made.append(replace(group, content=None))
+            progress(group.rows)
+    return _truth(made), [name]
+
+
+def _in_order(
+    stream: Stream,
+    split: str,
+    pool: ThreadPoolExecutor,
+    workers: int,
+    build: Callable[[Stream, list[Block], int], Any],
+) -> Iterator[_Group]:
+    """Row groups of a split in order, a few ahead of the writer."""
+
+    def make(number: int) -> _Group:
+        first = number * _BLOCKS_PER_GROUP
+        last = min(first + _BLOCKS_PER_GROUP, stream.blocks(split))
+        blocks = [stream.block(split, block) for block in range(first, last)]
+        return _Group(
+            content=build(stream, blocks, number * ROW_GROUP_ROWS),
+            rows=sum(len(block.labels) for block in blocks),
+            positives=int(sum(block.labels.sum() for block in blocks)),
+            log_loss_sum=sum(log_loss_sum(block.labels, block.probabilities) for block in blocks),
+        )
+
+    groups = -(-stream.options.rows[split] // ROW_GROUP_ROWS)
+    ahead: deque[Future[_Group]] = deque()
+    for number in range(groups):
+        ahead.append(pool.submit(make, number))
+        if len(ahead) > workers:
+            yield ahead.popleft().result()
+    while ahead:
+        yield ahead.popleft().result()
+
+
+def _record_batch(stream: Stream, blocks: list[Block], first_row: int) -> pa.RecordBatch:
+    def joined(columns: Iterator[np.ndarray]) -> pa.Array:
+        return pa.array(np.concatenate(list(columns)))
+
+    arrays = [joined(block.labels for block in blocks)]
+    arrays += [joined(block.logs[place] for block in blocks) for place in range(len(stream.shape.numeric))]
+    arrays += [joined(block.ids[place] for block in blocks) for place in range(len(stream.fields))]
+    for place in range(len(stream.bag_fields)):
+        bags = [block.bags[place] for block in blocks]
+        lists = [pa.ListArray.from_arrays(pa.array(bag.offsets), pa.array(bag.ids)) for bag in bags]
+        arrays.append(pa.concat_arrays(lists))
+    arrays.append(joined(block.probabilities for block in blocks))
+    return pa.record_batch(arrays, schema=_arrow_schema(stream))
+
+
+def _arrow_schema(stream: Stream) -> pa.Schema:
+    columns = [("label", pa.float32())]
+    columns += [(shape.name, pa.float32()) for shape in stream.shape.numeric]
+    columns += [(field.shape.name, pa.int32()) for field in stream.fields]
+    columns += [(field.shape.name, pa.list_(pa.int32())) for field in stream.bag_fields]
+    return pa.schema([*columns, (TRUE_PROBABILITY, pa.float32())])
+
+
+def _schema(stream: Stream, truths: dict[str, SplitTruth], names: dict[str, list[str]]) -> DatasetSchema:
+    one_hot = [
+        FeatureSpec(name=field.shape.name, num_ids=field.cardinality + FIRST_ID) for field in stream.fields
+    ]
+    multi_hot = [
+        FeatureSpec(name=field.shape.name, num_ids=field.cardinality + FIRST_ID, max_length=MAX_BAG)
+        for field in stream.bag_fields
+    ]
+    return DatasetSchema(
+        source=f"synth-{stream.options.source}",
+        numeric=tuple(shape.name for shape in stream.shape.numeric),
+        categorical=(*one_hot, *multi_hot),
+        splits={
+            split: Split(
+                rows=truth.rows,
+                positives=truth.positives,
+                files=tuple(names[split]),
+                best_log_loss=truth.best_log_loss,
+            )
+            for split, truth in truths.items()
+        },
+        preparation={"synth": asdict(stream.options), "numeric": "log1p"},
+    )
+
+
+def _truth(groups: list[_Group]) -> SplitTruth:
+    rows = sum(group.rows for group in groups)
+    positives = sum(group.positives for group in groups)
+    best = sum(group.log_loss_sum for group in groups) / rows
+    average = entropy(positives / rows)
+    return SplitTruth(rows, positives, best, best / average if average else 1.0)
