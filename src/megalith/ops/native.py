@@ -16,6 +16,7 @@ ABI_VERSION = 1
 SIMD_LEVELS = ("portable", "avx2", "avx512")
 
 _pointer, _int32, _int64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
+_float, _text = ctypes.c_float, ctypes.c_char_p
 
 # Every exported function: (result, arguments). The one place where signatures are repeated from csrc/.
 _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
@@ -24,6 +25,24 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "mg_use_torch_threads": (None, (_pointer, _pointer)),
     "mg_set_num_threads": (None, (_int32,)),
     "mg_num_threads": (_int32, ()),
+    # Text: rows to columns, keys, counts and ids (ops/text.py).
+    "mg_parse_delimited": (
+        _int64,
+        (_pointer, _int64, _int32, _pointer, _pointer, _int32, _float, _int64, *(_pointer,) * 5),
+    ),
+    "mg_parse_entries": (_int64, (_pointer, _int64, _int32, *(_pointer,) * 6)),
+    "mg_token_keys": (None, (_pointer, _pointer, _int64, _pointer)),
+    "mg_count_create": (_pointer, (_int64, _int64, _text)),
+    "mg_count_add": (_int64, (_pointer, _int64, _pointer, _pointer, _int64)),
+    "mg_count_finish": (_int64, (_pointer, _int64, _int64, _int64, _text)),
+    "mg_count_num_spills": (_int64, (_pointer,)),
+    "mg_count_destroy": (None, (_pointer,)),
+    "mg_lookup_create": (_pointer, (_int64, _text, _pointer)),
+    "mg_lookup_bytes": (_int64, (_int64,)),
+    "mg_lookup_insert": (None, (_pointer, _pointer, _int64, _int64)),
+    "mg_lookup_map": (None, (_pointer, _pointer, _int64, _pointer)),
+    "mg_lookup_destroy": (None, (_pointer,)),
+    "mg_hash_keys": (None, (_pointer, _int64, _int64, _pointer)),
     "mg_first_out_of_range": (_int64, (_pointer, _int32, _pointer, _pointer, _int64, _int64)),
 }
 

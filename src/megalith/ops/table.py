@@ -30,6 +30,60 @@ OPERATORS = (
         twin="megalith.ops.indices:first_out_of_range_twin",
         torch_name="megalith::first_out_of_range",
     ),
+    Operator(
+        name="parse_delimited",
+        native=("mg_parse_delimited",),
+        facade="megalith.ops.text:parse_delimited",
+        twin="megalith.ops.text_twins:parse_delimited_twin",
+        torch_name=None,
+    ),
+    Operator(
+        name="parse_entries",
+        native=("mg_parse_entries",),
+        facade="megalith.ops.text:parse_entries",
+        twin="megalith.ops.text_twins:parse_entries_twin",
+        torch_name=None,
+    ),
+    Operator(
+        name="token_keys",
+        native=("mg_token_keys",),
+        facade="megalith.ops.text:token_keys",
+        twin="megalith.ops.text_twins:token_keys_twin",
+        torch_name=None,
+    ),
+    Operator(
+        name="count_keys",
+        native=(
+            "mg_count_create",
+            "mg_count_add",
+            "mg_count_finish",
+            "mg_count_num_spills",
+            "mg_count_destroy",
+        ),
+        facade="megalith.ops.text:KeyCounter",
+        twin="megalith.ops.text_twins:count_keys_twin",
+        torch_name=None,
+    ),
+    Operator(
+        name="map_keys",
+        native=(
+            "mg_lookup_create",
+            "mg_lookup_bytes",
+            "mg_lookup_insert",
+            "mg_lookup_map",
+            "mg_lookup_destroy",
+        ),
+        facade="megalith.ops.text:KeyLookup",
+        twin="megalith.ops.text_twins:map_keys_twin",
+        torch_name=None,
+    ),
+    Operator(
+        name="hash_keys",
+        native=("mg_hash_keys",),
+        facade="megalith.ops.text:hash_keys",
+        twin="megalith.ops.text_twins:hash_keys_twin",
+        torch_name=None,
+    ),
 )
 
 # Exported, but not operators: loading, threads, what the processor offers.

@@ -1,0 +1,38 @@
+"""`token_keys`: packing and hashing against the plain twin."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from megalith.ops import text, text_twins
+
+_tokens = st.lists(st.binary(max_size=20), min_size=1, max_size=20)
+
+
+@given(_tokens)
+def test_native_keys_equal_the_twin(tokens: list[bytes]) -> None:
+    joined = b"".join(tokens)
+    offsets = np.cumsum([0, *map(len, tokens)])
+    keys = text.token_keys(joined, offsets)
+    np.testing.assert_array_equal(keys, text_twins.token_keys_twin(joined, offsets))
+
+
+@given(_tokens)
+def test_different_tokens_have_different_keys_and_only_the_empty_one_has_zero(tokens: list[bytes]) -> None:
+    keys = [text_twins.token_key_twin(token) for token in tokens]
+    assert len(set(keys)) == len(set(tokens))
+    assert all((key == 0) == (token == b"") for key, token in zip(keys, tokens, strict=True))
+
+
+@given(
+    st.lists(st.text(st.characters(min_codepoint=1, max_codepoint=127), min_size=1, max_size=8), min_size=1)
+)
+def test_a_short_token_is_read_back_from_its_key(tokens: list[str]) -> None:
+    keys = np.array([text_twins.token_key_twin(token.encode()) for token in tokens], np.uint64)
+    assert text.key_texts(keys) == tokens
+
+
+def test_a_long_token_has_no_text() -> None:
+    assert text.key_texts(np.array([text_twins.token_key_twin(b"www.example.org")], np.uint64)) == [None]
