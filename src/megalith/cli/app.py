@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from megalith.cli.data import data
+from megalith.cli.train import evaluate, train
 
 app = typer.Typer(
     name="megalith",
@@ -18,6 +19,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(data, name="data")
+app.command("train")(train)
+app.command("eval")(evaluate)
 
 
 @app.callback()

@@ -11,10 +11,18 @@ from torch import Tensor
 
 from megalith.ops import native
 
+_library = torch.library.Library("megalith", "FRAGMENT")
+_library.define("first_out_of_range(Tensor values, Tensor feature_ends, Tensor feature_rows) -> Tensor")
 
-@torch.library.custom_op("megalith::first_out_of_range", mutates_args=(), device_types="cpu")
+
 def first_out_of_range(values: Tensor, feature_ends: Tensor, feature_rows: Tensor) -> Tensor:
     """The smallest position with an index outside [0, rows of its feature), or -1; int64, no dimensions."""
+    found: Tensor = torch.ops.megalith.first_out_of_range.default(values, feature_ends, feature_rows)
+    return found
+
+
+@torch.library.impl(_library, "first_out_of_range", "CPU")
+def _(values: Tensor, feature_ends: Tensor, feature_rows: Tensor) -> Tensor:
     if values.dtype not in (torch.int32, torch.int64):
         raise TypeError(f"indices must be int32 or int64, not {values.dtype}")
     native.share_torch_threads()
@@ -30,7 +38,7 @@ def first_out_of_range(values: Tensor, feature_ends: Tensor, feature_rows: Tenso
     return torch.tensor(position, dtype=torch.int64)
 
 
-@first_out_of_range.register_fake
+@torch.library.register_fake("megalith::first_out_of_range", lib=_library)
 def _(values: Tensor, feature_ends: Tensor, feature_rows: Tensor) -> Tensor:
     return values.new_empty((), dtype=torch.int64)
 

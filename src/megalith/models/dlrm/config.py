@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from pydantic import Field
+
 from megalith.models.base import ModelConfig, ModelInputs
 from megalith.models.layers.mlp import MLPConfig
 
@@ -16,7 +18,10 @@ class DLRMConfig(ModelConfig):
     bottom: MLPConfig = MLPConfig(layers=(256, 128))
     """Before its last layer, which always has `dim` columns so that it can meet the embeddings."""
     top: MLPConfig = MLPConfig(layers=(256, 128))
-    interaction: Literal["dot", "concat"] = "dot"
+    interaction: Literal["dot", "concat", "dot_concat"] = "dot"
+    """What the top MLP reads: pairwise dot products and the bottom's vector, all vectors side by side, or
+    the dot products and all vectors."""
+    embedding_dropout: float = Field(default=0.0, ge=0, lt=1)
 
     def build(self, inputs: ModelInputs) -> DLRM:
         from megalith.models.dlrm.model import DLRM

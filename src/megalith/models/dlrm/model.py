@@ -14,24 +14,26 @@ from megalith.models.layers.mlp import build_mlp
 class DLRM(ClickModel):
     def __init__(self, config: DLRMConfig, inputs: ModelInputs) -> None:
         super().__init__()
-        self.dim, self.num_features = config.dim, inputs.num_features
+        self.dim = config.dim
+        self.dropout = nn.Dropout(config.embedding_dropout)
         self.bottom: nn.Module | None = None
         if inputs.num_dense:
             self.bottom = nn.Sequential(build_mlp(config.bottom, inputs.num_dense, config.dim), nn.ReLU())
         num_vectors = inputs.num_features + (self.bottom is not None)
-        self.interaction = DotInteraction(num_vectors) if config.interaction == "dot" else None
-        width = num_vectors * config.dim
-        if self.interaction is not None:
-            width = self.interaction.output_dim + (config.dim if self.bottom is not None else 0)
-        self.top = build_mlp(config.top, width, output_dim=1)
+        self.interaction = None if config.interaction == "concat" else DotInteraction(num_vectors)
+        # The first columns of all vectors side by side that the top reads: all, or the bottom's alone.
+        self.kept_columns = num_vectors * config.dim
+        if config.interaction == "dot":
+            self.kept_columns = 0 if self.bottom is None else config.dim
+        num_pairs = 0 if self.interaction is None else self.interaction.output_dim
+        self.top = build_mlp(config.top, self.kept_columns + num_pairs, output_dim=1)
 
     def forward(self, dense: Tensor, embedded: Tensor) -> Tensor:
-        if self.bottom is None:
-            joined, bottom = embedded, None
-        else:
-            bottom = self.bottom(dense)
-            joined = torch.cat([bottom, embedded], dim=1)
+        vectors = self.dropout(embedded)
+        if self.bottom is not None:
+            vectors = torch.cat([self.bottom(dense), vectors], dim=1)
+        joined = vectors
         if self.interaction is not None:
-            pairs = self.interaction(joined.view(len(joined), -1, self.dim))
-            joined = pairs if bottom is None else torch.cat([bottom, pairs], dim=1)
+            pairs = self.interaction(vectors.view(len(vectors), -1, self.dim))
+            joined = torch.cat([vectors[:, : self.kept_columns], pairs], dim=1)
         return self.top(joined).squeeze(1)

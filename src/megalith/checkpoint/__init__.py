@@ -1,0 +1,1 @@
+"""Checkpoints: torch.distributed.checkpoint underneath; atomic, checked, and pruned on top."""

@@ -1,0 +1,141 @@
+"""`megalith train` and `megalith eval`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from megalith.cli.output import JsonFlag, console, print_json, progress_console
+
+
+def train(
+    recipe: Annotated[
+        str, typer.Argument(help="A recipe's name or .yaml path, or the folder of a run to go on with.")
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change, such as train.steps=100."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run; by default runs/NAME.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in --out if there is one.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a run that is in the folder.")
+    ] = False,
+    json_output: JsonFlag = False,
+) -> None:
+    """Train a recipe; stop it with Ctrl-C or SIGTERM and go on with `megalith train RUN`."""
+    import shutil
+
+    from megalith.core.errors import ConfigError
+    from megalith.train.recipe import load_recipe
+    from megalith.train.run import Run
+    from megalith.train.trainer import Trainer
+
+    goes_on = (Path(recipe) / "config.yaml").is_file()
+    if goes_on and overrides:
+        raise ConfigError(
+            f"{recipe} goes on with its own settings; leave {overrides[0]} out or start a new run."
+        )
+    settings = load_recipe(recipe, overrides or ())
+    run = Run(Path(recipe) if goes_on else out or Path("runs") / settings.name)
+    goes_on = goes_on or (resume and run.config.exists())
+    if goes_on:
+        stored = run.recipe()
+        if stored != settings:
+            raise ConfigError(
+                f"{run.config} differs from the recipe given; go on with `megalith train {run.folder}`, or "
+                "choose another --out."
+            )
+    progress = progress_console
+    # Everything that can be wrong with the recipe or the data is found before a folder is made or replaced.
+    trainer = Trainer(settings, run, progress)
+    if goes_on:
+        step = trainer.resume()
+        progress.print(f"Going on with {run.folder} from step {step:,}.", highlight=False)
+    else:
+        if overwrite and run.config.exists():
+            shutil.rmtree(run.folder)
+        run.create(settings)
+    summary = trainer.fit()
+    if json_output:
+        print_json(summary)
+        return
+    _print_summary(summary)
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    split: Annotated[str | None, typer.Option(help="Split to score; by default the recipe's.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Another prepared data set with the same features.")
+    ] = None,
+    step: Annotated[
+        int | None, typer.Option(help="Checkpoint to score; by default the best or the last.")
+    ] = None,
+    json_output: JsonFlag = False,
+) -> None:
+    """Score a trained model on a split."""
+    import json
+
+    from megalith.core.errors import ConfigError
+    from megalith.core.files import write_atomic
+    from megalith.data.dataset import Dataset
+    from megalith.train.evaluation import choose_split
+    from megalith.train.evaluation import evaluate as score
+    from megalith.train.run import Run
+    from megalith.train.trainer import open_learner, without_curve
+
+    folder = Run(run)
+    recipe = folder.recipe()
+    trained_on = Dataset(recipe.data.path)
+    dataset = Dataset(data) if data else trained_on
+    ours, theirs = trained_on.schema, dataset.schema
+    if (ours.numeric, ours.categorical) != (theirs.numeric, theirs.categorical):
+        raise ConfigError(
+            f"{data} has other features than {recipe.data.path}, which {run} was trained on; prepare it with "
+            f"--vocabulary-from {recipe.data.path}."
+        )
+    chosen = split or choose_split(recipe.data, dataset)
+    if chosen is None:
+        raise ConfigError(f"{dataset.folder} has no split valid or test; name one with --split.")
+    dataset.split(chosen)
+    learner, used = open_learner(folder, trained_on, step)
+    result = {"run": str(run), "step": used, **score(learner, dataset, chosen, recipe.data)}
+    if data is None:
+        write_atomic(folder.evaluation(chosen), json.dumps(result, indent=1) + "\n")
+    if json_output:
+        print_json(result)
+        return
+    _print_evaluation(without_curve(result))
+
+
+def _print_summary(summary: dict[str, Any]) -> None:
+    from megalith.core.units import format_bytes, format_count, format_seconds
+
+    console.print(
+        f"{summary['step']:,} of {summary['total_steps']:,} steps in {format_seconds(summary['seconds'])}, "
+        f"{format_count(summary['samples_per_second'])} samples/s; {summary['tables']} tables of "
+        f"{format_bytes(summary['table_bytes'])}, {format_count(summary['dense_parameters'])} dense weights.",
+        highlight=False,
+    )
+    if not summary["finished"]:
+        console.print(f"Stopped by {summary['stopped_by']}; go on with: megalith train {summary['run']}")
+        return
+    if summary["stopped_by"]:
+        console.print(f"Stopped early; the best evaluation was at step {summary['best_step']:,}.")
+    if "evaluation" in summary:
+        _print_evaluation(summary["evaluation"])
+    console.print(f"Run: {summary['run']}    report: megalith report {summary['run']}", highlight=False)
+
+
+def _print_evaluation(result: dict[str, Any]) -> None:
+    names = {"ne": "NE", "log_loss": "log loss", "auc": "AUC", "calibration": "calibration"}
+    numbers = [f"{shown} {result[key]:.5f}" for key, shown in names.items() if result.get(key) is not None]
+    line = f"{result['split']} at step {result['step']:,}: " + ", ".join(numbers)
+    if "best_ne" in result:
+        line += f" (best possible NE {result['best_ne']:.5f}, {100 * result['above_best']:.2f}% above it)"
+    console.print(line, highlight=False)

@@ -1,0 +1,105 @@
+"""Where a run's numbers go: metrics.jsonl, TensorBoard, and the progress a person watches."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from megalith.core.errors import storage_errors
+from megalith.core.units import format_count
+from megalith.train.run import Run
+
+# What a run's result must not depend on: everything else in metrics.jsonl is the same from run to run.
+CLOCK_KEYS = ("seconds", "samples_per_second", "wait_seconds")
+
+
+class Reporter:
+    """Writes each entry to every place; use as a context."""
+
+    def __init__(self, run: Run, total_steps: int, tensorboard: bool, console: Console | None) -> None:
+        self._run, self._total_steps = run, total_steps
+        self._use_tensorboard, self._console = tensorboard, console
+        self._file: TextIO | None = None
+        self._writer: Any = None
+        self._progress: Progress | None = None
+
+    def __enter__(self) -> Reporter:
+        with storage_errors(self._run.metrics):
+            self._file = self._run.metrics.open("a", encoding="utf-8")
+        if self._use_tensorboard:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(str(self._run.tensorboard))
+        if self._console is not None:
+            self._progress = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("steps, {task.fields[rate]} samples/s, left"),
+                TimeRemainingColumn(compact=True),
+                TextColumn("{task.fields[shown]}"),
+                console=self._console,
+                transient=True,
+            )
+            self._progress.start()
+            self._progress.add_task("training", total=self._total_steps, rate="?", shown="")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+        if self._writer is not None:
+            self._writer.close()
+        if self._file is not None:
+            self._file.close()
+
+    def advance(self, step: int) -> None:
+        if self._progress is not None:
+            self._progress.update(self._progress.task_ids[0], completed=step)
+
+    def write(self, entry: dict[str, Any]) -> None:
+        """One entry: `kind` is train or eval, numbers may be nested one level deep."""
+        if self._file is not None:
+            with storage_errors(self._run.metrics):
+                self._file.write(json.dumps(entry) + "\n")
+                self._file.flush()
+        if self._writer is not None:
+            for name, value in _numbers(entry):
+                self._writer.add_scalar(f"{entry['kind']}/{name}", value, entry["step"])
+        if self._console is not None and self._progress is not None:
+            self._show(entry)
+
+    def _show(self, entry: dict[str, Any]) -> None:
+        assert self._console is not None
+        assert self._progress is not None
+        if entry["kind"] == "train":
+            task = self._progress.task_ids[0]
+            window = entry["window"]
+            rate = format_count(entry["samples_per_second"])
+            self._progress.update(
+                task, rate=rate, shown=f"loss {entry['loss']:.4f}, NE {_shown(window['ne'])}"
+            )
+        else:
+            where = f"step {entry['step']:>7,}  {entry['split']}"
+            numbers = ", ".join(f"{name} {_shown(entry[key])}" for name, key in _EVAL_COLUMNS)
+            self._console.print(f"{where}: {numbers}", highlight=False)
+
+
+_EVAL_COLUMNS = (("NE", "ne"), ("log loss", "log_loss"), ("AUC", "auc"), ("calibration", "calibration"))
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _numbers(entry: dict[str, Any]) -> list[tuple[str, float]]:
+    found = []
+    for key, value in entry.items():
+        if isinstance(value, dict):
+            found += [(f"{key}/{name}", one) for name, one in value.items() if isinstance(one, (int, float))]
+        elif isinstance(value, (int, float)) and key != "step":
+            found.append((key, value))
+    return found

@@ -1,0 +1,80 @@
+"""A run's folder.
+
+RUN/config.yaml         the recipe, complete with every default
+RUN/metrics.jsonl       one line for each report of training or evaluation
+RUN/trace.jsonl         spans
+RUN/checkpoints/        see megalith.checkpoint.store
+RUN/evaluation-S.json   the full evaluation on split S, with its calibration curve
+RUN/summary.json        how the run ended
+RUN/tensorboard/        the same metrics for TensorBoard
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from megalith.core.config import to_yaml
+from megalith.core.errors import ConfigError, DataError, StorageError, storage_errors
+from megalith.core.files import write_atomic
+from megalith.train.config import Recipe
+from megalith.train.recipe import load_recipe
+
+
+class Run:
+    """Names and reads the files of one run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.config = folder / "config.yaml"
+        self.metrics = folder / "metrics.jsonl"
+        self.trace = folder / "trace.jsonl"
+        self.checkpoints = folder / "checkpoints"
+        self.summary = folder / "summary.json"
+        self.tensorboard = folder / "tensorboard"
+        self.report = folder / "report.html"
+
+    def evaluation(self, split: str) -> Path:
+        return self.folder / f"evaluation-{split}.json"
+
+    def create(self, recipe: Recipe) -> None:
+        """Makes the folder of a new run; refuses one that holds a run already."""
+        if self.config.exists():
+            raise StorageError(
+                f"{self.folder} holds a run already; go on with `megalith train {self.folder}`, or pass "
+                "--overwrite or another --out."
+            )
+        with storage_errors(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(self.config, to_yaml(recipe))
+
+    def recipe(self) -> Recipe:
+        if not self.config.is_file():
+            raise ConfigError(
+                f"{self.folder} is not a run (config.yaml is missing); make one with `megalith train RECIPE "
+                f"--out {self.folder}`."
+            )
+        return load_recipe(str(self.config))
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """The lines of a JSONL file; a half-written last line, as a kill leaves it, is passed over."""
+    if not path.exists():
+        return []
+    entries = []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines, start=1):
+        try:
+            entries.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            if number == len(lines):
+                break
+            raise DataError(f"{path}, line {number} is not JSON; delete the line.") from error
+    return entries
+
+
+def cut_back(path: Path, last_step: int) -> None:
+    """Drops what was reported after `last_step`; a resumed run reports it again."""
+    kept = [entry for entry in read_jsonl(path) if entry["step"] <= last_step]
+    write_atomic(path, "".join(json.dumps(entry) + "\n" for entry in kept))

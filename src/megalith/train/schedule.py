@@ -1,0 +1,23 @@
+"""Learning-rate schedules as a pure function of the step, so that a resumed run needs no state for them."""
+
+from __future__ import annotations
+
+import math
+
+from megalith.train.config import ScheduleConfig
+
+
+def lr_factor(config: ScheduleConfig, step: int, total_steps: int) -> float:
+    """The factor for step `step`, counted from 0, of `total_steps`.
+
+    >>> lr_factor(ScheduleConfig(kind="linear", warmup_steps=2), step=0, total_steps=10)
+    0.5
+    """
+    if step < config.warmup_steps:
+        return (step + 1) / config.warmup_steps
+    if config.kind == "constant":
+        return 1.0
+    remaining = max(1, total_steps - config.warmup_steps)
+    progress = min(1.0, (step - config.warmup_steps) / remaining)
+    shape = 1 - progress if config.kind == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
+    return config.end_factor + (1 - config.end_factor) * shape

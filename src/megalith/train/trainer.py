@@ -1,0 +1,256 @@
+"""The loop: read a batch, take a step, report, evaluate, save; from the first step or from any saved one.
+
+Everything a later step depends on is in `state_dict`, so a run that is killed and resumed goes on bit by bit
+as if it had never stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+
+from megalith.checkpoint.store import CheckpointStore
+from megalith.core.errors import CheckpointError, MegalithError
+from megalith.core.files import write_atomic
+from megalith.core.trace import Tracer
+from megalith.data.dataset import Dataset
+from megalith.data.loader import Loader
+from megalith.metrics import RunMetrics, WindowMetrics
+from megalith.train.config import Recipe
+from megalith.train.evaluation import choose_split, evaluate
+from megalith.train.learner import Learner
+from megalith.train.reporter import Reporter
+from megalith.train.run import Run, cut_back
+from megalith.train.schedule import lr_factor
+from megalith.train.stopping import BestSoFar, StopSignal
+
+
+@dataclass
+class _Interval:
+    """What has been added up since the last report."""
+
+    loss: float = 0.0
+    steps: int = 0
+
+
+class Trainer:
+    """Trains one recipe into one run folder."""
+
+    def __init__(self, recipe: Recipe, run: Run, console: Console | None = None) -> None:
+        self.recipe, self.run, self.console = recipe, run, console
+        self.dataset = Dataset(recipe.data.path)
+        data = recipe.data
+        self.loader = Loader(
+            self.dataset,
+            data.train,
+            data.batch_size,
+            shuffle=data.shuffle,
+            seed=recipe.train.seed,
+            prefetch=data.prefetch,
+            threads=data.threads,
+            shuffle_window_rows=data.shuffle_window_rows,
+        )
+        self.eval_split = choose_split(data, self.dataset)
+        self.learner = Learner(recipe, self.dataset.schema)
+        self.store = CheckpointStore(run.checkpoints, recipe.train.keep_checkpoints)
+        self.steps_an_epoch = len(self.loader)
+        self.total_steps = recipe.train.steps or (recipe.train.epochs or 1) * self.steps_an_epoch
+        self.step = 0
+        self.best = BestSoFar(recipe.train.early_stopping)
+        self.window = WindowMetrics(recipe.train.window_samples)
+        self.overall = RunMetrics()
+        self._interval = _Interval()
+
+    def resume(self) -> int:
+        """Goes back to the newest checkpoint, or to the start if there is none; returns its step."""
+        latest = self.store.latest()
+        if latest is not None:
+            state = self.state_dict()
+            self.store.load(latest, state)
+            self.load_state_dict(state)
+        cut_back(self.run.metrics, self.step)
+        return self.step
+
+    def fit(self) -> dict[str, Any]:
+        """Trains to the end, to an early stop or to a signal; returns the summary, also in summary.json."""
+        config = self.recipe.train
+        began = time.perf_counter()
+        first_step = self.step
+        stopped: str | None = None
+        tracer = Tracer(self.run.trace if config.trace else None)
+        with (
+            StopSignal() as signal,
+            Reporter(self.run, self.total_steps, config.tensorboard, self.console) as reporter,
+        ):
+            clock = time.perf_counter()
+            batches = self.loader.stream()
+            while self.step < self.total_steps and not self.best.exhausted:
+                with tracer.span("read"):
+                    batch = next(batches)
+                with tracer.span("step", step=self.step):
+                    factor = lr_factor(self.recipe.schedule, self.step, self.total_steps)
+                    loss, logits = self.learner.step(batch, factor)
+                with tracer.span("metrics"):
+                    self.window.update(logits, batch.labels, batch.weights)
+                    self.overall.update(logits, batch.labels, batch.weights)
+                    self._interval.loss += float(loss)
+                    self._interval.steps += 1
+                self.step += 1
+                reporter.advance(self.step)
+                if self.step % config.log_every == 0 or self.step == self.total_steps:
+                    now = time.perf_counter()
+                    reporter.write(self._train_entry(factor, now - clock))
+                    clock = now
+                    tracer.flush()
+                if self._evaluation_due():
+                    with tracer.span("evaluate"):
+                        self._evaluate(reporter)
+                stopped = signal.requested
+                if self.step % config.checkpoint_every == 0 or stopped:
+                    with tracer.span("checkpoint"):
+                        self.save()
+                if stopped:
+                    break
+            self.loader.close()
+            if not stopped:
+                if self.store.latest() != self.step:
+                    self.save()
+                self._final_evaluation(reporter)
+        tracer.close()
+        summary = self._summary(stopped, first_step, time.perf_counter() - began)
+        write_atomic(self.run.summary, json.dumps(summary, indent=1) + "\n")
+        return summary
+
+    def save(self) -> None:
+        """Writes the checkpoint of the current step."""
+        about = {"samples": self.step * self.recipe.data.batch_size, "best": self.best.state_dict()}
+        self.store.save(self.step, self.state_dict(), about, protect=self.best.step)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "learner": self.learner.state_dict(),
+            "loader": json.dumps(self.loader.state_dict()),
+            "window": self.window.state_dict(),
+            "overall": self.overall.state_dict(),
+            "best": self.best.state_dict(),
+            "interval": {"loss": self._interval.loss, "steps": self._interval.steps},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.step = state["step"]
+        self.learner.load_state_dict(state["learner"])
+        self.loader.load_state_dict(json.loads(state["loader"]))
+        self.window.load_state_dict(state["window"])
+        self.overall.load_state_dict(state["overall"])
+        self.best.load_state_dict(state["best"])
+        self._interval = _Interval(**state["interval"])
+
+    def _train_entry(self, factor: float, seconds: float) -> dict[str, Any]:
+        interval, self._interval = self._interval, _Interval()
+        samples = interval.steps * self.recipe.data.batch_size
+        return {
+            "kind": "train",
+            "step": self.step,
+            "epoch": round(self.step / self.steps_an_epoch, 4),
+            "samples": self.step * self.recipe.data.batch_size,
+            "loss": interval.loss / interval.steps,
+            "lr_factor": factor,
+            "window": self.window.compute(),
+            "overall": self.overall.compute(),
+            "seconds": round(seconds, 4),
+            "samples_per_second": round(samples / seconds, 1) if seconds else 0.0,
+            "wait_seconds": round(self.loader.wait_seconds, 4),
+        }
+
+    def _evaluation_due(self) -> bool:
+        if self.eval_split is None or self.step == self.total_steps:
+            # The end has an evaluation of its own, over the whole split.
+            return False
+        return self.step % (self.recipe.train.eval_every or self.steps_an_epoch) == 0
+
+    def _evaluate(self, reporter: Reporter) -> None:
+        assert self.eval_split is not None
+        limit = self.recipe.train.eval_batches
+        result = evaluate(self.learner, self.dataset, self.eval_split, self.recipe.data, limit)
+        reporter.write({"kind": "eval", "step": self.step, **without_curve(result)})
+        if self.best.update(self.step, result) and self.recipe.train.early_stopping is not None:
+            self.save()
+
+    def _final_evaluation(self, reporter: Reporter) -> None:
+        """Evaluates all of the split: the last weights, or the best ones if stopping early was asked for."""
+        if self.eval_split is None:
+            return
+        result = evaluate(self.learner, self.dataset, self.eval_split, self.recipe.data)
+        step = self.step
+        reporter.write({"kind": "eval", "step": step, **without_curve(result)})
+        better = self.best.update(step, result)
+        if self.recipe.train.early_stopping is not None and not better and self.best.step is not None:
+            step = self.best.step
+            load_learner(self.store, step, self.learner)
+            result = evaluate(self.learner, self.dataset, self.eval_split, self.recipe.data)
+        content = {"step": step, **result}
+        write_atomic(self.run.evaluation(self.eval_split), json.dumps(content, indent=1) + "\n")
+
+    def _summary(self, stopped: str | None, first_step: int, seconds: float) -> dict[str, Any]:
+        trained = (self.step - first_step) * self.recipe.data.batch_size
+        summary = {
+            "run": str(self.run.folder),
+            "finished": stopped is None,
+            "stopped_by": stopped or ("early stopping" if self.step < self.total_steps else None),
+            "step": self.step,
+            "total_steps": self.total_steps,
+            "samples": self.step * self.recipe.data.batch_size,
+            "seconds": round(seconds, 3),
+            "samples_per_second": round(trained / seconds, 1) if seconds else 0.0,
+            "best_step": self.best.step,
+            "tables": len(self.learner.tables),
+            "table_bytes": self.learner.table_bytes,
+            "dense_parameters": self.learner.num_dense_parameters,
+        }
+        if stopped is None and self.eval_split is not None:
+            final = json.loads(self.run.evaluation(self.eval_split).read_text(encoding="utf-8"))
+            summary["evaluation"] = without_curve(final)
+        return summary
+
+
+def load_learner(store: CheckpointStore, step: int, learner: Learner) -> None:
+    """Puts the weights of a checkpoint into a learner, leaving the rest of the run's state alone."""
+    state = {"learner": learner.state_dict()}
+    store.load(step, state)
+    learner.load_state_dict(state["learner"])
+
+
+def open_learner(run: Run, dataset: Dataset, step: int | None = None) -> tuple[Learner, int]:
+    """The model of a finished or stopped run: its best step where it stopped early, else its newest."""
+    recipe = run.recipe()
+    store = CheckpointStore(run.checkpoints)
+    if step is None:
+        step = _preferred_step(run, recipe, store)
+    if step not in store.steps():
+        have = ", ".join(str(one) for one in store.steps()) or "none"
+        raise CheckpointError(f"{run.folder} has no checkpoint of step {step}; it has: {have}.")
+    learner = Learner(recipe, dataset.schema)
+    load_learner(store, step, learner)
+    return learner, step
+
+
+def without_curve(result: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in result.items() if key != "calibration_curve"}
+
+
+def _preferred_step(run: Run, recipe: Recipe, store: CheckpointStore) -> int:
+    if recipe.train.early_stopping is not None and run.summary.exists():
+        best = json.loads(run.summary.read_text(encoding="utf-8")).get("best_step")
+        if best in store.steps():
+            return int(best)
+    latest = store.latest()
+    if latest is None:
+        raise MegalithError(
+            f"{run.folder} has no checkpoint yet; train it with `megalith train {run.folder}`."
+        )
+    return latest
