@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import typer
 
+from megalith.cli.data_stats import stats
 from megalith.cli.data_synth import synth
 
 data = typer.Typer(help="Prepare, generate and measure click data.", no_args_is_help=True)
 data.command()(synth)
+data.command()(stats)

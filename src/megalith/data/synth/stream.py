@@ -236,12 +236,13 @@ class Stream:
             for name, part in made.items():
                 parts.setdefault(name, []).append(part)
         every = {name: np.concatenate(part).astype(np.float64) for name, part in parts.items()}
-        joined = {name: part for name, part in every.items() if part.std() > 0}
-        whole = sum(VARIANCE_SHARES[name] for name in joined)
+        joined = {name: whole for name, whole in every.items() if whole.std() > 0}
+        shares = sum(VARIANCE_SHARES[name] for name in joined)
         logits = np.zeros(BLOCK_ROWS * _PILOT_BLOCKS)
-        for name, part in joined.items():
-            self._scales[name] = LOGIT_DEVIATION * float(np.sqrt(VARIANCE_SHARES[name] / whole)) / part.std()
-            logits += part * self._scales[name]
+        for name, whole in joined.items():
+            deviation = LOGIT_DEVIATION * float(np.sqrt(VARIANCE_SHARES[name] / shares))
+            self._scales[name] = deviation / float(whole.std())
+            logits += whole * self._scales[name]
         self._bias = solve_bias(logits, self.shape.click_rate)
 
     def _make(
