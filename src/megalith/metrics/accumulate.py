@@ -162,4 +162,4 @@ def _values(count: int, sums: Floats, auc: float | None, curve: CalibrationCurve
 
 
 def _array(tensor: Any) -> Floats:
-    return np.array(tensor, dtype=np.float64)
+    return torch.as_tensor(tensor, dtype=torch.float64).cpu().numpy().copy()

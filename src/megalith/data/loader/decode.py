@@ -134,7 +134,7 @@ class ParquetRows:
     def _reader(self, file: int) -> pq.ParquetFile:
         path = self._paths[file]
         try:
-            return pq.ParquetFile(path, metadata=self._metadata[file])
+            return pq.ParquetFile(path, metadata=self._metadata[file], page_checksum_verification=True)
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{path} can no longer be read; {AGAIN}.") from error
 
