@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from megalith.cli.bench import bench
 from megalith.cli.data import data
 from megalith.cli.train import evaluate, train
 
@@ -19,6 +20,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(data, name="data")
+app.add_typer(bench, name="bench")
 app.command("train")(train)
 app.command("eval")(evaluate)
 

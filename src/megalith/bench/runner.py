@@ -1,0 +1,135 @@
+"""Timing candidates side by side, and results that say where they come from.
+
+Candidates take turns, round after round, so that a slow minute of the machine falls on all of them alike;
+what is reported is the median and the spread over rounds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from megalith import __version__
+from megalith.core.errors import MegalithError
+from megalith.core.files import write_atomic
+from megalith.hardware.machine import this_machine
+
+_PACKAGES = ("torch", "numpy", "pyarrow", "polars", "fbgemm-gpu-cpu", "torchrec", "onnxruntime")
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds of each round of one candidate."""
+
+    seconds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
+
+    @property
+    def spread(self) -> float:
+        """Slowest minus fastest round, as a share of the median."""
+        return (max(self.seconds) - min(self.seconds)) / self.median if self.median else 0.0
+
+    def rate(self, count: float) -> float:
+        """Things a second at the median, where one round does `count` of them."""
+        return count / self.median if self.median else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"median_seconds": self.median, "spread": self.spread, "seconds": list(self.seconds)}
+
+
+def interleave(
+    candidates: Mapping[str, Callable[[], Any]], repeats: int, warmup: int = 1
+) -> dict[str, Timing]:
+    """Times each candidate `repeats` times, taking turns, after `warmup` rounds that do not count.
+
+    Every second round goes backwards, so that nobody always runs in the wake of the same neighbour.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in candidates}
+    names = list(candidates)
+    for number in range(warmup + repeats):
+        for name in names if number % 2 == 0 else reversed(names):
+            start = time.perf_counter()
+            candidates[name]()
+            taken = time.perf_counter() - start
+            if number >= warmup:
+                seconds[name].append(taken)
+    return {name: Timing(tuple(taken)) for name, taken in seconds.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A command that ran to its end."""
+
+    seconds: float
+    max_resident_bytes: int
+    stdout: str
+
+
+# A process counts the memory of whoever started it until it becomes itself, so a small one does the starting.
+_LAUNCHER = """
+import json, os, resource, subprocess, sys, time
+start = time.perf_counter()
+code = subprocess.call(sys.argv[2:])
+seconds = time.perf_counter() - start
+largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+os.write(int(sys.argv[1]), json.dumps([code, seconds, largest]).encode())
+"""
+
+
+def run_process(command: Sequence[str]) -> Process:
+    """Runs a command as its own process; its peak memory is what the system counted for it alone."""
+    reader, writer = os.pipe()
+    try:
+        launcher = [sys.executable, "-S", "-c", _LAUNCHER, str(writer), *command]
+        ended = subprocess.run(launcher, stdout=subprocess.PIPE, text=True, pass_fds=(writer,), check=True)
+        code, seconds, largest = json.loads(os.read(reader, 4096))
+    finally:
+        os.close(reader)
+        os.close(writer)
+    if code:
+        raise MegalithError(f"`{shlex.join(command)}` ended with code {code}; its message is above.")
+    return Process(seconds, largest, ended.stdout)
+
+
+def versions() -> dict[str, str]:
+    """Versions of this package and of those that results depend on, as far as they are installed."""
+    found = {"megalith": __version__}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def result(
+    suite: str, settings: Mapping[str, Any], results: Mapping[str, Any], folder: Path | None
+) -> dict[str, Any]:
+    """A result with all that is needed to read it later; `folder` is where the data lay."""
+    return {
+        "suite": suite,
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": this_machine(folder).to_dict(),
+        "versions": versions(),
+        "settings": dict(settings),
+        "results": dict(results),
+    }
+
+
+def save_result(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes a result as JSON that people can read too."""
+    write_atomic(path, json.dumps(content, indent=1) + "\n")

@@ -1,0 +1,1 @@
+"""What machines have: this one, for now. Never imports torch."""
