@@ -14,10 +14,14 @@ The command line prints the sentence and exits with 2; `--debug` shows the trace
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class MegalithError(Exception):
@@ -66,9 +70,10 @@ def storage_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno == errno.ENOSPC or "No space left" in str(error):
+        if error.errno in _FULL or any(os.strerror(number) in str(error) for number in _FULL):
             raise StorageError(
-                f"The disk is full while writing {path}; free space there or choose another folder."
+                f"The disk is full (or a quota or file size limit is reached) while writing {path}; free space "
+                "there or choose another folder."
             ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise StorageError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import uuid
@@ -47,10 +48,8 @@ def new_folder(path: Path, overwrite: bool = False) -> Iterator[Path]:
             yield partial
             sync_tree(partial)
             if path.exists():
-                old = _partial_name(path)
-                path.rename(old)
-                partial.rename(path)
-                shutil.rmtree(old)
+                _exchange(partial, path)
+                shutil.rmtree(partial)
             else:
                 partial.rename(path)
         except BaseException:
@@ -87,6 +86,19 @@ def sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """Swaps two names in one step where the system can (Linux), so that `other` is there at every instant."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if hasattr(libc, "renameat2"):
+        here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+        if libc.renameat2(here, os.fsencode(one), here, os.fsencode(other), swap) == 0:
+            return
+    aside = _partial_name(other)
+    other.rename(aside)
+    one.rename(other)
+    aside.rename(one)
 
 
 def _partial_name(path: Path) -> Path:

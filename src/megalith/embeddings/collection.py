@@ -31,8 +31,8 @@ class Lookup(NamedTuple):
 
     pooled: Tensor
     """float32 [batch, output_dim], table by table, feature by feature"""
-    sequences: dict[str, Tensor]
-    """feature -> float32 [ids of that feature, dim], in the order of `values`"""
+    sequences: dict[tuple[str, str], Tensor]
+    """(table, feature) -> float32 [ids of that feature, dim], in the order of `values`"""
 
 
 class EmbeddingCollection(nn.Module):
@@ -92,7 +92,7 @@ class EmbeddingCollection(nn.Module):
         self.check(values, offsets)
         anchor = self._anchor if torch.is_grad_enabled() else self._anchor.detach()
         pooled, *sequences = _LookupFunction.apply(anchor, self, values, offsets)
-        names = [f for table in self.tables if table.pooling == "none" for f in table.features]
+        names = [(t.name, f) for t in self.tables if t.pooling == "none" for f in t.features]
         return Lookup(pooled, dict(zip(names, sequences, strict=True)))
 
     def check(self, values: Tensor, offsets: Tensor) -> None:
