@@ -107,7 +107,7 @@ def _prepare_row(rows: int, process: Process) -> dict[str, Any]:
 
 
 def _loader(prepared: Path, repeats: int, say: Say) -> dict[str, Any]:
-    """Samples a second; every round reads the same number of samples, from the first one on."""
+    """Samples a second; every round opens the data anew and reads the same number of samples."""
     from megalith.data.dataset import Dataset
     from megalith.data.loader import Loader
 
@@ -116,10 +116,10 @@ def _loader(prepared: Path, repeats: int, say: Say) -> dict[str, Any]:
     sizes = [size for size in BATCH_SIZES if size <= samples] or [samples]
     makers: dict[str, Callable[[], Iterator[Batch]]] = {}
     for size in sizes:
-        shuffled = Loader(dataset, ["train"], size)
-        in_order = Loader(dataset, ["train"], size, shuffle=False)
-        makers[_name(LOADER, size)] = partial(iter, shuffled)
-        makers[_name(LOADER_IN_ORDER, size)] = partial(_from_the_start, in_order)
+        makers[_name(LOADER, size)] = partial(_next_epoch, Loader(dataset, ["train"], size))
+        makers[_name(LOADER_IN_ORDER, size)] = partial(
+            _next_epoch, Loader(dataset, ["train"], size, shuffle=False)
+        )
         makers[_name(PYARROW, size)] = partial(_pyarrow_batches, dataset, size)
     say(f"loading {samples:,} samples a round")
     timings = interleave({name: partial(_drain, make, samples) for name, make in makers.items()}, repeats)
@@ -139,8 +139,8 @@ def _name(candidate: str, batch_size: int) -> str:
     return f"{candidate}, batch {batch_size}"
 
 
-def _from_the_start(loader: Loader) -> Iterator[Batch]:
-    loader.set_epoch(0)
+def _next_epoch(loader: Loader) -> Iterator[Batch]:
+    loader.set_epoch(loader.epoch + 1)
     return iter(loader)
 
 
