@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from megalith.cli.output import JsonFlag, print_json, print_table, progress_console
+from megalith.cli.output import JsonFlag, console, print_json, print_table, progress_console
 
 
 def stats(
@@ -40,13 +40,18 @@ def stats(
         "once": [f"{one.seen_once_share:.3f}" for one in found.features],
         "skew": ["" if one.skew is None else f"{one.skew:.2f}" for one in found.features],
     }
-    # Columns that most data sets do not need appear only where they say something; 80 characters are few.
+    # A column that most data sets do not need appears only where it says something; 80 characters are few.
     if any(one.unknown_share for one in found.features):
         columns["unknown"] = [f"{one.unknown_share:.3f}" for one in found.features]
-    if any(one.max_length > 1 for one in found.features):
-        columns["length"] = [f"{one.mean_length:.2f}" for one in found.features]
-        columns["longest"] = [str(one.max_length) for one in found.features]
+        if console.width < 90:
+            del columns["skew"]
     print_table(title, list(columns), zip(*columns.values(), strict=True))
+    bags = [one for one in found.features if one.max_length > 1]
+    if bags:
+        lengths = (
+            (one.name, f"{one.mean_length:.2f}", one.max_length, f"{one.empty_share:.3f}") for one in bags
+        )
+        print_table("", ("multi-hot", "mean length", "longest", "empty"), lengths)
     if found.numeric:
         columns = {
             "number": [one.name for one in found.numeric],

@@ -132,7 +132,7 @@ def _categorical(name: str, cardinality: int, column: Sequence[str]) -> Categori
         missing=missing,
         missing_group=CRITEO_MISSING_GROUPS.get(name) if missing else None,
         shares=tuple(round(float(share), 5) for share in shares),
-        tail_exponent=round(exponent, 3) if exponent != 1.0 else 1.001,
+        tail_exponent=round(exponent, 3),
         observed=Observed(**{key: round(value, 4) for key, value in observed.model_dump().items()}),
     )
 
@@ -141,7 +141,7 @@ def _simulate(
     cardinality: int, shares: NDArray[np.float64], exponent: float, rows: int, ranks: Sequence[int]
 ) -> tuple[NDArray[np.float64], float]:
     shape = CategoricalShape(
-        name="trial", cardinality=cardinality, shares=tuple(shares), tail_exponent=exponent + 1e-6
+        name="trial", cardinality=cardinality, shares=tuple(shares), tail_exponent=exponent
     )
     table = id_table(shape, cardinality)
     generator = np.random.default_rng(0)

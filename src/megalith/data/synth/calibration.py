@@ -1,7 +1,7 @@
 """The shape of a real data set, as numbers: `criteo.yaml` and `avazu.yaml` beside this module.
 
 One Zipf exponent fits no field of either set. A field is a point mass on its missing value, the shares of its
-first hundred ids, and a tail r ** -exponent over all the others, most of which are seen once.
+first thousand ids, and a tail r ** -exponent over all the others, most of which are seen once.
 `calibrate.py` reads these numbers off the head of the real file; `observed` keeps what was measured there,
 for the tests.
 """
@@ -17,7 +17,7 @@ from pydantic import Field
 
 from megalith.core.config import Config, parse_config
 
-KNOT_RANKS = (1, 2, 3, 5, 10, 20, 50, 100)
+KNOT_RANKS = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
 """Ranks at which the cumulative share of a field's ids is stated."""
 KNOT_QUANTILES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999, 1.0)
 """Quantiles at which the values of a numeric field are stated."""

@@ -39,13 +39,14 @@ class RankChanges:
         return holder
 
 
-def plan_changes(shares: NDArray[np.float64], drift: float, generator: np.random.Generator) -> RankChanges:
-    """Changes for a field whose first ranks have these shares of the rows."""
-    body = len(shares)
+def plan_changes(
+    shares: NDArray[np.float64], drift: float, most_new: int, generator: np.random.Generator
+) -> RankChanges:
+    """Changes for a field whose first ranks have these shares of the rows; at most `most_new` ids enter."""
     free = generator.permutation(np.flatnonzero(shares < STEADY_SHARE))
     changing = free[: round(len(free) * drift)]
     swaps = len(changing) // 4
     # Partners come from the ranks that change, so that no rank changes twice.
     swapped = changing[: 2 * swaps].reshape(swaps, 2)
-    entered = changing[2 * swaps :]
-    return RankChanges(body, swapped, generator.random(swaps), entered, generator.random(len(entered)))
+    entered = changing[2 * swaps :][:most_new]
+    return RankChanges(len(shares), swapped, generator.random(swaps), entered, generator.random(len(entered)))

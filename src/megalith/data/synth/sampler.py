@@ -44,6 +44,8 @@ class StepTable:
 def id_shares(shape: CategoricalShape, cardinality: int) -> NDArray[np.float64]:
     """The share of each of the first ids (of the present values), as far as the calibration states them."""
     ranks = [rank for rank in KNOT_RANKS if rank <= cardinality][: len(shape.shares)]
+    if not ranks:
+        return np.zeros(0)
     cumulative = shape.shares[: len(ranks)]
     every = np.arange(1, ranks[-1] + 1)
     # Linear in the logarithm of the rank: shares fall like 1/rank between two knots.
@@ -61,8 +63,11 @@ def id_table(shape: CategoricalShape, cardinality: int) -> StepTable:
     head = np.repeat(np.arange(first_tail), np.diff(ends, prepend=0))
     tail_steps = STEPS - len(head)
     power = 1.0 - shape.tail_exponent
-    low, high = (first_tail + 1) ** power, (cardinality + 1) ** power
-    edges = np.linspace(low, high, tail_steps + 1) ** (1.0 / power) - 1.0
+    low, high = first_tail + 1, cardinality + 1
+    if abs(power) < 1e-6:
+        edges = np.geomspace(low, high, tail_steps + 1) - 1.0
+    else:
+        edges = np.linspace(low**power, high**power, tail_steps + 1) ** (1.0 / power) - 1.0
     edges = np.clip(np.floor(edges + 1e-6), first_tail, cardinality).astype(np.int64)
     start = np.concatenate([head, np.minimum(edges[:-1], cardinality - 1)])
     width = np.concatenate([np.zeros(len(head), dtype=np.int64), np.diff(edges)])

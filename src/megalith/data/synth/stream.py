@@ -147,30 +147,16 @@ def make_field(
 ) -> Field:
     """Plans a field's drift and plants its effects."""
     body = min(cardinality, _BODY)
-    shares = np.zeros(body)
-    changes = plan_changes(np.ones(body), 0.0, generator)
-    if shape.shares:
-        whole = id_table(shape, cardinality)
-        shares = np.diff(np.searchsorted(whole.start, np.arange(body + 1))) / STEPS * (1.0 - shape.missing)
-        # The last quarter of a small field's ids stays outside the body, to leave room for ids that enter.
-        if cardinality >= _DRIFTING_FIELD and drift > 0.0:
-            shares = shares[: min(body, cardinality * 3 // 4)]
-            changes = plan_changes(shares, min(drift, 1.0), generator)
-            changes = _leave_room(changes, cardinality - len(shares))
-        else:
-            changes = plan_changes(np.ones(len(shares)), 0.0, generator)
+    if cardinality >= _DRIFTING_FIELD:
+        # Ids outside the body leave room for ids that enter.
+        body = min(cardinality * 3 // 4, _BODY)
+    whole = id_table(shape, cardinality)
+    shares = np.diff(np.searchsorted(whole.start, np.arange(body + 1))) / STEPS * (1.0 - shape.missing)
+    drifting = drift if cardinality >= _DRIFTING_FIELD else 0.0
+    changes = plan_changes(shares, drifting, (cardinality - body) // 2, generator)
     effects = plant_field(shares, changes, drift, generator)
-    table = id_table(shape, cardinality - len(changes.entered)) if shape.shares else id_table_of_one()
+    table = id_table(shape, cardinality - len(changes.entered))
     return Field(shape, cardinality, table, changes, effects, shares)
-
-
-def id_table_of_one() -> StepTable:
-    return StepTable(np.zeros(STEPS, dtype=np.int32), np.zeros(STEPS, dtype=np.uint32))
-
-
-def _leave_room(changes: RankChanges, room: int) -> RankChanges:
-    kept = min(len(changes.entered), room // 2)
-    return replace(changes, entered=changes.entered[:kept], enter_times=changes.enter_times[:kept])
 
 
 def bag_shape(number: int) -> CategoricalShape:
