@@ -191,10 +191,10 @@ class DelimitedParser {
 // A line of entries: a label, then `index:value` (one colon) or `field:index:value` (two) between blanks.
 class EntryParser {
  public:
-  EntryParser(const char* text, int64_t length, int32_t num_colons, float* labels, int64_t* row_ends,
-              int32_t* fields, uint64_t* keys, int64_t* problems)
-      : text_(text), limit_(text + length), num_colons_(num_colons), labels_(labels), row_ends_(row_ends),
-        fields_(fields), keys_(keys), problems_{problems} {}
+  EntryParser(const char* text, int64_t length, int32_t num_colons, int64_t row_entries, float* labels,
+              int64_t* row_ends, int32_t* fields, uint64_t* keys, int64_t* problems)
+      : text_(text), limit_(text + length), num_colons_(num_colons), row_entries_(row_entries), labels_(labels),
+        row_ends_(row_ends), fields_(fields), keys_(keys), problems_{problems} {}
 
   void line(int64_t begin, int64_t end) {
     if (end > begin && text_[end - 1] == '\r') --end;
@@ -215,8 +215,13 @@ class EntryParser {
       }
       at = stop;
     }
+    if (position > 0 && row_entries_ >= 0 && position - 1 != row_entries_) {
+      problems_.add(line_, row_, kFieldCount, position, begin, 0);
+      entries_ = kept;
+    } else if (position > 0) {
+      row_ends_[row_++] = entries_;
+    }
     ++line_;
-    if (position > 0) row_ends_[row_++] = entries_;
   }
 
   int64_t rows() const { return row_; }
@@ -253,6 +258,7 @@ class EntryParser {
   const char* text_;
   const char* limit_;
   int32_t num_colons_;
+  int64_t row_entries_;
   float* labels_;
   int64_t* row_ends_;
   int32_t* fields_;
@@ -296,11 +302,12 @@ MG_EXPORT int64_t mg_parse_delimited(const char* text, int64_t length, int32_t d
   return parser.rows();
 }
 
-// Row r holds entries [row_ends[r-1], row_ends[r]). `totals` receives the lines, the problems and the entries.
-MG_EXPORT int64_t mg_parse_entries(const char* text, int64_t length, int32_t num_colons, float* labels,
-                                   int64_t* row_ends, int32_t* fields, uint64_t* keys, int64_t* problems,
-                                   int64_t* totals) {
-  EntryParser parser(text, length, num_colons, labels, row_ends, fields, keys, problems);
+// Row r holds entries [row_ends[r-1], row_ends[r]); `row_entries` is how many a row must have, or -1 for any
+// number. `totals` receives the lines, the problems and the entries.
+MG_EXPORT int64_t mg_parse_entries(const char* text, int64_t length, int32_t num_colons, int64_t row_entries,
+                                   float* labels, int64_t* row_ends, int32_t* fields, uint64_t* keys,
+                                   int64_t* problems, int64_t* totals) {
+  EntryParser parser(text, length, num_colons, row_entries, labels, row_ends, fields, keys, problems);
   for (int64_t begin = 0; begin < length;) {
     const void* feed = std::memchr(text + begin, '\n', static_cast<size_t>(length - begin));
     const int64_t end = feed ? static_cast<const char*>(feed) - text : length;

@@ -1,4 +1,4 @@
-"""`KeyCounter`: counting within a budget equals a plain Counter, with and without spills, from any threads."""
+"""`KeyCounter`: counts within a budget equal a plain Counter, with and without spills, from any threads."""
 
 from __future__ import annotations
 

@@ -29,13 +29,15 @@ _texts = st.one_of(
 
 
 @settings(max_examples=300)
-@given(_texts, st.booleans(), st.booleans())
-@example(b"1 1:1 \r", False, False)
-@example(b"", True, True)
-def test_native_rows_equal_the_twin(content: bytes, with_fields: bool, cut: bool) -> None:
+@given(_texts, st.booleans(), st.booleans(), st.none() | st.integers(0, 2))
+@example(b"1 1:1 \r", False, False, None)
+@example(b"", True, True, None)
+def test_native_rows_equal_the_twin(
+    content: bytes, with_fields: bool, cut: bool, row_entries: int | None
+) -> None:
     content = content.rstrip(b"\r\n") if cut else content
-    found = text.parse_entries(content, with_fields)
-    wanted = text_twins.parse_entries_twin(content, with_fields)
+    found = text.parse_entries(content, with_fields, row_entries)
+    wanted = text_twins.parse_entries_twin(content, with_fields, row_entries)
     assert found.lines == wanted.lines
     for name in ("labels", "row_ends", "fields", "keys", "problems"):
         np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name), err_msg=name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import glob
 import os
 import shutil
 import uuid
@@ -58,9 +59,10 @@ def new_folder(path: Path, overwrite: bool = False) -> Iterator[Path]:
         sync_folder(path.parent)
 
 
-def remove_partials(folder: Path) -> None:
-    """Clears what killed writers left in `folder`."""
-    for left in folder.glob(f".*{_PARTIAL}*"):
+def remove_partials(folder: Path, name: str | None = None) -> None:
+    """Clears what killed writers left in `folder`, of the target `name` or of any."""
+    target = "*" if name is None else glob.escape(name)
+    for left in folder.glob(f".{target}{_PARTIAL}*"):
         if left.is_dir():
             shutil.rmtree(left, ignore_errors=True)
         else:

@@ -30,7 +30,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
         _int64,
         (_pointer, _int64, _int32, _pointer, _pointer, _int32, _float, _int64, *(_pointer,) * 5),
     ),
-    "mg_parse_entries": (_int64, (_pointer, _int64, _int32, *(_pointer,) * 6)),
+    "mg_parse_entries": (_int64, (_pointer, _int64, _int32, _int64, *(_pointer,) * 6)),
     "mg_token_keys": (None, (_pointer, _pointer, _int64, _pointer)),
     "mg_count_create": (_pointer, (_int64, _int64, _text)),
     "mg_count_add": (_int64, (_pointer, _int64, _pointer, _pointer, _int64)),

@@ -140,8 +140,13 @@ def parse_delimited(
     )
 
 
-def parse_entries(text: bytes | bytearray | memoryview, with_fields: bool = False) -> EntryRows:
-    """The rows of a libFM chunk (`label index:value ...`), or libFFM with fields (`field:index:value`)."""
+def parse_entries(
+    text: bytes | bytearray | memoryview, with_fields: bool = False, row_entries: int | None = None
+) -> EntryRows:
+    """The rows of a libFM chunk (`label index:value ...`), or libFFM with fields (`field:index:value`).
+
+    `row_entries` is how many entries every row must have; None allows any number.
+    """
     data = np.frombuffer(text, np.uint8)
     capacity = int(np.count_nonzero(data == 10)) + 1
     most_entries = int(np.count_nonzero(data == ord(":"))) + 1
@@ -155,6 +160,7 @@ def parse_entries(text: bytes | bytearray | memoryview, with_fields: bool = Fals
         data.ctypes.data,
         len(data),
         2 if with_fields else 1,
+        -1 if row_entries is None else row_entries,
         labels.ctypes.data,
         row_ends.ctypes.data,
         fields.ctypes.data,

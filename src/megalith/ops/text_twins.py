@@ -127,7 +127,7 @@ def parse_delimited_twin(
     )
 
 
-def parse_entries_twin(text: bytes, with_fields: bool = False) -> EntryRows:
+def parse_entries_twin(text: bytes, with_fields: bool = False, row_entries: int | None = None) -> EntryRows:
     labels: list[float] = []
     row_ends: list[int] = []
     fields: list[int] = []
@@ -148,6 +148,9 @@ def parse_entries_twin(text: bytes, with_fields: bool = False) -> EntryRows:
         if kind is not None:
             where = start + tokens[at].start()
             problems.append((line_number, len(labels), kind, at + 1, where, len(tokens[at][0])))
+            continue
+        if row_entries is not None and len(row) != row_entries:
+            problems.append((line_number, len(labels), Problem.FIELD_COUNT, len(tokens), start, 0))
             continue
         labels.append(label or 0.0)
         fields += [field for field, _ in row]

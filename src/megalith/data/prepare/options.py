@@ -1,0 +1,58 @@
+"""What can be asked of a preparation."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from megalith.core.config import Config
+
+SourceName = Literal["criteo", "avazu", "libfm", "parquet"]
+MAX_IDS = 2**31 - 3
+
+
+class PrepareOptions(Config):
+    """The arguments of `megalith data prepare`."""
+
+    source: SourceName
+    files: tuple[Path, ...] = Field(min_length=1)
+    out: Path
+    test_files: tuple[Path, ...] = ()
+    valid_fraction: float = Field(default=0.0, ge=0.0, lt=1.0)
+    valid_from: Literal["random", "tail"] = "random"
+    seed: int = 0
+    min_count: int = Field(default=10, ge=1)
+    hash_buckets: int | None = Field(default=None, ge=1, le=MAX_IDS)
+    max_vocabulary: int | None = Field(default=None, ge=1)
+    vocabulary_from: Path | None = None
+    numeric: Literal["log", "bucket", "none"] | None = None
+    """None: log, or as in `vocabulary_from`."""
+    missing_number: float | None = Field(default=None, allow_inf_nan=False)
+    """What stands in the output for a missing number, untransformed. None: 0, or as in `vocabulary_from`."""
+    max_bad_rows: int = Field(default=0, ge=0)
+    limit_rows: int | None = Field(default=None, ge=1)
+    memory_bytes: int = Field(default=512 << 20, ge=1)
+    """For the tables of counts and of ids; the process itself takes some 200 MiB more."""
+    threads: int = Field(default_factory=lambda: len(os.sched_getaffinity(0)), ge=1)
+    overwrite: bool = False
+    fields: Literal["auto", "positional", "bag", "named"] = "auto"
+    """libfm: what the entries of a row are."""
+    label: str = "label"
+    """parquet: the column of labels."""
+    numbers: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    chunk_bytes: int = Field(default=4 << 20, ge=1)
+
+    @model_validator(mode="after")
+    def _one_way_to_ids(self) -> PrepareOptions:
+        if self.vocabulary_from and (self.hash_buckets or self.max_vocabulary):
+            raise ValueError(
+                "--vocabulary-from decides the ids; leave out --hash-buckets and --max-vocabulary"
+            )
+        if self.hash_buckets and self.max_vocabulary:
+            raise ValueError("--hash-buckets makes no vocabulary; leave out --max-vocabulary")
+        return self

@@ -1,0 +1,93 @@
+"""What must be known to turn further files of the same kind into the same columns; kept in `schema.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from megalith.core.config import Config, parse_config
+from megalith.core.errors import ConfigError
+from megalith.data.dataset import Dataset
+from megalith.data.prepare.options import PrepareOptions
+from megalith.data.readers import (
+    AVAZU,
+    CRITEO,
+    ColumnChoice,
+    DelimitedSource,
+    EntryShape,
+    EntrySource,
+    ParquetSource,
+    Source,
+    choose_columns,
+    scan_shape,
+)
+from megalith.data.readers.block import Numeric
+
+_TEXT_FORMATS = {"criteo": CRITEO, "avazu": AVAZU}
+
+
+class Recipe(Config):
+    """Transforms, and what the entries or columns of the files are."""
+
+    source: str
+    numeric: Numeric = "log"
+    missing_number: float = 0.0
+    hash_buckets: int | None = None
+    entries: EntryShape | None = None
+    columns: ColumnChoice | None = None
+
+    @property
+    def label(self) -> str:
+        return self.columns.label if self.columns else "label"
+
+    def open(self, paths: Sequence[Path], chunk_bytes: int) -> Source:
+        if self.entries is not None:
+            return EntrySource(paths, self.entries, chunk_bytes)
+        if self.columns is not None:
+            return ParquetSource(paths, self.columns, self.numeric, self.missing_number)
+        return DelimitedSource(
+            _TEXT_FORMATS[self.source], paths, self.numeric, self.missing_number, chunk_bytes
+        )
+
+
+def make_recipe(options: PrepareOptions) -> Recipe:
+    """From the options and a look at the files, or from the data set that the vocabulary is taken from."""
+    if options.vocabulary_from is not None:
+        return _existing_recipe(options, options.vocabulary_from)
+    entries = columns = None
+    if options.source == "libfm":
+        # Test files take part: what a feature is must hold for all rows.
+        entries = scan_shape((*options.files, *options.test_files), options.fields, options.chunk_bytes)
+    elif options.source == "parquet":
+        columns = choose_columns(
+            options.files[0], options.label, options.numbers, options.categories, options.dropped
+        )
+    return Recipe(
+        source=options.source,
+        numeric=options.numeric or "log",
+        missing_number=options.missing_number or 0.0,
+        hash_buckets=options.hash_buckets,
+        entries=entries,
+        columns=columns,
+    )
+
+
+def _existing_recipe(options: PrepareOptions, folder: Path) -> Recipe:
+    schema = Dataset(folder).schema
+    content = schema.preparation.get("recipe")
+    if not isinstance(content, dict):
+        raise ConfigError(
+            f"{folder} was not made by `megalith data prepare`, so it has no vocabulary to apply."
+        )
+    recipe = parse_config(Recipe, content, f"{folder}/schema.json")
+    if recipe.source != options.source:
+        raise ConfigError(
+            f"{folder} was prepared from {recipe.source} files; its vocabulary does not fit {options.source}."
+        )
+    for name, asked, known in (
+        ("--numeric", options.numeric, recipe.numeric),
+        ("--missing-number", options.missing_number, recipe.missing_number),
+    ):
+        if asked is not None and asked != known:
+            raise ConfigError(f"{folder} was prepared with {name} {known}; leave out {name} {asked}.")
+    return recipe

@@ -1,0 +1,135 @@
+"""Vocabularies: from counts to `vocabulary/<feature>.parquet`, and from there to ids.
+
+A vocabulary file has a row for each value: key (uint64), count, id, and its text where the key holds it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from megalith.core.errors import DataError
+from megalith.data.dataset import FIRST_ID
+from megalith.data.readers import Feature
+from megalith.ops.text import HASHED_KEY, KeyCounter, KeyLookup, Keys, hash_keys
+
+FOLDER = "vocabulary"
+_PIECE_ENTRIES = 1 << 18
+_SCHEMA = pa.schema([("key", pa.uint64()), ("count", pa.uint64()), ("id", pa.int32()), ("text", pa.string())])
+
+ToIds = Callable[[Keys], NDArray[np.int32]]
+
+
+class IdMaps:
+    """For each feature the way from keys to ids, and the number of ids there are."""
+
+    def __init__(self, maps: Sequence[ToIds], num_ids: Sequence[int]) -> None:
+        self.maps = tuple(maps)
+        self.num_ids = tuple(num_ids)
+
+
+def hashed_ids(num_features: int, num_buckets: int) -> IdMaps:
+    return IdMaps(
+        [partial(hash_keys, num_buckets=num_buckets)] * num_features, [FIRST_ID + num_buckets] * num_features
+    )
+
+
+def counted_ids(
+    counter: KeyCounter,
+    features: Sequence[Feature],
+    folder: Path,
+    work_folder: Path,
+    min_count: int,
+    max_vocabulary: int | None,
+    memory_bytes: int,
+    threads: int,
+) -> IdMaps:
+    """Writes the vocabulary of each feature below `folder` and gives the ids; the counter is closed."""
+    paths = [work_folder / f"entries-{number}" for number in range(len(features))]
+    with ThreadPoolExecutor(threads) as pool:
+        finish = partial(counter.finish, min_count=min_count, max_size=max_vocabulary)
+        sizes = list(pool.map(finish, range(len(features)), paths))
+        counter.close()
+        lookups = _lookups(sizes, work_folder, memory_bytes)
+        (folder / FOLDER).mkdir()
+        targets = [vocabulary_path(folder, feature.name) for feature in features]
+        list(pool.map(_save, paths, targets, lookups))
+    return IdMaps([lookup.map for lookup in lookups], [FIRST_ID + size for size in sizes])
+
+
+def loaded_ids(
+    origin: Path, features: Sequence[Feature], folder: Path, work_folder: Path, memory_bytes: int
+) -> IdMaps:
+    """The ids of another data set, whose vocabulary files are copied so that this one is complete."""
+    (folder / FOLDER).mkdir()
+    sizes = []
+    for feature in features:
+        path = vocabulary_path(origin, feature.name)
+        try:
+            shutil.copyfile(path, vocabulary_path(folder, feature.name))
+            sizes.append(pq.read_metadata(path).num_rows)
+        except FileNotFoundError as error:
+            raise DataError(f"{path} is missing; prepare {origin} again.") from error
+        except pa.ArrowException as error:
+            raise DataError(f"{path} is damaged; prepare {origin} again.") from error
+    lookups = _lookups(sizes, work_folder, memory_bytes)
+    for feature, lookup in zip(features, lookups, strict=True):
+        first_id = FIRST_ID
+        with pq.ParquetFile(vocabulary_path(folder, feature.name)) as file:
+            for batch in file.iter_batches(_PIECE_ENTRIES, columns=["key"]):
+                lookup.insert(batch.column(0).to_numpy(), first_id)
+                first_id += batch.num_rows
+    return IdMaps([lookup.map for lookup in lookups], [FIRST_ID + size for size in sizes])
+
+
+def vocabulary_path(folder: Path, feature: str) -> Path:
+    return folder / FOLDER / f"{quote(feature, safe=' ')}.parquet"
+
+
+def _lookups(sizes: Sequence[int], work_folder: Path, memory_bytes: int) -> list[KeyLookup]:
+    """Tables within the budget in memory, smallest first; the others in files that can be evicted."""
+    left = memory_bytes
+    lookups: dict[int, KeyLookup] = {}
+    for number in sorted(range(len(sizes)), key=lambda number: sizes[number]):
+        left -= KeyLookup.table_bytes(sizes[number])
+        file = None if left >= 0 else work_folder / f"ids-{number}"
+        lookups[number] = KeyLookup(sizes[number], file)
+    return [lookups[number] for number in range(len(sizes))]
+
+
+def _save(entries: Path, target: Path, lookup: KeyLookup) -> None:
+    """Counted entries, already in the order of their ids, to the vocabulary file and into the table."""
+    first_id = FIRST_ID
+    with pq.ParquetWriter(target, _SCHEMA, compression="lz4", use_dictionary=False) as writer:
+        for keys, counts in _pieces(entries):
+            lookup.insert(keys, first_id)
+            ids = np.arange(first_id, first_id + len(keys), dtype=np.int32)
+            writer.write_batch(pa.record_batch([keys, counts, ids, _texts(keys)], schema=_SCHEMA))
+            first_id += len(keys)
+    entries.unlink()
+
+
+def _pieces(path: Path) -> Iterator[tuple[Keys, NDArray[np.uint64]]]:
+    with path.open("rb") as file:
+        while len(piece := np.fromfile(file, np.uint64, 2 * _PIECE_ENTRIES)):
+            yield np.ascontiguousarray(piece[0::2]), np.ascontiguousarray(piece[1::2])
+
+
+def _texts(keys: Keys) -> pa.Array:
+    """The text of each key: its bytes up to the padding; null where it was hashed or is not ASCII."""
+    data = keys.view(np.uint8).reshape(-1, 8)
+    readable = (keys < HASHED_KEY) & (data < 128).all(axis=1)
+    lengths = np.where(readable, 8 - np.argmax(data[:, ::-1] != 0, axis=1), 0)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    content = data[np.arange(8) < lengths[:, None]]
+    texts = pa.StringArray.from_buffers(len(keys), pa.py_buffer(offsets), pa.py_buffer(content))
+    return pa.compute.if_else(pa.array(readable), texts, None)

@@ -1,0 +1,127 @@
+"""Writes the rows of a split as Parquet parts of even row groups, whatever the pieces that come in.
+
+A row group is what the loader reads at random. Columns are plain: ids are spread too widely for dictionaries
+to help, and plain pages decode at the speed of a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from megalith.data.dataset import Split
+
+GROUP_ROWS = 65536
+PART_ROWS = 16 * GROUP_ROWS
+COMPRESSION = "lz4"
+
+Column = NDArray[np.float32] | NDArray[np.int32] | tuple[NDArray[np.int32], NDArray[np.int64]]
+"""Numbers, ids, or the ids and row ends of a multi-hot feature."""
+
+
+class SplitWriter:
+    """Collects pieces of rows; the first column holds the labels."""
+
+    def __init__(self, folder: Path, split: str, schema: pa.Schema) -> None:
+        self._folder, self._split, self._schema = folder, split, schema
+        self._pieces: list[Sequence[Column]] = []
+        self._num_waiting = 0
+        self._writer: pq.ParquetWriter | None = None
+        self._part_rows = 0
+        self._files: list[str] = []
+        self._num_rows = 0
+        self._positives = 0.0
+        (folder / split).mkdir()
+
+    def add(self, columns: Sequence[Column]) -> None:
+        num_rows = len(columns[0])
+        if num_rows == 0:
+            return
+        self._pieces.append(columns)
+        self._num_waiting += num_rows
+        if self._num_waiting >= GROUP_ROWS:
+            self._write_groups(last=False)
+
+    def close(self) -> Split:
+        if self._num_waiting:
+            self._write_groups(last=True)
+        elif not self._files:
+            # An empty split still has one part, so that readers find the columns.
+            self._write_group(pa.RecordBatch.from_pylist([], self._schema))
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        return Split(rows=self._num_rows, positives=self._positives, files=tuple(self._files))
+
+    def abandon(self) -> None:
+        """Lets go of the open part after an error; its folder is about to be removed."""
+        if self._writer is not None:
+            self._writer.is_open = False
+            self._writer = None
+
+    def _write_groups(self, last: bool) -> None:
+        columns = [_join([piece[place] for piece in self._pieces]) for place in range(len(self._schema))]
+        batch = pa.record_batch([_array(column) for column in columns], schema=self._schema)
+        whole = batch.num_rows if last else batch.num_rows // GROUP_ROWS * GROUP_ROWS
+        for start in range(0, whole, GROUP_ROWS):
+            self._write_group(batch.slice(start, min(GROUP_ROWS, whole - start)))
+        labels = columns[0]
+        assert isinstance(labels, np.ndarray)
+        self._positives += float(labels[:whole].sum(dtype=np.float64))
+        self._num_rows += whole
+        self._num_waiting = batch.num_rows - whole
+        self._pieces = [[_tail(column, whole) for column in columns]] if self._num_waiting else []
+
+    def _write_group(self, batch: pa.RecordBatch) -> None:
+        if self._writer is not None and self._part_rows >= PART_ROWS:
+            self._writer.close()
+            self._writer = None
+        if self._writer is None:
+            name = f"{self._split}/part-{len(self._files):05d}.parquet"
+            self._writer = pq.ParquetWriter(
+                self._folder / name,
+                self._schema,
+                compression=COMPRESSION,
+                use_dictionary=False,
+                write_statistics=False,
+            )
+            self._files.append(name)
+            self._part_rows = 0
+        self._writer.write_table(pa.Table.from_batches([batch]), row_group_size=GROUP_ROWS)
+        self._part_rows += batch.num_rows
+
+
+def _join(pieces: Sequence[Column]) -> Column:
+    if len(pieces) == 1:
+        return pieces[0]
+    if isinstance(pieces[0], tuple):
+        bags = [piece for piece in pieces if isinstance(piece, tuple)]
+        bases = np.cumsum([0, *(len(ids) for ids, _ in bags)])
+        return (
+            np.concatenate([ids for ids, _ in bags]),
+            np.concatenate([ends + base for (_, ends), base in zip(bags, bases, strict=False)]),
+        )
+    return np.concatenate([piece for piece in pieces if isinstance(piece, np.ndarray)])
+
+
+def _tail(column: Column, start: int) -> Column:
+    # Copies, so that the large arrays behind the views can go.
+    if isinstance(column, tuple):
+        ids, ends = column
+        base = ends[start - 1] if start else 0
+        return ids[base:].copy(), ends[start:] - base
+    return column[start:].copy()
+
+
+def _array(column: Column) -> pa.Array:
+    if isinstance(column, tuple):
+        ids, ends = column
+        offsets = np.zeros(len(ends) + 1, np.int32)
+        offsets[1:] = ends
+        return pa.ListArray.from_arrays(pa.array(offsets), pa.array(ids))
+    return pa.array(column)

@@ -1,0 +1,98 @@
+"""What every reader yields: a block of rows as columns of labels, numbers and keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megalith.ops.text import Keys
+
+Numeric = Literal["log", "bucket", "none"]
+"""What becomes of numbers: log is sign(x) * log(1 + |x|); bucket a categorical feature of floor(log(x)^2)."""
+
+
+class BadRow(NamedTuple):
+    """A row that could not be read."""
+
+    file: str
+    line: int
+    problem: str
+    """What is wrong, to stand after "line N"."""
+    rows_before: int
+    """Good rows of the block before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bag:
+    """The keys of a multi-hot feature: row r holds keys[row_ends[r-1] : row_ends[r]]."""
+
+    keys: Keys
+    row_ends: NDArray[np.int64]
+
+    def take(self, rows: NDArray[np.bool_]) -> Bag:
+        lengths = np.diff(self.row_ends, prepend=0)
+        return Bag(self.keys[np.repeat(rows, lengths)], np.cumsum(lengths[rows]))
+
+    def head(self, rows: int) -> Bag:
+        ends = self.row_ends[:rows]
+        return Bag(self.keys[: ends[-1] if rows else 0], ends)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Consecutive rows of a source, in input order."""
+
+    labels: NDArray[np.float32]
+    numbers: tuple[NDArray[np.float32], ...]
+    keys: tuple[Keys | Bag, ...]
+    """One column for each feature of the source."""
+    bad_rows: tuple[BadRow, ...] = ()
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.labels)
+
+    def head(self, rows: int) -> Block:
+        """The first rows, and the bad rows that stand before the last of them."""
+        if rows >= self.num_rows:
+            return self
+        return replace(
+            self,
+            labels=self.labels[:rows],
+            numbers=tuple(column[:rows] for column in self.numbers),
+            keys=tuple(
+                column.head(rows) if isinstance(column, Bag) else column[:rows] for column in self.keys
+            ),
+            bad_rows=tuple(bad for bad in self.bad_rows if bad.rows_before < rows),
+        )
+
+
+class Feature(NamedTuple):
+    """A categorical column of a source."""
+
+    name: str
+    multi_hot: bool = False
+
+
+class Source(Protocol):
+    """Rows of one or several files. `items` is read by one thread at a time; `parse` runs in any thread."""
+
+    @property
+    def numeric(self) -> tuple[str, ...]: ...
+
+    @property
+    def features(self) -> tuple[Feature, ...]: ...
+
+    def items(self) -> Iterator[Any]: ...
+
+    def parse(self, item: Any) -> Block: ...
+
+
+def shown(token: bytes) -> str:
+    """A piece of the input as an error message shows it."""
+    text = token[:24].decode("ascii", "backslashreplace")
+    return f"'{text}{'...' if len(token) > 24 else ''}'"

@@ -1,0 +1,125 @@
+"""Rows of a `TextFormat`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from megalith.core.errors import DataError, nearest
+from megalith.data.readers.block import BadRow, Block, Feature, Numeric, shown
+from megalith.data.readers.formats import Column, TextFormat
+from megalith.data.readers.streams import CHUNK_BYTES, TextChunk, read_chunks
+from megalith.ops.text import ColumnPlan, Problem, Role, parse_delimited, plan_columns
+
+_NUMBER_ROLES = {"log": Role.NUMBER_LOG, "bucket": Role.BUCKET, "none": Role.NUMBER}
+_ROLES = {"label": Role.LABEL, "category": Role.CATEGORY, "hour": Role.HOUR, "skip": Role.SKIP}
+_HOUR_FEATURES = ("hour_of_day", "weekday")
+
+
+class _Item(NamedTuple):
+    chunk: TextChunk
+    columns: tuple[Column, ...]
+    plan: ColumnPlan
+
+
+class DelimitedSource:
+    """The rows of delimited text files, in the order of the files."""
+
+    def __init__(
+        self,
+        text_format: TextFormat,
+        paths: Sequence[Path],
+        numeric: Numeric = "log",
+        missing_number: float = 0.0,
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> None:
+        self.text_format = text_format
+        self.paths = tuple(paths)
+        self._numeric = numeric
+        self._missing_number = missing_number
+        self._chunk_bytes = chunk_bytes
+        self._plan = plan_columns([self._role(column) for column in text_format.columns])
+
+    @property
+    def numeric(self) -> tuple[str, ...]:
+        if self._numeric == "bucket":
+            return ()
+        return tuple(column.name for column in self.text_format.columns if column.kind == "number")
+
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        names: list[str] = []
+        for column in self.text_format.columns:
+            if column.kind == "hour":
+                names += _HOUR_FEATURES
+            elif column.kind == "category" or (column.kind == "number" and self._numeric == "bucket"):
+                names.append(column.name)
+        return tuple(Feature(name) for name in names)
+
+    def items(self) -> Iterator[_Item]:
+        for path in self.paths:
+            columns, plan = self.text_format.columns, self._plan
+            num_chunks = 0
+            for chunk in read_chunks(path, self._chunk_bytes):
+                if chunk.first_line == 1 and self.text_format.header:
+                    header, _, _ = bytes(chunk.text[:65536]).partition(b"\n")
+                    columns, plan = self._plan_for_header(path, header)
+                    chunk = TextChunk(path, 2, chunk.text[len(header) + 1 :])
+                num_chunks += 1
+                yield _Item(chunk, columns, plan)
+            if num_chunks == 0:
+                raise DataError(f"{path} is empty; leave it out or get it again.")
+
+    def parse(self, item: _Item) -> Block:
+        chunk, columns, plan = item
+        rows = parse_delimited(chunk.text, self.text_format.delimiter, plan, self._missing_number)
+        bad = []
+        for line, before, kind, field, offset, length in rows.problems.tolist():
+            if kind == Problem.FIELD_COUNT:
+                problem = f"has {field} fields instead of {len(columns)}"
+            else:
+                token = shown(bytes(chunk.text[offset : offset + length]))
+                problem = (
+                    f"has {token} in field {field} ({columns[field - 1].name}), which is not {_MEANT[kind]}"
+                )
+            bad.append(BadRow(str(chunk.path), chunk.first_line + line, problem, before))
+        return Block(rows.labels, tuple(rows.numbers), tuple(rows.keys), tuple(bad))
+
+    def _role(self, column: Column) -> Role:
+        return _NUMBER_ROLES[self._numeric] if column.kind == "number" else _ROLES[column.kind]
+
+    def _plan_for_header(self, path: Path, header: bytes) -> tuple[tuple[Column, ...], ColumnPlan]:
+        """The columns as this file's header orders them; each fills the same output column as ever."""
+        names = (
+            header.decode("utf-8", "replace")
+            .removeprefix("\ufeff")
+            .rstrip("\r")
+            .split(self.text_format.delimiter)
+        )
+        expected = {column.name: place for place, column in enumerate(self.text_format.columns)}
+        for name in names:
+            if name not in expected:
+                raise DataError(
+                    f"{path}, line 1: column {shown(name.encode())} is not one of {self.text_format.name}; "
+                    f"{nearest(name, list(expected))}"
+                )
+        for name in expected:
+            if names.count(name) != 1:
+                raise DataError(
+                    f"{path}, line 1: the header names column '{name}' {names.count(name)} times instead of "
+                    "once; correct it."
+                )
+        places = [expected[name] for name in names]
+        columns = tuple(self.text_format.columns[place] for place in places)
+        plan = plan_columns(
+            [self._role(column) for column in columns], [int(self._plan.slots[at]) for at in places]
+        )
+        return columns, plan
+
+
+_MEANT = {
+    Problem.NOT_A_LABEL: "0 or 1",
+    Problem.NOT_A_NUMBER: "a number",
+    Problem.NOT_AN_HOUR: "an hour as YYMMDDHH",
+}
