@@ -9,6 +9,7 @@ import typer
 
 from megalith.cli.bench import bench
 from megalith.cli.data import data
+from megalith.cli.report import report
 from megalith.cli.train import evaluate, train
 
 app = typer.Typer(
@@ -23,6 +24,7 @@ app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")
 app.command("train")(train)
 app.command("eval")(evaluate)
+app.command()(report)
 
 
 @app.callback()

@@ -1,0 +1,139 @@
+"""What the files of a run say, gathered into one value; any of them may be missing."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from megalith.core.errors import ConfigError, DataError
+from megalith.report.tables import TablesFacts, collect_tables
+from megalith.report.timing import TimeSpent, read_time_spent
+from megalith.train.config import Recipe
+from megalith.train.run import Run, read_jsonl
+
+Values = dict[str, Any]
+
+METRICS = ("ne", "log_loss", "auc", "calibration")
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """Everything the page shows."""
+
+    folder: Path
+    recipe: Recipe
+    config_text: str
+    training: list[Values]
+    """Lines of metrics.jsonl with `kind: train`; each has `samples`."""
+    evaluations: list[Values]
+    """Lines with `kind: eval`, with `trained_samples` added."""
+    finals: list[Values]
+    """Full evaluations, one a split, the one to quote first."""
+    summary: Values
+    time_spent: TimeSpent | None
+    tables: TablesFacts
+
+    @property
+    def step(self) -> int:
+        steps = [entry["step"] for entry in (*self.training, *self.evaluations)]
+        return int(self.summary.get("step") or max(steps, default=0))
+
+    @property
+    def samples(self) -> int:
+        return self.step * self.recipe.data.batch_size
+
+    @property
+    def seconds(self) -> float:
+        """Time over all sessions; the summary knows only of the last."""
+        if self.time_spent is not None:
+            return self.time_spent.total_seconds
+        return float(self.summary.get("seconds") or sum(entry["seconds"] for entry in self.training))
+
+    @property
+    def samples_per_second(self) -> float | None:
+        if self.summary.get("samples_per_second"):
+            return float(self.summary["samples_per_second"])
+        seconds = sum(entry["seconds"] for entry in self.training)
+        return self.training[-1]["samples"] / seconds if seconds else None
+
+    @property
+    def status(self) -> str:
+        """How the run ended, in a few words."""
+        if not self.summary:
+            return "not finished"
+        if not self.summary.get("finished"):
+            return f"stopped by {self.summary.get('stopped_by')}"
+        return "stopped early" if self.summary.get("stopped_by") else "finished"
+
+    def headline(self) -> Values:
+        """The numbers to quote: the final evaluation, or the last training window if there is none."""
+        values: Values = {"status": self.status, "step": self.step, "samples": self.samples}
+        values["seconds"], values["samples_per_second"] = self.seconds, self.samples_per_second
+        if self.finals:
+            source: Values = self.finals[0]
+            values["split"] = source["split"]
+        else:
+            source = self.training[-1]["window"] if self.training else {}
+        for key in (*METRICS, "best_ne", "best_log_loss", "above_best"):
+            if key in source:
+                values[key] = source[key]
+        return values
+
+
+def collect(folder: Path) -> RunFacts:
+    """The facts of the run in `folder`, or one sentence that says why it is not one."""
+    if not folder.exists():
+        raise ConfigError(
+            f"{folder} does not exist; name the folder of a run, as `megalith train` printed it."
+        )
+    run = Run(folder)
+    recipe = run.recipe()
+    entries = finite(read_jsonl(run.metrics))
+    training = [entry for entry in entries if entry.get("kind") == "train"]
+    evaluations = [
+        {**entry, "trained_samples": entry["step"] * recipe.data.batch_size}
+        for entry in entries
+        if entry.get("kind") == "eval"
+    ]
+    summary = _read_json(run.summary) if run.summary.exists() else {}
+    seconds = summary.get("seconds")
+    return RunFacts(
+        folder=folder,
+        recipe=recipe,
+        config_text=run.config.read_text(encoding="utf-8"),
+        training=training,
+        evaluations=evaluations,
+        finals=_finals(folder),
+        summary=summary,
+        time_spent=read_time_spent(run.trace, seconds),
+        tables=collect_tables(recipe),
+    )
+
+
+def finite(value: Any) -> Any:
+    """A copy without NaN and infinities, which a diverged run reports and JSON does not know."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: finite(one) for key, one in value.items()}
+    return [finite(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+def _finals(folder: Path) -> list[Values]:
+    """Test first: it is what nothing was chosen by."""
+    found = [_read_json(path) for path in sorted(folder.glob("evaluation-*.json"))]
+    order = {"test": 0, "valid": 1}
+    return sorted(found, key=lambda one: (order.get(one["split"], 2), one["split"]))
+
+
+def _read_json(path: Path) -> Values:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise DataError(f"{path} is damaged; delete it and make it again.") from error
+    if not isinstance(content, dict):
+        raise DataError(f"{path} does not hold an object; delete it and make it again.")
+    return finite(content)

@@ -1,0 +1,293 @@
+"""The page: headline numbers, charts and tables of a run in one HTML file.
+
+plotly.js, the style and the figures are written into the file, so it can be mailed, archived and opened
+without a network.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from html import escape
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from megalith.core.files import write_atomic
+from megalith.core.units import format_bytes, format_count, format_seconds
+from megalith.hardware.machine import this_machine
+from megalith.report import charts
+from megalith.report.charts import Chart
+from megalith.report.collect import RunFacts, Values, collect
+
+_HERE = Path(__file__).parent
+_PACKAGES = ("megalith", "torch", "numpy", "pyarrow")
+_NONE = "\u2013"
+
+
+def write_report(run: Path, out: Path) -> Values:
+    """Writes the report of a run, whole or not at all; returns its headline numbers.
+
+    >>> write_report(Path("runs/criteo-dlrm"), Path("report.html"))["ne"]  # doctest: +SKIP
+    0.8271
+    """
+    facts = collect(run)
+    write_atomic(out, render(facts))
+    return facts.headline()
+
+
+def render(facts: RunFacts) -> str:
+    """The complete HTML."""
+    from plotly.offline import get_plotlyjs
+
+    learning = [
+        charts.metric_chart(
+            facts, "ne", "Normalized entropy", "NE", "Log loss over that of always predicting the click rate."
+        ),
+        charts.loss_chart(facts),
+        charts.metric_chart(
+            facts, "auc", "AUC", "AUC", "Chance that a click is ranked above a non-click; 0.5 is guessing."
+        ),
+        charts.calibration_chart(facts),
+    ]
+    speed = [charts.rate_chart(facts), charts.time_chart(facts)]
+    tables = [charts.size_chart(facts), charts.traffic_chart(facts)]
+    body = "\n".join(
+        (
+            _header(facts),
+            _tiles(facts),
+            _section("Evaluations", _evaluations(facts)),
+            _section("Learning", _figures(learning)),
+            _section("Speed", _figures(speed)),
+            _section("Embedding tables", _figures(tables) + _table_list(facts)),
+            _section("Details", _details(facts)),
+            f"<footer>Made by Megalith {_version('megalith')} on {datetime.now():%Y-%m-%d %H:%M}. "
+            "This file needs no network.</footer>",
+        )
+    )
+    figures = [_plain(chart) for chart in (*learning, *speed, *tables) if chart is not None]
+    return "\n".join(
+        (
+            "<!doctype html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            # Without it browsers ask the server for /favicon.ico.
+            '<link rel="icon" href="data:,">',
+            f"<title>{escape(facts.recipe.name)} · Megalith report</title>",
+            f"<style>{(_HERE / 'page.css').read_text(encoding='utf-8')}</style></head>",
+            f"<body><main>{body}</main>",
+            "<noscript>The charts need JavaScript; the numbers above do not.</noscript>",
+            f'<script type="application/json" id="charts">{_script_json(figures)}</script>',
+            f"<script>{get_plotlyjs()}</script>",
+            f"<script>{(_HERE / 'page.js').read_text(encoding='utf-8')}</script>",
+            "</body></html>\n",
+        )
+    )
+
+
+def _header(facts: RunFacts) -> str:
+    good = " good" if facts.status in ("finished", "stopped early") else ""
+    model = facts.recipe.model
+    facts_line = [
+        f"{type(model).__name__.removesuffix('Config')} on <code>{escape(str(facts.recipe.data.path))}</code>"
+    ]
+    if facts.tables.tables:
+        total = sum(table.weight_bytes for table in facts.tables.tables)
+        facts_line.append(f"{len(facts.tables.tables)} tables of {format_bytes(total)}")
+    if facts.summary.get("dense_parameters"):
+        facts_line.append(f"{format_count(facts.summary['dense_parameters'])} dense weights")
+    return (
+        f'<header><p class="eyebrow">Megalith · training report</p>'
+        f'<div class="title"><h1>{escape(facts.recipe.name)}</h1>'
+        f'<span class="chip{good}">{escape(facts.status)}</span></div>'
+        f'<p class="lead">{" · ".join(facts_line)}</p></header>'
+    )
+
+
+def _tiles(facts: RunFacts) -> str:
+    found = facts.headline()
+    where = f"{found['split']} split" if "split" in found else "last training samples"
+    rate = found["samples_per_second"]
+    spent = facts.time_spent
+    inside = ""
+    if spent and spent.parts.get("step"):
+        inside = (
+            f"{format_count(spent.steps * facts.recipe.data.batch_size / spent.parts['step'])} within steps"
+        )
+    total = facts.summary.get("total_steps")
+    steps = f"{facts.step:,} of {total:,} steps" if total else f"{facts.step:,} steps"
+    best = found.get("best_log_loss")
+    tiles = [
+        _tile("AUC", _number(found.get("auc")), "1 ranks every click first"),
+        _tile(
+            "Log loss",
+            _number(found.get("log_loss")),
+            f"best possible {best:.4f}" if best is not None else "nats a sample",
+        ),
+        _tile("Calibration", _number(found.get("calibration"), 3), "predicted over observed clicks"),
+        _tile("Samples a second", _NONE if rate is None else format_count(rate), inside),
+        _tile("Samples seen", format_count(facts.samples), steps),
+        _tile("Time", format_seconds(facts.seconds), "evaluation and checkpoints included"),
+    ]
+    shown = _main_tile(found, where) + "".join(tiles)
+    return f'<section class="tiles" aria-label="Headline numbers">{shown}</section>'
+
+
+def _main_tile(found: Values, where: str) -> str:
+    ne, best = found.get("ne"), found.get("best_ne")
+    gauge = ""
+    note = "Below 1 is better than predicting the click rate"
+    if ne is not None and best is not None and best < 1:
+        # Of all that can be learnt from this data, the share that was.
+        learnt = min(1.0, max(0.0, (1 - ne) / (1 - best)))
+        gauge = (
+            f'<div class="gauge" role="img" aria-label="{learnt:.0%} of what can be learnt">'
+            f'<span class="reached" style="width:{100 * learnt:.1f}%"></span></div>'
+        )
+        note = (
+            f"Best possible {best:.4f}: {100 * found['above_best']:.2f}% above it, "
+            f"{learnt:.0%} of what can be learnt"
+        )
+    return (
+        f'<div class="card tile main"><div class="name">Normalized entropy (NE), {escape(where)}</div>'
+        f'<div class="value">{_number(ne)}</div>{gauge}<div class="note">{note}</div></div>'
+    )
+
+
+def _tile(name: str, value: str, note: str) -> str:
+    return (
+        f'<div class="card tile"><div class="name">{name}</div><div class="value">{value}</div>'
+        f'<div class="note">{note}</div></div>'
+    )
+
+
+def _evaluations(facts: RunFacts) -> str:
+    if not facts.finals:
+        return ""
+    columns = ["Split", "Step", "Rows", "Click rate", "NE", "Best NE", "Above best", "Log loss", "AUC"]
+    columns += ["Calibration", "Calibration error"]
+    rows = [
+        [
+            one["split"],
+            f"{one['step']:,}",
+            f"{one['samples']:,}",
+            _number(one.get("click_rate")),
+            _number(one.get("ne")),
+            _number(one.get("best_ne")),
+            f"{100 * one['above_best']:.2f}%" if one.get("above_best") is not None else _NONE,
+            _number(one.get("log_loss")),
+            _number(one.get("auc")),
+            _number(one.get("calibration"), 3),
+            _number(one.get("calibration_error")),
+        ]
+        for one in facts.finals
+    ]
+    head = "".join(f'<th scope="col">{name}</th>' for name in columns)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return (
+        f'<div class="card scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
+
+
+def _figures(found: Sequence[Chart | None]) -> str:
+    shown = [chart for chart in found if chart is not None]
+    # An odd one at the end takes the whole width instead of leaving a hole.
+    odd = len(shown) - 1 if len(shown) % 2 else None
+    figures = [
+        f'<figure class="card{" wide" if place == odd else ""}"><h3>{chart.title}</h3>'
+        f"<figcaption>{_code(chart.caption)}</figcaption>"
+        f'<div class="plot" id="chart-{chart.key}" role="img" aria-label="{escape(chart.title)}. '
+        f'{escape(chart.caption)}" style="min-height:{chart.height}px"></div></figure>'
+        for place, chart in enumerate(shown)
+    ]
+    return f'<div class="charts">{"".join(figures)}</div>' if figures else ""
+
+
+def _table_list(facts: RunFacts) -> str:
+    note = f'<p class="note-line">{_code(facts.tables.note)}</p>' if facts.tables.note else ""
+    if not facts.tables.tables:
+        return note
+    columns = ["Table", "Rows", "Dim", "Type", "Bytes", "Ids seen", "Top 1", "Top 10", "Top 100"]
+    columns += ["Ids seen once", "Missing", "Skew"]
+    rows = []
+    for table in facts.tables.tables:
+        traffic = table.traffic
+        row: list[tuple[Any, str]] = [
+            (table.name, table.name),
+            (table.rows, f"{table.rows:,}"),
+            (table.dim, str(table.dim)),
+            (table.dtype, table.dtype),
+            (table.weight_bytes, format_bytes(table.weight_bytes)),
+        ]
+        if traffic is None:
+            row += [("", _NONE)] * 7
+        else:
+            row.append((traffic.distinct_ids, f"{traffic.distinct_ids:,}"))
+            shares = [traffic.top_1_share, traffic.top_10_share, traffic.top_100_share]
+            shares += [traffic.seen_once_share, traffic.missing_share]
+            row += [(share, f"{100 * share:.1f}%") for share in shares]
+            row.append(("", _NONE) if traffic.skew is None else (traffic.skew, f"{traffic.skew:.2f}"))
+        rows.append(
+            "<tr>"
+            + "".join(f'<td data-value="{escape(str(value))}">{escape(text)}</td>' for value, text in row)
+            + "</tr>"
+        )
+    head = "".join(f'<th scope="col"><button type="button">{name}</button></th>' for name in columns)
+    return (
+        f'{note}<details class="card listing"><summary>All {len(rows)} tables</summary>'
+        f'<div class="scroll"><table class="sortable"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div></details>"
+    )
+
+
+def _details(facts: RunFacts) -> str:
+    recorded = facts.summary.get("machine")
+    machine = recorded or this_machine(facts.folder).to_dict()
+    shown: dict[str, str] = {
+        "Processor": f"{machine['cpu']}, {machine['cores']} cores",
+        "Memory": format_bytes(machine["memory_bytes"]) if machine.get("memory_bytes") else _NONE,
+        "Vector instructions": ", ".join(machine["simd"]) or _NONE,
+        "System": str(machine["system"]),
+        "Python": platform.python_version(),
+        **{name: _version(name) for name in _PACKAGES},
+    }
+    listed = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in shown.items())
+    where = "that trained" if recorded else "that made this report"
+    return (
+        f'<details class="card"><summary>Recipe</summary>'
+        f"<pre>{escape(facts.config_text)}</pre></details>"
+        f'<details class="card"><summary>Machine {where}, and versions</summary>'
+        f"<dl>{listed}</dl></details>"
+    )
+
+
+def _section(title: str, content: str) -> str:
+    return f"<section><h2>{title}</h2>{content}</section>" if content else ""
+
+
+def _number(value: float | None, digits: int = 4) -> str:
+    return _NONE if value is None else f"{value:.{digits}f}"
+
+
+def _code(text: str) -> str:
+    """Escaped text with `such words` in a monospaced face."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+
+
+def _plain(chart: Chart) -> Values:
+    return {"key": chart.key, "height": chart.height, "figure": chart.figure}
+
+
+def _script_json(content: Any) -> str:
+    """JSON that no text inside it can break out of the script element."""
+    return json.dumps(content, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

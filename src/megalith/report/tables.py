@@ -1,0 +1,76 @@
+"""A run's embedding tables: their size, and how uneven the traffic on them is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from megalith.core.errors import MegalithError
+from megalith.data.dataset import Dataset
+from megalith.data.stats import STATISTICS_FILE, FeatureStatistics, Statistics, measure, read_statistics
+from megalith.train.config import Recipe
+
+MEASURED_ROWS = 5_000_000
+"""Data up to this size is measured when no statistics lie beside it: a few seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """One table; `traffic` is that of its feature, None if unknown or if several features share it."""
+
+    name: str
+    rows: int
+    dim: int
+    dtype: str
+    weight_bytes: int
+    features: tuple[str, ...]
+    traffic: FeatureStatistics | None
+
+
+@dataclass(frozen=True, slots=True)
+class TablesFacts:
+    """All tables, largest first, and why there are none or no traffic."""
+
+    tables: tuple[TableFacts, ...] = ()
+    data_rows: int | None = None
+    note: str | None = None
+
+
+def collect_tables(recipe: Recipe) -> TablesFacts:
+    """The tables of the recipe's model on the recipe's data; data that moved is a note, not an error."""
+    try:
+        dataset = Dataset(recipe.data.path)
+        specs = recipe.model.tables(dataset.schema.categorical)
+    except MegalithError as error:
+        return TablesFacts(note=str(error))
+    statistics, note = _statistics(dataset, recipe)
+    known = {one.name: one for one in statistics.features} if statistics else {}
+    tables = [
+        TableFacts(
+            name=spec.name,
+            rows=spec.rows,
+            dim=spec.dim,
+            dtype=spec.dtype,
+            weight_bytes=spec.weight_bytes,
+            features=spec.features,
+            traffic=known.get(spec.features[0]) if len(spec.features) == 1 else None,
+        )
+        for spec in specs
+    ]
+    tables.sort(key=lambda table: (-table.weight_bytes, table.name))
+    return TablesFacts(tuple(tables), statistics.rows if statistics else None, note)
+
+
+def _statistics(dataset: Dataset, recipe: Recipe) -> tuple[Statistics | None, str | None]:
+    split = recipe.data.train[0]
+    command = f"megalith data stats {dataset.folder} --save"
+    try:
+        rows = dataset.split(split).rows
+        if (dataset.folder / STATISTICS_FILE).exists():
+            stored = read_statistics(dataset.folder)
+            if stored.split == split and stored.rows == rows:
+                return stored, None
+        if rows <= MEASURED_ROWS:
+            return measure(dataset.folder, split), None
+    except MegalithError as error:
+        return None, str(error)
+    return None, f"Traffic on tables is not measured yet; run `{command}` and make the report again."
