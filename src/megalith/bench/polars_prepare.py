@@ -2,8 +2,9 @@
 
     python -m megalith.bench.polars_prepare INPUT.tsv OUT.parquet [MIN_COUNT]
 
-Numbers become log(1 + x); each categorical column becomes ids by falling count, 0 for a missing value and 1
-for a value seen fewer than MIN_COUNT times. Runs as its own process, so that its peak memory is its own.
+Numbers become sign(x) log(1 + |x|); each categorical column becomes ids by falling count, 0 for a missing
+value and 1 for a value seen fewer than MIN_COUNT times. Runs as its own process, so that its peak memory is
+its own.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ def prepare(source: Path, target: Path, min_count: int) -> None:
     frame = pl.read_csv(source, separator="\t", has_header=False, schema=schema)
     frame = frame.with_columns(
         pl.col("label").cast(pl.Float32),
-        pl.col(*NUMERIC).fill_null(0).clip(lower_bound=0).cast(pl.Float32).log1p(),
+        pl.col(*NUMERIC).sign().fill_null(0).cast(pl.Float32)
+        * pl.col(*NUMERIC).abs().fill_null(0).cast(pl.Float32).log1p(),
     )
     for name in CATEGORICAL:
         column = frame.get_column(name)

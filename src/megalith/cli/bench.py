@@ -57,9 +57,10 @@ def data(
 def _show(results: dict[str, Any]) -> None:
     from megalith.core.units import format_bytes, format_count
 
-    generated = results["generate"]
-    how = "reused" if generated["reused"] else f"generated in {generated['seconds']:.0f} s"
-    typer.echo(f"{generated['rows']:,} rows of text, {format_bytes(generated['bytes'])}, {how}")
+    if "generate" in results:
+        text = results["generate"]
+        how = "reused" if text["reused"] else f"generated in {text['seconds']:.0f} s"
+        typer.echo(f"{text['rows']:,} rows of text, {format_bytes(text['bytes'])}, {how}")
     if "prepare" in results:
         prepare = results["prepare"]
         rows = []
