@@ -9,6 +9,8 @@ import typer
 
 from megalith.cli.bench import bench
 from megalith.cli.data import data
+from megalith.cli.demo import demo
+from megalith.cli.doctor import doctor
 from megalith.cli.report import report
 from megalith.cli.train import evaluate, train
 
@@ -25,6 +27,8 @@ app.add_typer(bench, name="bench")
 app.command("train")(train)
 app.command("eval")(evaluate)
 app.command()(report)
+app.command()(demo)
+app.command()(doctor)
 
 
 @app.callback()

@@ -44,7 +44,7 @@ def loss_chart(facts: RunFacts) -> Chart | None:
     """The loss the optimizer saw, beside the log loss of evaluations."""
     seen = [(entry["samples"], entry.get("loss")) for entry in facts.training]
     scored = [(entry["trained_samples"], entry.get("log_loss")) for entry in facts.evaluations]
-    caption = "Mean log loss of the batches since the last report, and of the evaluation split."
+    caption = "Mean over the batches since the last report."
     return _curves(facts, "log_loss", "Log loss", "log loss (nats)", caption, seen, scored)
 
 
@@ -85,7 +85,7 @@ def _curves(
                 "hovertemplate": "%{y:.4f}<extra>best possible</extra>",
             }
         )
-        caption += " No model can go below the dotted line: it is what the generated clicks leave to chance."
+        caption += f" The dotted line is the best that any model can do on {split}; the rest is chance."
     return Chart(key, title, caption, {"data": data, "layout": layout}, 420 if key == "auc" else 320)
 
 
@@ -199,7 +199,7 @@ def time_chart(facts: RunFacts) -> Chart | None:
     layout = {
         "hovermode": "closest",
         # Room for the label of the longest bar.
-        "xaxis": {"title": {"text": "seconds"}, "range": [0, max(seconds) * 1.45], "nticks": 6},
+        "xaxis": {"title": {"text": "seconds"}, "range": [0, max(seconds) * 1.6], "nticks": 6},
         "yaxis": {"showgrid": False, "ticksuffix": "  "},
         "bargap": 0.35,
     }

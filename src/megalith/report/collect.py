@@ -124,7 +124,12 @@ def finite(value: Any) -> Any:
 
 def _finals(folder: Path) -> list[Values]:
     """Test first: it is what nothing was chosen by."""
-    found = [_read_json(path) for path in sorted(folder.glob("evaluation-*.json"))]
+    found = []
+    for path in sorted(folder.glob("evaluation-*.json")):
+        content = _read_json(path)
+        if not {"split", "step", "samples"} <= content.keys():
+            raise DataError(f"{path} is not an evaluation; make it again with `megalith eval {folder}`.")
+        found.append(content)
     order = {"test": 0, "valid": 1}
     return sorted(found, key=lambda one: (order.get(one["split"], 2), one["split"]))
 

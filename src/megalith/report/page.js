@@ -45,12 +45,18 @@
     for (const chart of charts) {
       Plotly.react(
         `chart-${chart.key}`, filled(chart.figure.data, style), filled(layoutOf(chart), style),
-        { displayModeBar: false, responsive: true },
+        { displayModeBar: false },
       );
     }
   };
   draw();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+
+  // The width of the card decides, whatever changed it: a window, a zoom, a printer.
+  const widths = new ResizeObserver((entries) => {
+    for (const { target } of entries) Plotly.relayout(target, { width: target.clientWidth });
+  });
+  for (const chart of charts) widths.observe(document.getElementById(`chart-${chart.key}`));
 
   for (const table of document.querySelectorAll("table.sortable")) {
     table.querySelectorAll("th").forEach((header, column) => {
