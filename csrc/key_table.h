@@ -26,7 +26,7 @@ struct Entry {
 
 class KeyTable {
  public:
-  static constexpr int64_t kMinimumSlots = 2048;
+  static constexpr int64_t kMinimumSlots = 512;
 
   KeyTable() = default;
   explicit KeyTable(int64_t slots, const char* file = nullptr) : num_slots_(slots) {

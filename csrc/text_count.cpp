@@ -20,8 +20,8 @@ using megalith::Entry;
 using megalith::KeyTable;
 using megalith::throw_errno;
 
-constexpr int64_t kPiece = 1024;  // keys between two looks at the room that is left
-constexpr int kAhead = 16;        // keys whose slots are fetched in advance
+constexpr int64_t kPiece = 256;  // keys between two looks at the room that is left
+constexpr int kAhead = 16;       // keys whose slots are fetched in advance
 
 bool by_key(const Entry& a, const Entry& b) { return a.key < b.key; }
 bool by_falling_count(const Entry& a, const Entry& b) {

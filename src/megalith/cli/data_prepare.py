@@ -162,7 +162,8 @@ def _prepare_with_progress(options: PrepareOptions) -> Prepared:
     from megalith.data.prepare import prepare as run
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=progress_console, transient=True) as bar:
+    silent = not progress_console.is_terminal
+    with Progress(*columns, console=progress_console, transient=True, disable=silent) as bar:
         task = bar.add_task("reading", total=None)
         return run(
             options,
@@ -175,11 +176,10 @@ def _show(out: Path, prepared: Prepared) -> None:
 
     result = summary(out, prepared)
     schema = prepared.schema
-    title = (
-        f"{out}: {result['rows']:,} rows in {prepared.seconds:.1f} s ({result['rows_per_second']:,} rows/s)"
-    )
+    speed = f"{result['rows_per_second']:,} rows/s"
+    print(f"{out}: {result['rows']:,} rows in {prepared.seconds:.1f} s ({speed})")
     print_table(
-        title,
+        "",
         ("split", "rows", "click rate", "parts"),
         [
             (name, f"{split.rows:,}", f"{split.click_rate:.4f}", len(split.files))

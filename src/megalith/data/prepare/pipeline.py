@@ -37,14 +37,13 @@ class OrderedPipeline(Generic[Item, Parsed, Placed, Result]):
         self._reading = threading.Lock()
         self._change = threading.Condition()
         self._results: dict[int, Any] = {}
-        self._num_read = self._num_placed = self._num_taken = 0
+        self._num_read = self._num_placed = self._num_taken = self._num_busy = 0
         self._exhausted = self._stopped = False
 
     def results(self) -> Generator[Result, None, None]:
-        """The results in input order; closing the generator ends the threads."""
-        workers = [threading.Thread(target=self._run, daemon=True) for _ in range(self._threads)]
-        for worker in workers:
-            worker.start()
+        """The results in input order; closing the generator stops the threads."""
+        for _ in range(self._threads):
+            threading.Thread(target=self._run, daemon=True).start()
         try:
             while True:
                 with self._change:
@@ -61,11 +60,13 @@ class OrderedPipeline(Generic[Item, Parsed, Placed, Result]):
             with self._change:
                 self._stopped = True
                 self._change.notify_all()
-            for worker in workers:
-                worker.join()
-            close = getattr(self._items, "close", None)
-            if close is not None:
-                close()
+                # Whoever works on rows must be done before their tables go; a read may hang for ever.
+                self._change.wait_for(lambda: self._num_busy == 0)
+            if self._reading.acquire(timeout=1.0):
+                close = getattr(self._items, "close", None)
+                if close is not None:
+                    close()
+                self._reading.release()
 
     def _run(self) -> None:
         while True:
@@ -89,12 +90,22 @@ class OrderedPipeline(Generic[Item, Parsed, Placed, Result]):
                     self._exhausted = True
                     self._finish(number, _Failure(error))
                     return
+            with self._change:
+                if self._stopped:
+                    return
+                self._num_busy += 1
+            result: object
             try:
                 result = self._step(number, item)
             except BaseException as error:
-                self._finish(number, _Failure(error))
-                return
+                result = _Failure(error)
+            with self._change:
+                self._num_busy -= 1
+            # The item's memory must not wait for the next one.
+            del item
             self._finish(number, result)
+            if isinstance(result, _Failure):
+                return
 
     def _step(self, number: int, item: Item) -> Result | None:
         parsed = self._parse(item)

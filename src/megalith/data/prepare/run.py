@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from megalith.core.errors import DataError, StorageError, storage_errors
+from megalith.core.errors import ConfigError, DataError, StorageError, storage_errors
 from megalith.core.files import new_folder, remove_partials
 from megalith.core.schema import FeatureSpec
 from megalith.data.dataset import DatasetSchema, Split, write_schema
@@ -52,7 +52,7 @@ def prepare(options: PrepareOptions, progress: Progress | None = None) -> Prepar
     with _write_errors(out), new_folder(out, options.overwrite) as folder:
         if options.source != "parquet":
             for path in (*options.files, *options.test_files):
-                _check_input(path)
+                _check_input(path, options)
         work_folder = folder / ".work"
         work_folder.mkdir()
         run = _Run(options, make_recipe(options), folder, work_folder, progress or (lambda *_: None))
@@ -238,8 +238,15 @@ def _take(column: Column, rows: NDArray[np.bool_]) -> Column:
     return column[rows]
 
 
-def _check_input(path: Path) -> None:
+def _check_input(path: Path, options: PrepareOptions) -> None:
     """Finds a missing, empty or unreadable file before hours of work on the others."""
+    if path.is_fifo():
+        one_pass = options.hash_buckets or options.vocabulary_from
+        if not one_pass or options.source == "libfm" or options.valid_from == "tail":
+            raise ConfigError(
+                f"{path} is a pipe and would be read twice; save it to a file or use --hash-buckets."
+            )
+        return
     with open_text(path) as stream:
         if not stream.readinto(bytearray(1)):
             raise DataError(f"{path} is empty; leave it out or get it again.")
