@@ -198,6 +198,14 @@ def test_epochs_differ_and_the_same_seed_repeats_them(tmp_path: Path) -> None:
     assert all_numbers(Loader(dataset, ["train"], 10, seed=2)) != epochs[0]
 
 
+def test_row_groups_come_in_another_order_each_epoch(tmp_path: Path) -> None:
+    dataset = numbered_dataset(tmp_path, [200], group_rows=10)
+    loader = Loader(dataset, ["train"], 10, shuffle_window_rows=10)
+    orders = [[numbers(batch)[0] // 10 for batch in loader] for _ in range(2)]
+    assert sorted(orders[0]) == sorted(orders[1]) == list(range(20))
+    assert orders[0] != orders[1]
+
+
 def test_rows_mix_across_row_groups_of_a_window(tmp_path: Path) -> None:
     dataset = numbered_dataset(tmp_path, [100], group_rows=10)
     first = numbers(next(iter(Loader(dataset, ["train"], 20, shuffle_window_rows=50))))

@@ -140,6 +140,13 @@ def test_a_bad_value_is_named_with_file_column_and_row(
         read_all(dataset)
 
 
+def test_a_bad_row_is_counted_from_the_start_of_the_file_on_any_rank(tmp_path: Path) -> None:
+    dataset = write_dataset(tmp_path, [replace(numbered_rows(30), "a", 27, -5)], group_rows=20)
+    loader = Loader(dataset, ["train"], 3, rank=1, world_size=2)
+    with pytest.raises(DataError, match=r"row 27: id -5 is outside"):
+        next(iter(loader))
+
+
 def test_a_column_that_is_missing_or_of_another_type_is_named(tmp_path: Path) -> None:
     table = numbered_rows(20, bags=True)
     dataset = write_dataset(tmp_path, [table.drop_columns(["b"])], bags=True)
