@@ -1,0 +1,114 @@
+"""`megalith train` and `megalith eval` as a person meets them: results, and one sentence for each mistake."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from megalith.train.recipe import RECIPES, load_recipe, recipe_names
+
+
+def megalith(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "megalith", *map(str, arguments)], capture_output=True, text=True
+    )
+
+
+def refused(result):
+    """The one sentence of a command that was refused."""
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("megalith: ")
+    return lines[0]
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_shipped_recipe_is_valid_and_named_after_its_file(name):
+    assert load_recipe(name).name == name
+    assert (RECIPES / f"{name}.yaml").read_text().startswith("#")
+
+
+def test_train_and_eval_print_one_json_object(recipe, tmp_path):
+    run = tmp_path / "run"
+    trained = megalith("train", recipe, "train.epochs=1", "--out", run, "--json")
+    assert trained.returncode == 0, trained.stderr
+    summary = json.loads(trained.stdout)
+    assert summary["finished"]
+    assert summary["evaluation"]["split"] == "valid"
+    scored = megalith("eval", run, "--json")
+    evaluation = json.loads(scored.stdout)
+    assert evaluation["log_loss"] == summary["evaluation"]["log_loss"]
+    other = json.loads(megalith("eval", run, "--split", "test", "--json").stdout)
+    assert other["split"] == "test"
+    assert other["best_ne"] < other["ne"]
+
+
+def test_people_read_the_evaluation_and_the_next_command(recipe, tmp_path):
+    result = megalith("train", recipe, "train.epochs=1", "--out", tmp_path / "run")
+    assert result.returncode == 0
+    assert re.search(r"valid at step 46: NE 0\.\d+", result.stdout)
+    assert "megalith report" in result.stdout
+
+
+def test_a_run_is_not_overwritten_unless_asked(recipe, tmp_path):
+    arguments = ("train", recipe, "train.epochs=null", "train.steps=2", "--out", tmp_path / "run")
+    assert megalith(*arguments).returncode == 0
+    assert "holds a run already" in refused(megalith(*arguments))
+    assert megalith(*arguments, "--overwrite").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("train.epoch=3", "unknown key 'train.epoch'; did you mean 'epochs'?"),
+        ("model.dims=3", "unknown key 'model.dlrm.dims'; did you mean 'dim'?"),
+        ("model.kind=dlmr", "key 'model'"),
+        ("model.dim=0", "greater than or equal to 1"),
+        ("data.path=nowhere", "nowhere is not a prepared data set"),
+        ("data.train=[trian]", "no split 'trian'; did you mean 'train'?"),
+        ("data.eval=vald", "no split 'vald'; did you mean 'valid'?"),
+        ("data.batch_size=1000000", "do not fill one batch"),
+        ("train.steps=3", "give either epochs or steps"),
+        ("nonsense", "must have the form key=value"),
+    ],
+)
+def test_a_mistake_in_the_recipe_is_one_sentence_and_leaves_no_run(recipe, tmp_path, override, sentence):
+    assert sentence in refused(megalith("train", recipe, override, "--out", tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_unknown_recipe_gets_the_nearest_name():
+    assert "did you mean 'criteo-dlrm'?" in refused(megalith("train", "criteo-dlmr"))
+
+
+def test_tables_named_twice_are_refused(recipe, tmp_path):
+    (tmp_path / "twice.py").write_text(
+        "from torch import nn\n"
+        "from megalith.models.base import ModelConfig\n"
+        "class Twice(ModelConfig):\n"
+        "    def tables(self, features):\n"
+        "        return self.tables_of_dim(features, 2) * 2\n"
+        "    def build(self, inputs):\n"
+        "        return nn.Linear(1, 1)\n"
+    )
+    content = yaml.safe_load(recipe.read_text())
+    content["model"] = {"kind": "custom", "file": "twice.py", "config": "Twice"}
+    recipe.write_text(yaml.safe_dump(content))
+    assert "Table 'C1' is named twice" in refused(megalith("train", recipe, "--out", tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_eval_of_a_folder_that_is_no_run(tmp_path):
+    assert "is not a run" in refused(megalith("eval", tmp_path))
+
+
+def test_debug_shows_the_traceback(tmp_path):
+    result = megalith("--debug", "eval", tmp_path)
+    assert result.returncode != 0
+    assert "Traceback" in result.stderr

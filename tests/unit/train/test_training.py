@@ -1,0 +1,155 @@
+"""`megalith train`: resumes bit by bit, stops cleanly, stops early, learns."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from megalith.checkpoint.store import CheckpointStore
+from megalith.train.config import ScheduleConfig
+from megalith.train.recipe import load_recipe
+from megalith.train.reporter import CLOCK_KEYS
+from megalith.train.run import Run, read_jsonl
+from megalith.train.schedule import lr_factor
+from megalith.train.trainer import Trainer
+
+TRAIN = [sys.executable, "-m", "megalith", "train"]
+
+
+def trained(recipe, folder, *overrides):
+    """Trains in this process and returns the run."""
+    settings = load_recipe(str(recipe), overrides)
+    run = Run(folder)
+    trainer = Trainer(settings, run)
+    if run.config.exists():
+        trainer.resume()
+    else:
+        run.create(settings)
+    trainer.fit()
+    return run
+
+
+def outcome(run):
+    """All that a run reports, without the clock."""
+    lines = [{k: v for k, v in line.items() if k not in CLOCK_KEYS} for line in read_jsonl(run.metrics)]
+    return lines, json.loads(run.evaluation("valid").read_text())
+
+
+def test_two_runs_of_one_recipe_are_bit_identical(recipe, tmp_path):
+    assert outcome(trained(recipe, tmp_path / "a")) == outcome(trained(recipe, tmp_path / "b"))
+
+
+def test_another_seed_gives_another_run(recipe, tmp_path):
+    one, other = (trained(recipe, tmp_path / str(seed), f"train.seed={seed}") for seed in (0, 1))
+    assert outcome(one) != outcome(other)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_run_killed_at_a_random_step_resumes_bit_identically(recipe, tmp_path, seed):
+    expected = outcome(trained(recipe, tmp_path / "whole"))
+    folder = tmp_path / "killed"
+    process = subprocess.Popen([*TRAIN, str(recipe), "--out", str(folder)], stderr=subprocess.PIPE)
+    wanted = random.Random(seed).randint(1, 8)
+    while process.poll() is None and len(read_jsonl(folder / "metrics.jsonl")) < wanted:
+        pass
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert outcome(trained(recipe, folder)) == expected
+
+
+def test_sigterm_saves_and_stops_cleanly_and_the_run_goes_on(recipe, tmp_path):
+    expected = outcome(trained(recipe, tmp_path / "whole"))
+    folder = tmp_path / "stopped"
+    process = subprocess.Popen([*TRAIN, str(recipe), "--out", str(folder), "--json"], stdout=subprocess.PIPE)
+    while process.poll() is None and not read_jsonl(folder / "metrics.jsonl"):
+        pass
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate()
+    assert process.returncode == 0
+    summary = json.loads(output)
+    assert not summary["finished"]
+    assert summary["stopped_by"] == "SIGTERM"
+    assert CheckpointStore(folder / "checkpoints").latest() == summary["step"]
+    resumed = subprocess.run([*TRAIN, str(folder)], capture_output=True, text=True)
+    assert resumed.returncode == 0, resumed.stderr
+    assert outcome(Run(folder)) == expected
+
+
+def test_early_stopping_goes_back_to_the_best_step(recipe, tmp_path):
+    # A learning rate that soon ruins the model: the best evaluation comes early.
+    run = trained(
+        recipe,
+        tmp_path / "run",
+        "train.epochs=30",
+        "train.eval_every=5",
+        "train.early_stopping={patience: 2, metric: ne}",
+        "dense={kind: sgd, lr: 2.0}",
+        "embeddings.optimizer={kind: sgd, lr: 30.0}",
+    )
+    summary = json.loads(run.summary.read_text())
+    evaluations = [line for line in read_jsonl(run.metrics) if line["kind"] == "eval"]
+    best = min(evaluations, key=lambda line: line["ne"])
+    assert summary["stopped_by"] == "early stopping"
+    assert summary["step"] < summary["total_steps"]
+    assert summary["best_step"] == best["step"]
+    assert summary["evaluation"]["ne"] == best["ne"]
+
+
+def test_clipping_bounds_the_dense_gradient(recipe, tmp_path):
+    trainer = Trainer(load_recipe(str(recipe), ["train.clip_norm=0.01"]), Run(tmp_path))
+    trainer.learner.step(next(iter(trainer.loader)), 1.0)
+    norms = [parameter.grad.norm() for parameter in trainer.learner.dense.parameters()]
+    assert torch.stack(norms).norm() <= 0.01 + 1e-6
+
+
+@pytest.mark.parametrize("dense", ["sgd", "adagrad", "adam", "adamw"])
+@pytest.mark.parametrize("rows", ["sgd", "adagrad", "rowwise_adagrad", "adam"])
+def test_every_optimizer_lowers_the_loss_and_survives_a_checkpoint(recipe, tmp_path, dense, rows):
+    overrides = [f"dense={{kind: {dense}, lr: 0.01}}", f"embeddings.optimizer={{kind: {rows}, lr: 0.01}}"]
+    if dense == "sgd":
+        overrides.append("dense.momentum=0.9")
+    settings = load_recipe(str(recipe), [*overrides, "train.epochs=null", "train.steps=24"])
+    trainer = Trainer(settings, Run(tmp_path))
+    batches = trainer.loader.stream()
+    losses = [float(trainer.learner.step(next(batches), 1.0)[0]) for _ in range(12)]
+    trainer.store.save(12, trainer.state_dict(), {})
+    losses += [float(trainer.learner.step(next(batches), 1.0)[0]) for _ in range(12)]
+    assert sum(losses[-6:]) < sum(losses[:6])
+    again = Trainer(settings, Run(tmp_path))
+    again.resume()
+    batches = again.loader.stream()
+    assert [float(again.learner.step(next(batches), 1.0)[0]) for _ in range(12)] == losses[12:]
+
+
+@pytest.mark.parametrize("model", ["dcnv2", "deepfm", "wide_deep"])
+def test_every_model_trains(recipe, tmp_path, model):
+    run = trained(recipe, tmp_path / "run", f"model={{kind: {model}, dim: 4}}", "train.epochs=1")
+    losses = [line["loss"] for line in read_jsonl(run.metrics) if line["kind"] == "train"]
+    assert losses[-1] < losses[0]
+
+
+def test_tensorboard_gets_the_same_numbers(recipe, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = trained(recipe, tmp_path / "run", "train.tensorboard=true", "train.epochs=1")
+    events = EventAccumulator(str(run.tensorboard)).Reload()
+    written = [event.value for event in events.Scalars("train/loss")]
+    expected = [line["loss"] for line in read_jsonl(run.metrics) if line["kind"] == "train"]
+    assert written == pytest.approx(expected)
+    assert {"train/window/ne", "train/overall/auc", "eval/calibration"} <= set(events.Tags()["scalars"])
+
+
+def test_the_schedule_warms_up_and_falls():
+    config = ScheduleConfig(kind="cosine", warmup_steps=10, end_factor=0.1)
+    factors = [lr_factor(config, step, 110) for step in range(111)]
+    assert factors[:10] == pytest.approx([(step + 1) / 10 for step in range(10)])
+    assert factors[10] == 1.0
+    assert factors[10:] == sorted(factors[10:], reverse=True)
+    assert factors[110] == pytest.approx(0.1)
+    assert lr_factor(ScheduleConfig(kind="linear"), 5, 10) == 0.5
+    assert lr_factor(ScheduleConfig(), 5, 10) == 1.0
