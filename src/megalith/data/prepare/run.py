@@ -163,9 +163,9 @@ class _Run:
                 return columns, None
             return [_take(column, ~valid) for column in columns], [_take(column, valid) for column in columns]
 
-        writers = {split: SplitWriter(self.folder, split, schema)}
-        if rule.fraction:
-            writers["valid"] = SplitWriter(self.folder, "valid", schema)
+        num_ids = {feature.name: count for feature, count in zip(source.features, ids.num_ids, strict=True)}
+        names = (split, "valid") if rule.fraction else (split,)
+        writers = {name: SplitWriter(self.folder, name, schema, num_ids) for name in names}
         try:
             with closing(self._pipeline(source, rows, to_columns)) as results:
                 for kept, held_out in results:
@@ -187,16 +187,13 @@ class _Run:
         return lambda rows: self.progress(stage, rows, total)
 
     def _columns_schema(self) -> pa.Schema:
-        return pa.schema(
-            [
-                (self.recipe.label, pa.float32()),
-                *((name, pa.float32()) for name in self.source.numeric),
-                *(
-                    (feature.name, pa.list_(pa.int32()) if feature.multi_hot else pa.int32())
-                    for feature in self.source.features
-                ),
-            ]
-        )
+        # Columns that say they hold no nulls are written and read without their levels.
+        scalars = [(self.recipe.label, pa.float32()), *((name, pa.float32()) for name in self.source.numeric)]
+        fields = [pa.field(name, kind, nullable=False) for name, kind in scalars]
+        for feature in self.source.features:
+            kind = pa.list_(pa.int32()) if feature.multi_hot else pa.int32()
+            fields.append(pa.field(feature.name, kind, nullable=feature.multi_hot))
+        return pa.schema(fields)
 
     def _schema(self, splits: dict[str, Split], ids: IdMaps, bad_rows: BadRows) -> DatasetSchema:
         options = self.options

@@ -1,7 +1,8 @@
 """Writes the rows of a split as Parquet parts of even row groups, whatever the pieces that come in.
 
-A row group is what the loader reads at random. Columns are plain: ids are spread too widely for dictionaries
-to help, and plain pages decode at the speed of a copy.
+A row group is what the loader reads at random. Measured on Criteo-like rows, lz4 halves the bytes and reads
+nearly as fast as no compression; snappy and zstd take twice as long. Dictionaries pay for features with few
+ids, and cost six times the writing for features with many. Pages carry checksums.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from megalith.data.dataset import Split
 GROUP_ROWS = 65536
 PART_ROWS = 16 * GROUP_ROWS
 COMPRESSION = "lz4"
+DICTIONARY_IDS = 4096
+"""A feature with no more ids than this is written with a dictionary."""
 
 Column = NDArray[np.float32] | NDArray[np.int32] | tuple[NDArray[np.int32], NDArray[np.int64]]
 """Numbers, ids, or the ids and row ends of a multi-hot feature."""
@@ -27,8 +30,14 @@ Column = NDArray[np.float32] | NDArray[np.int32] | tuple[NDArray[np.int32], NDAr
 class SplitWriter:
     """Collects pieces of rows; the first column holds the labels."""
 
-    def __init__(self, folder: Path, split: str, schema: pa.Schema) -> None:
+    def __init__(self, folder: Path, split: str, schema: pa.Schema, num_ids: dict[str, int]) -> None:
         self._folder, self._split, self._schema = folder, split, schema
+        self._dictionaries = [
+            # Parquet's name for the values of a list.
+            f"{name}.list.element" if pa.types.is_list(schema.field(name).type) else name
+            for name, count in num_ids.items()
+            if count <= DICTIONARY_IDS
+        ]
         self._pieces: list[Sequence[Column]] = []
         self._num_waiting = 0
         self._writer: pq.ParquetWriter | None = None
@@ -87,8 +96,9 @@ class SplitWriter:
                 self._folder / name,
                 self._schema,
                 compression=COMPRESSION,
-                use_dictionary=False,
+                use_dictionary=self._dictionaries,
                 write_statistics=False,
+                write_page_checksum=True,
             )
             self._files.append(name)
             self._part_rows = 0

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from megalith.core.errors import DataError
 
 CHUNK_BYTES = 4 << 20
@@ -76,7 +78,7 @@ def read_chunks(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[TextChun
             view = memoryview(buffer)
             if cut:
                 yield TextChunk(path, first_line, view[:cut])
-                first_line += buffer.count(b"\n", 0, cut)
+                first_line += int(np.count_nonzero(np.frombuffer(view[:cut], np.uint8) == 10))
             if at_end:
                 return
             carry, size = bytes(view[cut:filled]), chunk_bytes
