@@ -44,7 +44,7 @@ def synth(
         typer.Option(
             help="Share of the frequent ids that change places or are replaced over time; 0 is off."
         ),
-    ] = 0.1,
+    ] = 0.05,
     multi_hot: Annotated[int, typer.Option(help="Features that hold several ids a row.")] = 0,
     scale: Annotated[
         str,

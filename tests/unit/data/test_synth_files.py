@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -86,8 +87,9 @@ def test_criteo_text_and_parquet_hold_the_same_rows(tmp_path: Path) -> None:
     columns = list(zip(*(line.split("\t") for line in lines), strict=True))
     np.testing.assert_array_equal(np.array(columns[0], dtype=np.float32), table["label"].to_numpy())
     for place, shape in enumerate(stream.shape.numeric):
-        values = np.array([int(value) if value else 0 for value in columns[1 + place]], dtype=np.float32)
-        np.testing.assert_array_equal(np.log1p(np.maximum(values, 0)), table[shape.name].to_numpy())
+        values = np.array([int(value) if value else 0 for value in columns[1 + place]], dtype=np.float64)
+        logs = (np.sign(values) * np.log1p(np.abs(values))).astype(np.float32)
+        np.testing.assert_array_equal(logs, table[shape.name].to_numpy())
     for place, field in enumerate(stream.fields):
         raw, ids = columns[14 + place], table[field.shape.name].to_numpy()
         words = scramble((np.maximum(ids, 2) - 2 + text.first_numbers[place]).astype(np.uint32))
@@ -107,7 +109,11 @@ def test_avazu_text_and_parquet_hold_the_same_rows(tmp_path: Path) -> None:
     assert len(set(named["id"])) == 3000
     assert named["hour"][0] == "14102100"
     assert list(map(float, named["click"])) == table["label"].to_pylist()
-    for name in header[2:]:
+    hours = table["hour_of_day"].to_numpy() - 2
+    assert [f"{hour:02d}" for hour in hours.tolist()] == [hour[-2:] for hour in named["hour"]]
+    dates = [datetime.strptime(hour, "%y%m%d%H") for hour in named["hour"]]
+    assert [date.weekday() for date in dates] == (table["weekday"].to_numpy() - 2).tolist()
+    for name in header[3:]:
         # One text for each id and one id for each text.
         pairs = set(zip(named[name], table[name].to_pylist(), strict=True))
         assert len(pairs) == len(set(named[name])) == len(set(table[name].to_pylist())), name

@@ -18,13 +18,14 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from megalith.core.errors import ConfigError
 from megalith.core.files import new_folder, write_atomic
 from megalith.core.schema import FeatureSpec
 from megalith.data.dataset import FIRST_ID, DatasetSchema, Split, write_schema
 from megalith.data.synth.stream import BLOCK_ROWS, MAX_BAG, SPLITS, Block, Stream, SynthOptions
-from megalith.data.synth.text import TextFormat
+from megalith.data.synth.text import AVAZU_START, TextFormat
 from megalith.data.synth.truth import entropy, log_loss_sum
 
 ROW_GROUP_ROWS = 65_536
@@ -32,6 +33,12 @@ ROW_GROUPS_PER_PART = 16
 TRUTH_FILE = "truth.json"
 TRUE_PROBABILITY = "true_probability"
 _BLOCKS_PER_GROUP = ROW_GROUP_ROWS // BLOCK_ROWS
+
+HOUR_PARTS: dict[str, Callable[[NDArray[np.int32]], NDArray[np.int32]]] = {
+    "hour_of_day": lambda ids: (ids - FIRST_ID) % 24 + FIRST_ID,
+    "weekday": lambda ids: ((ids - FIRST_ID) // 24 + AVAZU_START.weekday()) % 7 + FIRST_ID,
+}
+"""What `megalith data prepare` makes of an hour: a model cannot learn an hour that never comes again."""
 
 OutputFormat = Literal["parquet", "text"]
 Progress = Callable[[int], None]
@@ -185,7 +192,11 @@ def _record_batch(stream: Stream, blocks: list[Block], first_row: int) -> pa.Rec
 
     arrays = [joined(block.labels for block in blocks)]
     arrays += [joined(block.logs[place] for block in blocks) for place in range(len(stream.shape.numeric))]
-    arrays += [joined(block.ids[place] for block in blocks) for place in range(len(stream.fields))]
+    for place, field in enumerate(stream.fields):
+        if field.shape.text == "hour":
+            arrays += [joined(part(block.ids[place]) for block in blocks) for part in HOUR_PARTS.values()]
+        else:
+            arrays.append(joined(block.ids[place] for block in blocks))
     for place in range(len(stream.bag_fields)):
         bags = [block.bags[place] for block in blocks]
         lists = [pa.ListArray.from_arrays(pa.array(bag.offsets), pa.array(bag.ids)) for bag in bags]
@@ -197,15 +208,23 @@ def _record_batch(stream: Stream, blocks: list[Block], first_row: int) -> pa.Rec
 def _arrow_schema(stream: Stream) -> pa.Schema:
     columns = [("label", pa.float32())]
     columns += [(shape.name, pa.float32()) for shape in stream.shape.numeric]
-    columns += [(field.shape.name, pa.int32()) for field in stream.fields]
+    columns += [(feature.name, pa.int32()) for feature in _one_hot(stream)]
     columns += [(field.shape.name, pa.list_(pa.int32())) for field in stream.bag_fields]
     return pa.schema([*columns, (TRUE_PROBABILITY, pa.float32())])
 
 
+def _one_hot(stream: Stream) -> list[FeatureSpec]:
+    features = []
+    for field in stream.fields:
+        if field.shape.text == "hour":
+            features += [FeatureSpec(name="hour_of_day", num_ids=24 + FIRST_ID)]
+            features += [FeatureSpec(name="weekday", num_ids=7 + FIRST_ID)]
+        else:
+            features.append(FeatureSpec(name=field.shape.name, num_ids=field.cardinality + FIRST_ID))
+    return features
+
+
 def _schema(stream: Stream, truths: dict[str, SplitTruth], names: dict[str, list[str]]) -> DatasetSchema:
-    one_hot = [
-        FeatureSpec(name=field.shape.name, num_ids=field.cardinality + FIRST_ID) for field in stream.fields
-    ]
     multi_hot = [
         FeatureSpec(name=field.shape.name, num_ids=field.cardinality + FIRST_ID, max_length=MAX_BAG)
         for field in stream.bag_fields
@@ -213,7 +232,7 @@ def _schema(stream: Stream, truths: dict[str, SplitTruth], names: dict[str, list
     return DatasetSchema(
         source=f"synth-{stream.options.source}",
         numeric=tuple(shape.name for shape in stream.shape.numeric),
-        categorical=(*one_hot, *multi_hot),
+        categorical=(*_one_hot(stream), *multi_hot),
         splits={
             split: Split(
                 rows=truth.rows,
@@ -223,7 +242,7 @@ def _schema(stream: Stream, truths: dict[str, SplitTruth], names: dict[str, list
             )
             for split, truth in truths.items()
         },
-        preparation={"synth": asdict(stream.options), "numeric": "log1p"},
+        preparation={"synth": asdict(stream.options), "numeric": "log"},
     )
 
 

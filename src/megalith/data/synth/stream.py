@@ -50,7 +50,7 @@ class SynthOptions:
     valid_rows: int = 0
     test_rows: int = 0
     seed: int = 0
-    drift: float = 0.1
+    drift: float = 0.05
     multi_hot: int = 0
     scale: float | Literal["auto"] = "auto"
     """Share of the real cardinalities; "auto" takes no more ids than there are rows."""
@@ -105,7 +105,7 @@ class Block:
     """Raw values of the numeric fields; meaningless where missing."""
     numbers_missing: list[NDArray[np.bool_] | None]
     logs: list[Floats]
-    """log(1 + max(x, 0)), missing 0: as prepared data has them."""
+    """sign(x) log(1 + |x|), missing 0: as prepared data has them."""
     ids: list[NDArray[np.int32]]
     bags: list[Bags]
 
@@ -263,7 +263,8 @@ class Stream:
         from_numbers = np.zeros(rows, dtype=np.float32)
         for shape, table, curve in zip(self.shape.numeric, self.number_tables, self.curves, strict=True):
             values = table.draw(_words(generator, rows))
-            log = np.log1p(np.maximum(values, 0).astype(np.float32))
+            # In float64, as `prepare` does it, so that both give the same bits.
+            log = np.copysign(np.log1p(np.abs(values), dtype=np.float64), values).astype(np.float32)
             missing = absent.get(_group(shape))
             if missing is not None:
                 log[missing] = 0.0

@@ -2,7 +2,7 @@
 
     logit = bias + effect of each frequent id + a curve of each number + low-rank products of a few fields
 
-Only ids above 0.1% of the rows have an effect: a few thousand weights that a million rows can teach, so the
+Only ids above 0.3% of the rows have an effect: some hundred weights that a million rows can teach, so the
 best log loss is within reach of a model and not only known. Rare ids say nothing of their own, a missing
 value has one weight a field, a missing number counts as 0 because that is how prepared data shows it.
 The parts are scaled on a pilot sample until each carries its share of the logit's variance, which sets how
@@ -23,15 +23,19 @@ Floats = NDArray[np.float32]
 
 LOGIT_DEVIATION = 1.25
 """Spread of the logit: gives an AUC near that of good models on Criteo."""
-VARIANCE_SHARES = {"ids": 0.5, "numbers": 0.3, "products": 0.2, "bags": 0.25}
-EFFECT_SHARE = 1e-3
-"""An id needs this share of the rows to have an effect."""
+VARIANCE_SHARES = {"ids": 0.5, "numbers": 0.46, "products": 0.04, "bags": 0.2}
+EFFECT_SHARE = 3e-3
+"""An id needs this share of the rows to have an effect ..."""
+WHOLE_EFFECT_SHARE = 4e-2
+"""... and this share to have the whole of it: what rarer ids say takes a model longer to learn."""
 MOVING_SHARE = 0.3
 """Share of the effects that change with time."""
-PAIRS = 6
-PRODUCT_RANK = 2
-PRODUCT_IDS = 12
+PAIRS = 4
+PRODUCT_RANK = 1
+PRODUCT_IDS = 8
 """Ids of a field that take part in products; the others count as 0 there."""
+PRODUCT_SHARE = 0.1
+"""An id needs this share of the rows to take part in products in full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,32 +63,29 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Effect of a number z = log(1 + max(x, 0)): saturating, or a bump around `centre`."""
+    """Effect of a number z = sign(x) log(1 + |x|): it rises or falls around `centre` and saturates."""
 
     centre: float
     width: float
     weight: float
-    bump: bool
 
     def __call__(self, logs: Floats) -> Floats:
         scaled = (logs - np.float32(self.centre)) * np.float32(1.0 / self.width)
-        square = np.float32(1.0) + scaled * scaled
-        shape = 1.0 / square if self.bump else scaled / np.sqrt(square)
-        return (np.float32(self.weight) * shape).astype(np.float32, copy=False)
+        curve = np.float32(self.weight) * scaled / np.sqrt(np.float32(1.0) + scaled * scaled)
+        return curve.astype(np.float32, copy=False)
 
 
 def plant_field(
     shares: NDArray[np.float64], changes: RankChanges, drift: float, generator: np.random.Generator
 ) -> FieldEffects:
     """Random effects for the frequent ids of a field, and for those that will take a frequent id's place."""
-    body = len(shares)
-    frequent = shares >= EFFECT_SHARE
-    keys = np.concatenate([frequent, frequent[changes.entered], [False, True]])
-    strength = np.exp(generator.normal(0.0, 0.6))
-    start = np.where(keys, generator.normal(0.0, strength, len(keys)), 0.0)
-    moving = keys & (generator.random(len(keys)) < MOVING_SHARE)
-    slope = np.where(moving, generator.normal(0.0, strength, len(keys)), 0.0) * drift
-    assert len(keys) == body + len(changes.entered) + 2
+    weight = np.where(shares >= EFFECT_SHARE, np.sqrt(np.minimum(shares / WHOLE_EFFECT_SHARE, 1.0)), 0.0)
+    # In the order of the keys: the body, the ids that enter, rare ids, the missing value.
+    weights = np.concatenate([weight, weight[changes.entered], [0.0, 1.0]])
+    weights *= np.exp(generator.normal(0.0, 0.6))
+    start = generator.normal(0.0, 1.0, len(weights)) * weights
+    moving = generator.random(len(weights)) < MOVING_SHARE
+    slope = generator.normal(0.0, 1.0, len(weights)) * weights * moving * drift
     return FieldEffects(start.astype(np.float32), slope.astype(np.float32))
 
 
@@ -93,9 +94,8 @@ def plant_curve(shape: NumericShape, generator: np.random.Generator) -> Curve:
     logs = np.log1p(np.maximum(shape.quantiles, 0.0))
     return Curve(
         centre=float(logs[6] * generator.uniform(0.6, 1.2)),
-        width=float(0.5 + (logs[10] - logs[2]) / 3.0),
+        width=float(0.8 + (logs[10] - logs[2]) / 2.0),
         weight=float(generator.normal()),
-        bump=bool(generator.random() < 0.25),
     )
 
 
@@ -103,7 +103,9 @@ def plant_products(
     shares: list[NDArray[np.float64]], keys: list[int], generator: np.random.Generator
 ) -> list[Product]:
     """Products of pairs of fields whose first ids cover most rows, so that every product is seen often."""
-    covering = [field for field, share in enumerate(shares) if share[:PRODUCT_IDS].sum() > 0.6]
+    covering = [
+        field for field, share in enumerate(shares) if share[0] < 0.7 and share[:PRODUCT_IDS].sum() > 0.6
+    ]
     chosen = generator.permutation(covering)[: 2 * PAIRS]
     products = []
     for left, right in zip(chosen[0::2], chosen[1::2], strict=False):
@@ -111,7 +113,10 @@ def plant_products(
         for field in (int(left), int(right)):
             vector = np.zeros((keys[field], PRODUCT_RANK), dtype=np.float32)
             taking_part = min(PRODUCT_IDS, len(shares[field]))
-            vector[:taking_part] = generator.normal(size=(taking_part, PRODUCT_RANK))
+            # Bounded, and small for rarer ids, so that no rare pair of ids carries much of the variance.
+            weight = np.sqrt(np.minimum(shares[field][:taking_part] / PRODUCT_SHARE, 1.0))
+            signs = generator.choice((-1.0, 1.0), (taking_part, PRODUCT_RANK))
+            vector[:taking_part] = signs * generator.uniform(0.5, 1.5, signs.shape) * weight[:, None]
             vectors.append(vector)
         products.append(Product(int(left), int(right), vectors[0], vectors[1]))
     return products
