@@ -35,7 +35,11 @@ class KeyTable {
       const int handle = ::open(file, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
       if (handle < 0) throw_errno(errno);
       // Space is claimed now: a full disk is an error here and not a signal at some later write.
+#if defined(__linux__)
       const int error = ::posix_fallocate(handle, 0, bytes());
+#else
+      const int error = ::ftruncate(handle, bytes()) == 0 ? 0 : errno;
+#endif
       if (error == 0) memory = ::mmap(nullptr, bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, handle, 0);
       const int mapping_error = errno;
       ::close(handle);

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megalith.ops.text import hash_keys
 from megalith.ops.text_twins import hash_keys_twin
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 2**64 - 1), max_size=50), st.integers(1, 2**31 - 3))
 def test_ids_equal_the_twin(keys: list[int], num_buckets: int) -> None:
     np.testing.assert_array_equal(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megalith.ops.text import KeyLookup
@@ -15,6 +15,7 @@ from megalith.ops.text_twins import map_keys_twin
 _keys = st.integers(1, 2**64 - 1) | st.integers(1, 50)
 
 
+@settings(deadline=None)
 @given(st.lists(_keys, unique=True, max_size=100), st.lists(_keys | st.just(0), max_size=100))
 def test_ids_equal_the_twin(known: list[int], asked: list[int]) -> None:
     lookup = KeyLookup(len(known))

@@ -64,7 +64,7 @@ def assert_same(found: text.DelimitedRows, wanted: text.DelimitedRows) -> None:
     np.testing.assert_array_equal(found.keys, wanted.keys)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(_texts, st.booleans())
 def test_native_rows_equal_the_twin(content: bytes, cut: bool) -> None:
     plan = text.plan_columns(_roles)
@@ -75,7 +75,7 @@ def test_native_rows_equal_the_twin(content: bytes, cut: bool) -> None:
     )
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.text(alphabet="01,\n\r-.e9ab", max_size=400).map(str.encode))
 @example(b"")
 @example(b"\n")

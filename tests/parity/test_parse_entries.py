@@ -28,7 +28,7 @@ _texts = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(_texts, st.booleans(), st.booleans(), st.none() | st.integers(0, 2))
 @example(b"1 1:1 \r", False, False, None)
 @example(b"", True, True, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megalith.ops import text, text_twins
@@ -11,6 +11,7 @@ from megalith.ops import text, text_twins
 _tokens = st.lists(st.binary(max_size=20), min_size=1, max_size=20)
 
 
+@settings(deadline=None)
 @given(_tokens)
 def test_native_keys_equal_the_twin(tokens: list[bytes]) -> None:
     joined = b"".join(tokens)
@@ -19,20 +20,9 @@ def test_native_keys_equal_the_twin(tokens: list[bytes]) -> None:
     np.testing.assert_array_equal(keys, text_twins.token_keys_twin(joined, offsets))
 
 
+@settings(deadline=None)
 @given(_tokens)
 def test_different_tokens_have_different_keys_and_only_the_empty_one_has_zero(tokens: list[bytes]) -> None:
     keys = [text_twins.token_key_twin(token) for token in tokens]
     assert len(set(keys)) == len(set(tokens))
     assert all((key == 0) == (token == b"") for key, token in zip(keys, tokens, strict=True))
-
-
-@given(
-    st.lists(st.text(st.characters(min_codepoint=1, max_codepoint=127), min_size=1, max_size=8), min_size=1)
-)
-def test_a_short_token_is_read_back_from_its_key(tokens: list[str]) -> None:
-    keys = np.array([text_twins.token_key_twin(token.encode()) for token in tokens], np.uint64)
-    assert text.key_texts(keys) == tokens
-
-
-def test_a_long_token_has_no_text() -> None:
-    assert text.key_texts(np.array([text_twins.token_key_twin(b"www.example.org")], np.uint64)) == [None]

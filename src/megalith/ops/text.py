@@ -188,18 +188,6 @@ def token_keys(text: bytes | memoryview, offsets: NDArray[np.int64]) -> Keys:
     return keys
 
 
-def key_texts(keys: Keys) -> list[str | None]:
-    """The text behind each key; None where it was hashed, or is not UTF-8."""
-    packed = np.ascontiguousarray(keys).view("S8")
-    texts: list[str | None] = []
-    for key, token in zip((keys >> np.uint64(63)).tolist(), packed.tolist(), strict=True):
-        try:
-            texts.append(None if key else token.decode())
-        except UnicodeDecodeError:
-            texts.append(None)
-    return texts
-
-
 def hash_keys(keys: Keys, num_buckets: int) -> NDArray[np.int32]:
     """Ids without a vocabulary: 2 + mix64(key) mod num_buckets; 0 for a missing value."""
     keys = np.ascontiguousarray(keys)

@@ -14,6 +14,13 @@ SourceName = Literal["criteo", "avazu", "libfm", "parquet"]
 MAX_IDS = 2**31 - 3
 
 
+def _available_cores() -> int:
+    """The cores this process may use, which in a container are fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 class PrepareOptions(Config):
     """The arguments of `megalith data prepare`."""
 
@@ -36,7 +43,7 @@ class PrepareOptions(Config):
     limit_rows: int | None = Field(default=None, ge=1)
     memory_bytes: int = Field(default=512 << 20, ge=1)
     """For the tables of counts and of ids; the process itself takes some 200 MiB more."""
-    threads: int = Field(default_factory=lambda: len(os.sched_getaffinity(0)), ge=1)
+    threads: int = Field(default_factory=_available_cores, ge=1)
     overwrite: bool = False
     fields: Literal["auto", "positional", "bag", "named"] = "auto"
     """libfm: what the entries of a row are."""

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -113,7 +114,7 @@ def _save(entries: Path, target: Path, lookup: KeyLookup) -> None:
         for keys, counts in _pieces(entries):
             lookup.insert(keys, first_id)
             ids = np.arange(first_id, first_id + len(keys), dtype=np.int32)
-            writer.write_batch(pa.record_batch([keys, counts, ids, _texts(keys)], schema=_SCHEMA))
+            writer.write_batch(pa.record_batch([keys, counts, ids, key_texts(keys)], schema=_SCHEMA))
             first_id += len(keys)
     entries.unlink()
 
@@ -124,12 +125,22 @@ def _pieces(path: Path) -> Iterator[tuple[Keys, NDArray[np.uint64]]]:
             yield np.ascontiguousarray(piece[0::2]), np.ascontiguousarray(piece[1::2])
 
 
-def _texts(keys: Keys) -> pa.Array:
-    """The text of each key: its bytes up to the padding; null where it was hashed or is not ASCII."""
-    data = keys.view(np.uint8).reshape(-1, 8)
-    readable = (keys < HASHED_KEY) & (data < 128).all(axis=1)
-    lengths = np.where(readable, 8 - np.argmax(data[:, ::-1] != 0, axis=1), 0)
+def key_texts(keys: Keys) -> pa.StringArray:
+    """The text of each key: its bytes up to the padding; null where it was hashed."""
+    data = np.ascontiguousarray(keys).view(np.uint8).reshape(-1, 8)
+    packed = keys < HASHED_KEY
+    texts = _unpack(data, packed)
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        # Some value is not UTF-8; then only plain ASCII is shown.
+        packed &= (data < 128).all(axis=1)
+        texts = _unpack(data, packed)
+    return pc.if_else(pa.array(packed), texts, None)
+
+
+def _unpack(data: NDArray[np.uint8], wanted: NDArray[np.bool_]) -> pa.StringArray:
+    lengths = np.where(wanted, 8 - np.argmax(data[:, ::-1] != 0, axis=1), 0)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     content = data[np.arange(8) < lengths[:, None]]
-    texts = pa.StringArray.from_buffers(len(keys), pa.py_buffer(offsets), pa.py_buffer(content))
-    return pa.compute.if_else(pa.array(readable), texts, None)
+    return pa.StringArray.from_buffers(len(data), pa.py_buffer(offsets), pa.py_buffer(content))

@@ -49,6 +49,9 @@ def choose_columns(
     """The columns of a file by type; `numbers` and `categories` say otherwise, `dropped` leaves out."""
     with _open(path) as file:
         schema = file.schema_arrow
+    twice = next((name for name in schema.names if schema.names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"{path} has two columns named '{twice}'; rename one.")
     for name in (label, *numbers, *categories, *dropped):
         if name not in schema.names:
             raise ConfigError(f"{path} has no column '{name}'; {nearest(name, schema.names)}")
