@@ -264,7 +264,7 @@ def traffic_chart(facts: RunFacts) -> Chart | None:
         return None
     found = [table.traffic for table in tables if table.traffic is not None]
     series = [
-        ("missing", "--rank-0", [one.missing_share + one.unknown_share for one in found]),
+        ("missing or unknown", "--rank-0", [one.missing_share + one.unknown_share for one in found]),
         ("top 1", "--rank-1", [one.top_1_share for one in found]),
         ("2 to 10", "--rank-2", [one.top_10_share - one.top_1_share for one in found]),
         ("11 to 100", "--rank-3", [one.top_100_share - one.top_10_share for one in found]),

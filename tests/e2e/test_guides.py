@@ -1,0 +1,60 @@
+"""The guides are true: their files are written and their commands run, in order, in an empty folder.
+
+A fenced block ```bash is run; a block with a title, such as ```python title="model.py", is that file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+GUIDES = Path(__file__).parents[2] / "docs" / "guides"
+_BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def run_guide(name: str, folder: Path) -> None:
+    script = ["set -euo pipefail"]
+    for language, title, content in _BLOCK.findall((GUIDES / name).read_text(encoding="utf-8")):
+        if title:
+            (folder / title).write_text(content, encoding="utf-8")
+        elif language == "bash":
+            script.append(content)
+    assert len(script) > 1, f"{name} has no command"
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", "\n".join(script)],
+        cwd=folder,
+        # One thread: test processes side by side would otherwise wait for each other's threads, spinning.
+        env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_guide_to_a_first_model_is_true(tmp_path: Path) -> None:
+    run_guide("first-model.md", tmp_path)
+    assert (tmp_path / "runs/first/report.html").exists()
+    assert (tmp_path / "test.json").stat().st_size > 100
+    # The stopped run went on to where the other one ended, with the same numbers.
+    first = (tmp_path / "runs/first/evaluation-valid.json").read_text()
+    assert (tmp_path / "runs/second/evaluation-valid.json").read_text() == first
+
+
+def test_the_guide_to_an_own_model_is_true(tmp_path: Path) -> None:
+    run_guide("own-model.md", tmp_path)
+    assert (tmp_path / "runs/wider/report.html").exists()
+
+
+def test_every_guide_is_run() -> None:
+    run = set(re.findall(r"run_guide\(\"([\w-]+\.md)\"", Path(__file__).read_text(encoding="utf-8")))
+    written = {path.name for path in GUIDES.glob("*.md") if "```bash" in path.read_text(encoding="utf-8")}
+    missing = written - run
+    if missing:
+        pytest.fail(f"no test runs {', '.join(sorted(missing))}")
