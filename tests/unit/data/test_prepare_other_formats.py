@@ -105,8 +105,15 @@ def test_libfm_rows_of_different_length_are_one_bag(tmp_path: Path, chunk_bytes:
     [feature] = dataset.schema.categorical
     assert (feature.name, feature.multi_hot, feature.num_ids) == ("features", True, 6)
     assert values(tmp_path / "out", "features") == [["7", "9"], [], ["9"], ["3", "4", "9"]]
-    with pytest.raises(ConfigError, match="--fields bag"):
-        run("libfm", tmp_path / "no", path, fields="positional")
+
+
+def test_positions_can_be_forced_and_then_other_rows_are_bad(tmp_path: Path) -> None:
+    path = write_text(tmp_path / "train.libfm", ["1 7:1 9:1", "-1 7:1", "0 8:1 9:1"])
+    with pytest.raises(DataError, match="line 2 has 1 entries instead of 2"):
+        run("libfm", tmp_path / "out", path, fields="positional")
+    dataset = run("libfm", tmp_path / "out", path, fields="positional", max_bad_rows=1)
+    assert dataset.schema.feature_names == ("f0", "f1")
+    assert values(tmp_path / "out", "f0") == ["7", "8"]
 
 
 def test_bags_survive_splits_limits_and_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from megalith.core.config import Config
-from megalith.core.errors import ConfigError, DataError
+from megalith.core.errors import DataError
 from megalith.data.readers.block import BadRow, Bag, Block, Feature, shown
 from megalith.data.readers.streams import CHUNK_BYTES, TextChunk, read_chunks
 from megalith.ops.text import EntryRows, Keys, Problem, parse_entries
@@ -98,7 +98,7 @@ class EntrySource:
 def scan_shape(
     paths: Sequence[Path], choice: FieldsChoice = "auto", chunk_bytes: int = CHUNK_BYTES
 ) -> EntryShape:
-    """Reads the files through and says how their entries become features; `choice` forces the kind."""
+    """Reads the files and says how their entries become features; `choice` forces the kind."""
     named = _is_named(paths[0]) if choice == "auto" else choice == "named"
     if choice == "bag":
         return EntryShape(kind="bag")
@@ -114,12 +114,10 @@ def scan_shape(
             owners = np.repeat(np.arange(len(row_lengths), dtype=np.int64), row_lengths) << 32 | rows.fields
             pairs, counts = np.unique(owners, return_counts=True)
             multi_hot.update(np.unique(pairs[counts > 1] & 0xFFFFFFFF).tolist())
-        elif choice == "positional" and len(lengths) > 1:
-            raise ConfigError(
-                f"{chunk.path} has rows of {min(lengths)} and of {max(lengths)} entries, so positions are no "
-                "fields; choose --fields bag."
-            )
-        elif len(lengths) > 1:
+        elif choice == "positional" and row_lengths.any():
+            # Forced: the first row with entries says how many, and rows that differ are bad rows.
+            return EntryShape(kind="positional", num_positions=int(row_lengths[row_lengths > 0][0]))
+        elif choice == "auto" and len(lengths) > 1:
             return EntryShape(kind="bag")
     if named:
         return EntryShape(kind="named", fields=tuple(sorted(fields)), multi_hot=tuple(sorted(multi_hot)))
