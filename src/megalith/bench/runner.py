@@ -1,7 +1,8 @@
 """Timing candidates side by side, and results that say where they come from.
 
 Candidates take turns, round after round, so that a slow minute of the machine falls on all of them alike;
-what is reported is the median and the spread over rounds.
+what is reported is the median and the spread over rounds. Processor time is kept beside clock time: where
+others use the machine too, it is the steadier of the two.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ _PACKAGES = ("torch", "numpy", "pyarrow", "polars", "fbgemm-gpu-cpu", "torchrec"
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of each round of one candidate."""
+    """Seconds of each round of one candidate: by the clock, and of processor time over all its threads."""
 
     seconds: tuple[float, ...]
+    cpu_seconds: tuple[float, ...] = ()
 
     @property
     def median(self) -> float:
@@ -48,7 +50,12 @@ class Timing:
         return count / self.median if self.median else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        return {"median_seconds": self.median, "spread": self.spread, "seconds": list(self.seconds)}
+        return {
+            "median_seconds": self.median,
+            "spread": self.spread,
+            "seconds": list(self.seconds),
+            "cpu_seconds": list(self.cpu_seconds),
+        }
 
 
 def interleave(
@@ -58,16 +65,19 @@ def interleave(
 
     Every second round goes backwards, so that nobody always runs in the wake of the same neighbour.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in candidates}
+    rounds: dict[str, list[tuple[float, float]]] = {name: [] for name in candidates}
     names = list(candidates)
     for number in range(warmup + repeats):
         for name in names if number % 2 == 0 else reversed(names):
-            start = time.perf_counter()
+            start, cpu_start = time.perf_counter(), time.process_time()
             candidates[name]()
-            taken = time.perf_counter() - start
+            taken = time.perf_counter() - start, time.process_time() - cpu_start
             if number >= warmup:
-                seconds[name].append(taken)
-    return {name: Timing(tuple(taken)) for name, taken in seconds.items()}
+                rounds[name].append(taken)
+    return {
+        name: Timing(tuple(one[0] for one in taken), tuple(one[1] for one in taken))
+        for name, taken in rounds.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +85,7 @@ class Process:
     """A command that ran to its end."""
 
     seconds: float
+    cpu_seconds: float
     max_resident_bytes: int
     stdout: str
 
@@ -85,8 +96,9 @@ import json, os, resource, subprocess, sys, time
 start = time.perf_counter()
 code = subprocess.call(sys.argv[2:])
 seconds = time.perf_counter() - start
-largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-os.write(int(sys.argv[1]), json.dumps([code, seconds, largest]).encode())
+usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+largest = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+os.write(int(sys.argv[1]), json.dumps([code, seconds, usage.ru_utime + usage.ru_stime, largest]).encode())
 """
 
 
@@ -96,13 +108,13 @@ def run_process(command: Sequence[str]) -> Process:
     try:
         launcher = [sys.executable, "-S", "-c", _LAUNCHER, str(writer), *command]
         ended = subprocess.run(launcher, stdout=subprocess.PIPE, text=True, pass_fds=(writer,), check=True)
-        code, seconds, largest = json.loads(os.read(reader, 4096))
+        code, seconds, cpu_seconds, largest = json.loads(os.read(reader, 4096))
     finally:
         os.close(reader)
         os.close(writer)
     if code:
         raise MegalithError(f"`{shlex.join(command)}` ended with code {code}; its message is above.")
-    return Process(seconds, largest, ended.stdout)
+    return Process(seconds, cpu_seconds, largest, ended.stdout)
 
 
 def versions() -> dict[str, str]:
@@ -124,6 +136,9 @@ def result(
         "suite": suite,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": this_machine(folder).to_dict(),
+        # Over the last 1, 5 and 15 minutes. More than the candidates' own threads means that others were at
+        # work, and that clock times are worth less.
+        "load_average": [round(load, 2) for load in os.getloadavg()],
         "versions": versions(),
         "settings": dict(settings),
         "results": dict(results),

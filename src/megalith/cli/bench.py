@@ -55,6 +55,8 @@ def data(
 
 
 def _show(results: dict[str, Any]) -> None:
+    import statistics
+
     from megalith.core.units import format_bytes, format_count
 
     if "generate" in results:
@@ -68,15 +70,16 @@ def _show(results: dict[str, Any]) -> None:
             if not isinstance(measured, dict):
                 continue
             if "failed" in measured:
-                rows.append([name, "failed", "", ""])
+                rows.append([name, "failed", "", "", ""])
             else:
                 rate, memory = measured["rows_per_second"], measured["max_resident_bytes"]
-                rows.append([name, format_count(rate), f"{measured['seconds']:.1f}", format_bytes(memory)])
-        print_table("Prepare", ["", "rows/s", "seconds", "peak memory"], rows)
+                times = [f"{measured['seconds']:.1f}", f"{measured['cpu_seconds']:.1f}"]
+                rows.append([name, format_count(rate), *times, format_bytes(memory)])
+        print_table("Prepare", ["", "rows/s", "seconds", "cpu seconds", "peak memory"], rows)
         if "speed_ratio" in prepare:
             typer.echo(
-                f"{prepare['speed_ratio']:.2f} times the rows/s of polars in "
-                f"{prepare['memory_ratio']:.2f} times its memory"
+                f"{prepare['speed_ratio']:.2f} times the rows/s of polars ({prepare['cpu_ratio']:.2f} by "
+                f"processor time) in {prepare['memory_ratio']:.2f} times its memory"
             )
     if "loader" in results:
         loader = results["loader"]
@@ -86,8 +89,13 @@ def _show(results: dict[str, Any]) -> None:
                 name,
                 format_count(measured["samples_per_second"]),
                 f"{measured['spread']:.0%}",
+                f"{1e6 * statistics.median(measured['cpu_seconds']) / loader['samples_a_round']:.2f}",
                 f"{ratios[name]:.2f}" if name in ratios else "",
             ]
             for name, measured in loader["candidates"].items()
         ]
-        print_table("Load", ["", "samples/s", "spread", "times pyarrow"], rows)
+        print_table(
+            "Load (cpu us: processor time of one sample)",
+            ["", "samples/s", "spread", "cpu us", "x pyarrow"],
+            rows,
+        )

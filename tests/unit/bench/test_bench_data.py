@@ -57,4 +57,4 @@ def test_a_second_run_reuses_the_data_and_prints_a_table(workdir: Path, content:
     done = bench_data("--workdir", str(workdir), "--only", "loader")
     assert done.returncode == 0, done.stderr
     assert "generating" not in done.stderr
-    assert "megalith loader, shuffled, batch 2048" in done.stdout
+    assert "megalith, shuffled, batch 2048" in done.stdout

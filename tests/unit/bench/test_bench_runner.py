@@ -17,6 +17,7 @@ def test_candidates_take_turns_and_every_second_round_goes_backwards() -> None:
     timings = interleave(candidates, repeats=2, warmup=1)
     assert "".join(calls) == "abc" + "cba" + "abc"
     assert {name: len(timing.seconds) for name, timing in timings.items()} == {"a": 2, "b": 2, "c": 2}
+    assert {len(timing.cpu_seconds) for timing in timings.values()} == {2}
 
 
 def test_a_timing_gives_median_spread_and_rate() -> None:
@@ -33,6 +34,7 @@ def test_a_process_reports_its_own_memory_and_output() -> None:
     large = run_process([sys.executable, "-S", "-c", "x = bytearray(b'x') * (100 << 20)"])
     assert small.stdout == "done\n"
     assert small.seconds > 0
+    assert small.cpu_seconds > 0
     # Ours, which is larger, must not be counted.
     assert small.max_resident_bytes < 60 << 20 < 100 << 20 < large.max_resident_bytes < len(ballast)
 
