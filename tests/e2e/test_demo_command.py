@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,13 +12,7 @@ ROWS = "20000"
 
 def megalith(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "megalith", *words],
-        cwd=folder,
-        # One thread: test processes side by side would otherwise wait for each other's threads, spinning.
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, "-m", "megalith", *words], cwd=folder, capture_output=True, text=True, check=False
     )
 
 

@@ -29,8 +29,7 @@ def run_guide(name: str, folder: Path) -> None:
     done = subprocess.run(
         ["bash", "-c", "\n".join(script)],
         cwd=folder,
-        # One thread: test processes side by side would otherwise wait for each other's threads, spinning.
-        env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "PATH": path},
         capture_output=True,
         text=True,
         check=False,

@@ -86,6 +86,9 @@ def _curves(
             }
         )
         caption += f" The dotted line is the best that any model can do on {split}; the rest is chance."
+    rows = [entry["samples"] for entry in facts.evaluations if entry.get("samples")]
+    if rows and min(rows) < max(rows):
+        caption += f" On the way {split} is read to its first {min(rows):,} rows, at the end whole."
     return Chart(key, title, caption, {"data": data, "layout": layout}, 420 if key == "auc" else 320)
 
 
