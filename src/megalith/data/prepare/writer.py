@@ -1,8 +1,10 @@
 """Writes the rows of a split as Parquet parts of even row groups, whatever the pieces that come in.
 
-A row group is what the loader reads at random. Measured on Criteo-like rows, lz4 halves the bytes and reads
-nearly as fast as no compression; snappy and zstd take twice as long. Dictionaries pay for features with few
-ids, and cost six times the writing for features with many. Pages carry checksums.
+A row group is what the loader reads at random. On 2M Criteo-like rows lz4 took 72 bytes a row where no
+compression took 160, and 0.13-0.17 us of processor time to read where none took 0.09; snappy and zstd took
+0.28 and more.
+Dictionaries pay for features with few ids; with mostly distinct ids they cost seven times the writing. Pages
+carry checksums.
 """
 
 from __future__ import annotations
