@@ -267,7 +267,7 @@ def traffic_chart(facts: RunFacts) -> Chart | None:
         return None
     found = [table.traffic for table in tables if table.traffic is not None]
     series = [
-        ("missing or unknown", "--rank-0", [one.missing_share + one.unknown_share for one in found]),
+        ("missing", "--rank-0", [one.missing_share + one.unknown_share for one in found]),
         ("top 1", "--rank-1", [one.top_1_share for one in found]),
         ("2 to 10", "--rank-2", [one.top_10_share - one.top_1_share for one in found]),
         ("11 to 100", "--rank-3", [one.top_100_share - one.top_10_share for one in found]),
@@ -295,8 +295,8 @@ def traffic_chart(facts: RunFacts) -> Chart | None:
         "legend": {"traceorder": "normal"},
     }
     caption = (
-        "Ids ranked by how often they occur in the training split. Long dark bars cache well; where `all "
-        "others` is long, rows are touched rarely."
+        "Ids ranked by how often they occur in the training split; missing values and those outside the "
+        "vocabulary are gray. Long dark bars cache well; where `all others` is long, rows are touched rarely."
     )
     return Chart(
         "traffic", "Traffic on tables", caption, {"data": data, "layout": layout}, _rows_height(tables)

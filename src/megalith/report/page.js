@@ -33,10 +33,8 @@
       },
     };
     for (const key of Object.keys(own)) if (/^[xy]axis/.test(key)) layout[key] = axis(own[key]);
-    if (!chart.figure.data.some((trace) => trace.name && trace.showlegend !== false)) {
-      layout.showlegend = false;
-      layout.margin.t = 12;
-    }
+    layout.showlegend = chart.figure.data.some((trace) => trace.name && trace.showlegend !== false);
+    if (!layout.showlegend) layout.margin.t = 12;
     return layout;
   };
 
