@@ -67,11 +67,11 @@ def demo(
         say(f"\n[bold]$ megalith {escape(shlex.join(words))}[/bold]")
         start = perf_counter()
         results[name] = _run(words)
+        if name == "train" and not results[name]["finished"]:
+            progress_console.print(f"Stopped; start again with: megalith demo --out {out}", highlight=False)
+            raise typer.Exit(130)
         seconds = perf_counter() - start
         say(f"  [green]✓[/green] {escape(sentence(results[name]))} [dim]({seconds:.1f} s)[/dim]")
-        if name == "train" and not results[name]["finished"]:
-            progress_console.print(f"Stopped; start again with: megalith demo --out {out}")
-            raise typer.Exit(130)
     seconds = perf_counter() - began
     scored = results["eval"]
     if json_output:

@@ -70,6 +70,7 @@ def _machine() -> Iterator[Check]:
 
     machine = this_machine()
     yield Check("processor", "ok", f"{machine.cpu}, {machine.cores} cores usable")
+    yield from _load(machine.cores)
     yield Check("vector instructions", "ok", ", ".join(machine.simd) or "none known")
     if machine.memory_bytes is not None:
         enough = machine.memory_bytes >= 4 * _GIB
@@ -81,6 +82,20 @@ def _machine() -> Iterator[Check]:
     yield Check("disk", "ok" if enough else "optional", found, fix)
     good = sys.version_info >= (3, 11)
     yield Check("python", "ok" if good else "missing", machine.python, "" if good else "install Python 3.11")
+
+
+def _load(cores: int) -> Iterator[Check]:
+    """Threads that wait spin, so beside other busy programs training can be many times slower."""
+    import os
+
+    if not hasattr(os, "getloadavg"):
+        return
+    busy = os.getloadavg()[0]
+    if busy < 1.25 * cores:
+        yield Check("load", "ok", f"{busy:.1f} processes on {cores} cores")
+    else:
+        fix = "training is slow beside them; OMP_WAIT_POLICY=passive helps much"
+        yield Check("load", "optional", f"{busy:.1f} processes on {cores} cores", fix)
 
 
 def _torch() -> Iterator[Check]:
