@@ -32,7 +32,7 @@ def demo(
     ] = False,
     json_output: JsonFlag = False,
 ) -> None:
-    """Generate data, measure it, train, score and draw a report, in under three minutes."""
+    """The whole journey on generated data, in minutes."""
     from time import perf_counter
 
     from rich.markup import escape

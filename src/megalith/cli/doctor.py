@@ -39,7 +39,7 @@ class Check:
 
 
 def doctor(json: JsonFlag = False) -> None:
-    """Check this machine: what Megalith needs, what it could use, and how to get what is missing."""
+    """What this machine has, lacks, and how to get it."""
     checks = list(_checks())
     missing = [check.name for check in checks if check.state == "missing"]
     if json:

@@ -15,7 +15,7 @@ def report(
     out: Annotated[Path | None, typer.Option(help="The file to write [default: RUN/report.html].")] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Draw a run as one HTML file that opens without a network: curves, calibration, tables, time."""
+    """Draw a run as one HTML file that opens offline."""
     from megalith.core.errors import ConfigError
     from megalith.core.units import format_bytes
     from megalith.report import write_report
