@@ -20,7 +20,6 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 
-
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -72,8 +71,8 @@ def storage_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in _FULL or any(os.strerror(number) in str(error) for number in _FULL):
             raise StorageError(
-                f"The disk is full (or a quota or file size limit is reached) while writing {path}; free space "
-                "there or choose another folder."
+                f"The disk is full (or a quota or file size limit is reached) while writing {path}; free "
+                "space there or choose another folder."
             ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise StorageError(

@@ -37,5 +37,10 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         weights = None if self.weights is None else self.weights.to(device)
-        moved = (tensor.to(device) for tensor in (self.dense, self.values, self.offsets, self.labels))
-        return Batch(*moved, weights=weights)
+        return Batch(
+            self.dense.to(device),
+            self.values.to(device),
+            self.offsets.to(device),
+            self.labels.to(device),
+            weights,
+        )

@@ -19,6 +19,7 @@ from megalith.core.files import write_atomic
 from megalith.core.trace import Tracer
 from megalith.data.dataset import Dataset
 from megalith.data.loader import Loader
+from megalith.hardware.machine import this_machine
 from megalith.metrics import RunMetrics, WindowMetrics
 from megalith.train.config import Recipe
 from megalith.train.evaluation import choose_split, evaluate
@@ -118,8 +119,10 @@ class Trainer:
             self.loader.close()
             if not stopped:
                 if self.store.latest() != self.step:
-                    self.save()
-                self._final_evaluation(reporter)
+                    with tracer.span("checkpoint"):
+                        self.save()
+                with tracer.span("evaluate"):
+                    self._final_evaluation(reporter)
         tracer.close()
         summary = self._summary(stopped, first_step, time.perf_counter() - began)
         write_atomic(self.run.summary, json.dumps(summary, indent=1) + "\n")
@@ -211,6 +214,7 @@ class Trainer:
             "tables": len(self.learner.tables),
             "table_bytes": self.learner.table_bytes,
             "dense_parameters": self.learner.num_dense_parameters,
+            "machine": this_machine(self.run.folder).to_dict(),
         }
         if stopped is None and self.eval_split is not None:
             final = json.loads(self.run.evaluation(self.eval_split).read_text(encoding="utf-8"))
