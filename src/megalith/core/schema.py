@@ -45,6 +45,8 @@ class TableSpec(Config):
     features: tuple[str, ...] = Field(min_length=1)
     pooling: Pooling = "sum"
     dtype: WeightType = "float32"
+    padding_index: int | None = Field(default=None, ge=0)
+    """An id that reads as zeros, does not count in a mean and is never updated."""
     init_scale: float | None = Field(default=None, ge=0.0)
     """Half-width of the uniform start values; None takes 1/sqrt(rows), so that rare rows start near zero."""
 

@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from megalith.core.errors import ConfigError, DataError
-from megalith.core.schema import TableSpec, check_tables, feature_order
-from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad, State
+from megalith.core.errors import ConfigError, DataError, nearest
+from megalith.core.schema import TableSpec, check_tables
+from megalith.embeddings.layout import Layout
+from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad
+from megalith.ops import embedding as ops
 from megalith.ops.indices import first_out_of_range
-from megalith.ops.lookup import pooled_lookup, reduce_duplicates, value_gradients
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -30,9 +31,9 @@ class Lookup(NamedTuple):
     """What one call reads: pooled vectors side by side, and the sequences of tables that do not pool."""
 
     pooled: Tensor
-    """float32 [batch, output_dim], table by table, feature by feature"""
+    """[batch, output_dim], table by table, feature by feature"""
     sequences: dict[tuple[str, str], Tensor]
-    """(table, feature) -> float32 [ids of that feature, dim], in the order of `values`"""
+    """(table, feature) -> [ids of that feature, dim], in the order of `values`"""
 
 
 class EmbeddingCollection(nn.Module):
@@ -40,6 +41,9 @@ class EmbeddingCollection(nn.Module):
 
     `values` and `offsets` are feature-major in the order of `features`: every feature once, as the tables
     first name it. Start values depend on the seed and the table's name alone.
+
+    `table_optimizers` gives single tables an optimizer of their own. `stochastic_rounding` rounds updated
+    half-precision weights at random, reproducibly from the seed, so that small steps are not lost.
     """
 
     def __init__(
@@ -47,55 +51,65 @@ class EmbeddingCollection(nn.Module):
         tables: Sequence[TableSpec],
         optimizer: RowOptimizer | None = None,
         seed: int = 0,
+        *,
+        table_optimizers: Mapping[str, RowOptimizer] | None = None,
+        stochastic_rounding: bool = True,
+        output_dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
         super().__init__()
         check_tables(tables)
         self.tables = tuple(tables)
-        self.features = feature_order(tables)
+        self.layout = Layout(tables)
+        self.features = self.layout.features
         self.optimizer: RowOptimizer = optimizer or RowWiseAdaGrad()
+        self.optimizers = _optimizers(tables, self.optimizer, table_optimizers or {})
+        self.seed, self.stochastic_rounding, self.output_dtype = seed, stochastic_rounding, output_dtype
         self.lr_factor = 1.0
-        """Multiplies the optimizer's learning rate; a schedule sets it before each step."""
+        """Multiplies every optimizer's learning rate; a schedule sets it before each step."""
         self.num_steps = 0
-        self._positions = {feature: position for position, feature in enumerate(self.features)}
         rows: dict[str, int] = {}
         for table in tables:
             for feature in table.features:
                 rows[feature] = min(rows.get(feature, table.rows), table.rows)
-        self._rows = torch.tensor([rows[f] for f in self.features], device=device)
-        self._weights: dict[str, Tensor] = {}
-        self._states: dict[str, State] = {}
-        for table in tables:
-            self._weights[table.name] = _start_values(table, seed).to(device)
-            self._states[table.name] = self.optimizer.new_state(table, torch.device(device))
+        self._rows = torch.tensor([rows[feature] for feature in self.features], device=device)
+        self._weights = [_start_values(table, seed).to(device) for table in tables]
+        self._first = [_state(t, o.first_state, device) for t, o in zip(tables, self.optimizers, strict=True)]
+        self._second = [
+            _state(t, o.second_state, device) for t, o in zip(tables, self.optimizers, strict=True)
+        ]
+        self._positions = {table.name: position for position, table in enumerate(tables)}
         # Autograd calls backward only for outputs that depend on something which wants a gradient.
         self._anchor = torch.zeros((), requires_grad=True, device=device)
 
     @property
     def output_dim(self) -> int:
-        return sum(table.output_dim for table in self.tables)
+        return self.layout.output_dim
 
     def weight(self, table: str) -> Tensor:
         """The stored rows of a table, [rows, dim]; changes as training goes on."""
-        return self._weights[table]
+        return self._weights[self._positions[table]]
 
-    def state(self, table: str) -> State:
-        """The optimizer state of a table."""
-        return self._states[table]
+    def state(self, table: str) -> dict[str, Tensor]:
+        """The optimizer state of a table: `first` and `second`, where its optimizer has them."""
+        position = self._positions[table]
+        both = {"first": self._first[position], "second": self._second[position]}
+        return {name: tensor for name, tensor in both.items() if tensor.numel()}
 
-    def forward(self, values: Tensor, offsets: Tensor) -> Tensor:
-        """Pooled vectors [batch, output_dim]."""
-        return self.lookup(values, offsets).pooled
+    def forward(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> Tensor:
+        """Pooled vectors [batch, output_dim]; `sample_weights` holds a factor for each value."""
+        return self.lookup(values, offsets, sample_weights).pooled
 
-    def lookup(self, values: Tensor, offsets: Tensor) -> Lookup:
-        """Pooled vectors and sequences of one batch, from one pass over the indices."""
-        self.check(values, offsets)
+    @torch.compiler.disable
+    def lookup(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> Lookup:
+        """Pooled vectors and sequences of one batch."""
+        self.check(values, offsets, sample_weights)
         anchor = self._anchor if torch.is_grad_enabled() else self._anchor.detach()
-        pooled, *sequences = _LookupFunction.apply(anchor, self, values, offsets)
-        names = [(t.name, f) for t in self.tables if t.pooling == "none" for f in t.features]
+        pooled, *sequences = _LookupFunction.apply(anchor, self, values, offsets, sample_weights)
+        names = [(table.name, feature) for _, table, feature in self.layout.sequences]
         return Lookup(pooled, dict(zip(names, sequences, strict=True)))
 
-    def check(self, values: Tensor, offsets: Tensor) -> None:
+    def check(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> None:
         """Refuses offsets that do not fit and indices out of range, before anything is read or written."""
         num_bags = len(offsets) - 1
         if num_bags < 0 or num_bags % len(self.features):
@@ -103,16 +117,20 @@ class EmbeddingCollection(nn.Module):
                 f"offsets has {len(offsets)} entries; pass features * batch + 1, a multiple of "
                 f"{len(self.features)} features and one more."
             )
-        if int(offsets[0]) != 0 or int(offsets[-1]) != len(values) or bool((torch.diff(offsets) < 0).any()):
+        if sample_weights is not None and sample_weights.shape != values.shape:
             raise DataError(
-                f"offsets must rise from 0 to the number of values ({len(values)}); they run from "
-                f"{int(offsets[0])} to {int(offsets[-1])} or fall in between."
+                f"sample_weights has {len(sample_weights)} entries; pass one for each of the values."
+            )
+        first, last = int(offsets[0]), int(offsets[-1])
+        if first != 0 or last != len(values) or bool((offsets[1:] < offsets[:-1]).any()):
+            raise DataError(
+                f"offsets must rise from 0 to the number of values ({len(values)}); they run from {first} to "
+                f"{last} or fall in between."
             )
         batch = num_bags // len(self.features)
         if batch == 0:
             return
-        ends = offsets[batch::batch]
-        position = int(first_out_of_range(values, ends, self._rows))
+        position = int(first_out_of_range(values, offsets[batch::batch], self._rows))
         if position >= 0:
             raise DataError(self._describe(values, offsets, batch, position))
 
@@ -125,91 +143,122 @@ class EmbeddingCollection(nn.Module):
             f"'{table.name}' of {table.rows} rows; prepare the data again or give the table more rows."
         )
 
-    def _feature_bags(self, feature: str, values: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
-        """A feature's values and its own offsets from 0."""
-        batch = (len(offsets) - 1) // len(self.features)
-        start = self._positions[feature] * batch
-        bounds = offsets[start : start + batch + 1]
-        begin, end = int(bounds[0]), int(bounds[-1])
-        return values[begin:end], bounds - begin
+    def read(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None) -> tuple[Tensor, ...]:
+        """The forward pass: pooled columns, then one sequence for each feature of a table without pooling."""
+        layout, weights = self.layout, self._weights
+        lookup = values, offsets, sample_weights, len(self.features)
+        pooled = ops.embedding_forward(
+            weights, layout.pooled_slots, *lookup, self.output_dim, self.output_dtype
+        )
+        sequences = [
+            ops.embedding_sequence(weights, layout.slots, *lookup, slot, table.dim, self.output_dtype)
+            for slot, table, _ in layout.sequences
+        ]
+        return pooled, *sequences
 
-    def read(self, values: Tensor, offsets: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """The forward pass: pooled columns, and one sequence for each feature of a table without pooling."""
-        batch = (len(offsets) - 1) // len(self.features)
-        pooled = torch.empty(batch, self.output_dim, device=values.device)
-        sequences, column = [], 0
-        for table in self.tables:
-            weight = self._weights[table.name]
-            for feature in table.features:
-                ids, bounds = self._feature_bags(feature, values, offsets)
-                if table.pooling == "none":
-                    sequences.append(weight[ids].float())
-                    continue
-                pooled[:, column : column + table.dim] = pooled_lookup(weight, ids, bounds, table.pooling)
-                column += table.dim
-        return pooled, sequences
-
-    def update(self, values: Tensor, offsets: Tensor, pooled: Tensor | None, sequences: list[Any]) -> None:
+    def update(
+        self,
+        values: Tensor,
+        offsets: Tensor,
+        sample_weights: Tensor | None,
+        pooled: Tensor | None,
+        sequences: list[Tensor | None],
+    ) -> None:
         """The backward pass: gradients of outputs in, one optimizer step on the touched rows out."""
         self.num_steps += 1
-        lr, column, remaining = self.optimizer.lr * self.lr_factor, 0, iter(sequences)
-        for table in self.tables:
-            weight, ids, gradients = self._weights[table.name], [], []
-            for feature in table.features:
-                bag_ids, bounds = self._feature_bags(feature, values, offsets)
-                if table.pooling == "none":
-                    gradient = next(remaining)
-                elif pooled is not None:
-                    part = pooled[:, column : column + table.dim].contiguous()
-                    gradient = value_gradients(weight, bag_ids, bounds, table.pooling, part)
-                    column += table.dim
-                else:
-                    gradient = None
-                if gradient is not None:
-                    ids.append(bag_ids)
-                    gradients.append(gradient)
-            if ids and sum(len(one) for one in ids):
-                touched = reduce_duplicates(torch.cat(ids), torch.cat(gradients))
-                self.optimizer.step(weight, self._states[table.name], touched, self.num_steps, lr)
+        steps = [one.at(self.num_steps, self.lr_factor, self.stochastic_rounding) for one in self.optimizers]
+        ops.embedding_backward_(
+            *(self._weights, self._first, self._second, torch.tensor(steps), self.layout.slots),
+            *(values, offsets, sample_weights, len(self.features), pooled, sequences),
+            _step_seed(self.seed, self.num_steps),
+        )
+
+    def sample_weight_gradient(
+        self, values: Tensor, offsets: Tensor, sample_weights: Tensor, pooled: Tensor
+    ) -> Tensor:
+        slots, count = self.layout.pooled_slots, len(self.features)
+        gradient: Tensor = ops.sample_weight_gradient(
+            self._weights, slots, values, offsets, sample_weights, count, pooled
+        )
+        return gradient
 
     def get_extra_state(self) -> dict[str, Any]:
         """Weights, optimizer state and the step count, by table name, for `state_dict`."""
-        return {"num_steps": self.num_steps, "weights": self._weights, "states": self._states}
+        names = [table.name for table in self.tables]
+        return {
+            "num_steps": self.num_steps,
+            "weights": dict(zip(names, self._weights, strict=True)),
+            "states": {name: self.state(name) for name in names},
+        }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        if set(state["weights"]) != set(self._weights):
+        if set(state["weights"]) != set(self._positions):
             raise ConfigError(
                 "The saved tables are not those of this collection; load it with its own recipe."
             )
         self.num_steps = int(state["num_steps"])
         for name, weight in state["weights"].items():
-            self._weights[name].copy_(weight)
+            self.weight(name).copy_(weight)
             for key, value in state["states"][name].items():
-                self._states[name][key].copy_(value)
+                self.state(name)[key].copy_(value)
 
 
 class _LookupFunction(torch.autograd.Function):
     """Joins the collection to autograd: reads in forward, updates the tables in backward."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, emb: EmbeddingCollection, values: Tensor, offsets: Tensor) -> Any:
+    def forward(
+        ctx: Any,
+        anchor: Tensor,
+        emb: EmbeddingCollection,
+        values: Tensor,
+        offsets: Tensor,
+        sample_weights: Tensor | None,
+    ) -> Any:
         ctx.emb = emb
-        ctx.save_for_backward(values, offsets)
+        ctx.save_for_backward(values, offsets, sample_weights)
         ctx.set_materialize_grads(False)
-        pooled, sequences = emb.read(values, offsets)
-        return pooled, *sequences
+        return emb.read(values, offsets, sample_weights)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        values, offsets = ctx.saved_tensors
+        values, offsets, sample_weights = ctx.saved_tensors
         pooled, *sequences = gradients
-        ctx.emb.update(values, offsets, pooled, sequences)
-        return None, None, None, None
+        weight_gradient = None
+        if ctx.needs_input_grad[4] and pooled is not None:
+            # Before the update: it is the rows as they were read that count.
+            weight_gradient = ctx.emb.sample_weight_gradient(values, offsets, sample_weights, pooled)
+        ctx.emb.update(values, offsets, sample_weights, pooled, sequences)
+        return None, None, None, None, weight_gradient
+
+
+def _optimizers(
+    tables: Sequence[TableSpec], default: RowOptimizer, own: Mapping[str, RowOptimizer]
+) -> list[RowOptimizer]:
+    names = [table.name for table in tables]
+    for name in own:
+        if name not in names:
+            raise ConfigError(f"table_optimizers names '{name}', which is no table; {nearest(name, names)}")
+    return [own.get(name, default) for name in names]
+
+
+def _state(table: TableSpec, shape: str, device: torch.device | str) -> Tensor:
+    sizes = {"none": (0,), "row": (table.rows,), "full": (table.rows, table.dim)}
+    return torch.zeros(sizes[shape], device=device)
 
 
 def _start_values(table: TableSpec, seed: int) -> Tensor:
     digest = hashlib.sha256(f"{seed}:{table.name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
     scale = 1 / math.sqrt(table.rows) if table.init_scale is None else table.init_scale
-    weight = torch.empty(table.rows, table.dim).uniform_(-scale, scale, generator=generator)
-    return weight.to(_DTYPES[table.dtype])
+    dtype = _DTYPES[table.dtype]
+    # Drawn in float32 whatever the type, a part at a time: half precision never needs the whole twice.
+    weight = ops.allocate(table.rows, table.dim, dtype)
+    for part in weight.split(1 << 20):
+        part.copy_(torch.empty(part.shape).uniform_(-scale, scale, generator=generator))
+    return weight
+
+
+def _step_seed(seed: int, step: int) -> int:
+    digest = hashlib.sha256(f"{seed}:{step}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1

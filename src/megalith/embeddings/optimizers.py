@@ -1,28 +1,55 @@
-"""Exact optimizers of embedding rows: settings, the state each keeps for a table, and one step.
+"""Exact optimizers of embedding rows: settings, and the state each keeps for a table.
 
-A step reads and writes only the rows that the batch touched, each exactly once.
+A step reads and writes only the rows that the batch touched, each exactly once, in the pass that adds up
+their gradients. What each computes is written down in `megalith.ops.updates`.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from megalith.core.config import Config
-from megalith.core.schema import TableSpec
-from megalith.ops import updates
-from megalith.ops.lookup import RowGradients
+from megalith.ops.embedding import KINDS
+from megalith.ops.updates import Step
 
-State = dict[str, Tensor]
+Shape = Literal["none", "row", "full"]
 
 
 class _RowOptimizer(Config):
     lr: float = Field(default=0.01, ge=0)
     weight_decay: float = Field(default=0.0, ge=0)
     """L2 penalty, added to the gradient of the rows a step touches."""
+    max_gradient: float | None = Field(default=None, gt=0)
+    """Every element of a row's summed gradient is clamped to this."""
+
+    first_state: ClassVar[Shape] = "none"
+    second_state: ClassVar[Shape] = "none"
+
+    def at(self, step: int, lr_factor: float, stochastic_rounding: bool) -> Step:
+        """The settings of step number `step`, counted from 1."""
+        beta1, beta2 = self._betas()
+        return Step(
+            kind=KINDS.index(getattr(self, "kind")),  # noqa: B009  (every subclass has one)
+            lr=self.lr * lr_factor,
+            eps=self._eps(),
+            beta1=beta1,
+            beta2=beta2,
+            weight_decay=self.weight_decay,
+            max_gradient=self.max_gradient or 0.0,
+            first_correction=1 - beta1**step,
+            second_correction=1 - beta2**step,
+            stochastic_rounding=float(stochastic_rounding),
+            rest1=1 - beta1,
+            rest2=1 - beta2,
+        )
+
+    def _betas(self) -> tuple[float, float]:
+        return 0.0, 0.0
+
+    def _eps(self) -> float:
+        return 0.0
 
 
 class SGD(_RowOptimizer):
@@ -30,63 +57,70 @@ class SGD(_RowOptimizer):
 
     kind: Literal["sgd"] = "sgd"
 
-    def new_state(self, table: TableSpec, device: torch.device) -> State:
-        return {}
-
-    def step(self, weight: Tensor, state: State, touched: RowGradients, step: int, lr: float) -> None:
-        updates.sgd_(weight, touched, lr, self.weight_decay)
-
 
 class AdaGrad(_RowOptimizer):
     """AdaGrad with a sum of squares for every element."""
 
     kind: Literal["adagrad"] = "adagrad"
     eps: float = Field(default=1e-8, gt=0)
+    first_state: ClassVar[Shape] = "full"
 
-    def new_state(self, table: TableSpec, device: torch.device) -> State:
-        return {"sum": torch.zeros(table.rows, table.dim, device=device)}
-
-    def step(self, weight: Tensor, state: State, touched: RowGradients, step: int, lr: float) -> None:
-        updates.adagrad_(weight, state["sum"], touched, lr, self.eps, self.weight_decay)
+    def _eps(self) -> float:
+        return self.eps
 
 
-class RowWiseAdaGrad(_RowOptimizer):
+class RowWiseAdaGrad(AdaGrad):
     """AdaGrad with one number of state for each row: 1/dim of AdaGrad's memory."""
 
-    kind: Literal["rowwise_adagrad"] = "rowwise_adagrad"
-    eps: float = Field(default=1e-8, gt=0)
-
-    def new_state(self, table: TableSpec, device: torch.device) -> State:
-        return {"sum": torch.zeros(table.rows, device=device)}
-
-    def step(self, weight: Tensor, state: State, touched: RowGradients, step: int, lr: float) -> None:
-        updates.rowwise_adagrad_(weight, state["sum"], touched, lr, self.eps, self.weight_decay)
+    kind: Literal["rowwise_adagrad"] = "rowwise_adagrad"  # type: ignore[assignment]
+    first_state: ClassVar[Shape] = "row"
 
 
 class Adam(_RowOptimizer):
-    """Adam on the rows a step touches."""
+    """Adam on the rows a step touches; moments of all others stay as they are."""
 
     kind: Literal["adam"] = "adam"
     lr: float = Field(default=1e-3, ge=0)
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = Field(default=1e-8, gt=0)
+    first_state: ClassVar[Shape] = "full"
+    second_state: ClassVar[Shape] = "full"
 
-    def new_state(self, table: TableSpec, device: torch.device) -> State:
-        shape = (table.rows, table.dim)
-        return {"first": torch.zeros(shape, device=device), "second": torch.zeros(shape, device=device)}
+    def _betas(self) -> tuple[float, float]:
+        return self.betas
 
-    def step(self, weight: Tensor, state: State, touched: RowGradients, step: int, lr: float) -> None:
-        updates.adam_(
-            weight,
-            state["first"],
-            state["second"],
-            touched,
-            step,
-            lr,
-            *self.betas,
-            self.eps,
-            self.weight_decay,
-        )
+    def _eps(self) -> float:
+        return self.eps
 
 
-RowOptimizer = Annotated[SGD | AdaGrad | RowWiseAdaGrad | Adam, Field(discriminator="kind")]
+class RowWiseAdam(Adam):
+    """Adam with one second moment for each row (also known as partial row-wise Adam)."""
+
+    kind: Literal["rowwise_adam"] = "rowwise_adam"  # type: ignore[assignment]
+    second_state: ClassVar[Shape] = "row"
+
+
+class LAMB(Adam):
+    """Adam's direction, its length in proportion to the row's; decay is added to the direction."""
+
+    kind: Literal["lamb"] = "lamb"  # type: ignore[assignment]
+
+
+class LARS(_RowOptimizer):
+    """Momentum with a rate in proportion to the row's length."""
+
+    kind: Literal["lars"] = "lars"
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    trust: float = Field(default=1e-3, gt=0)
+    first_state: ClassVar[Shape] = "full"
+
+    def _betas(self) -> tuple[float, float]:
+        return self.momentum, 0.0
+
+    def _eps(self) -> float:
+        return self.trust
+
+
+RowOptimizer = Annotated[
+    SGD | AdaGrad | RowWiseAdaGrad | Adam | RowWiseAdam | LAMB | LARS, Field(discriminator="kind")
+]

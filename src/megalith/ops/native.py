@@ -43,6 +43,35 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "mg_lookup_map": (None, (_pointer, _pointer, _int64, _pointer)),
     "mg_lookup_destroy": (None, (_pointer,)),
     "mg_hash_keys": (None, (_pointer, _int64, _int64, _pointer)),
+    # Embeddings (ops/embedding.py).
+    "mg_embedding_forward": (
+        None,
+        (
+            _pointer,
+            _int64,
+            *(_pointer,) * 2,
+            _int32,
+            *(_pointer,) * 2,
+            _int64,
+            _pointer,
+            _int64,
+            _int64,
+            _pointer,
+            _int32,
+        ),
+    ),
+    "mg_embedding_backward": (
+        None,
+        (
+            *(_pointer, _int64, _int64, *(_pointer,) * 4, _int32, *(_pointer,) * 2, _int64, _pointer, _int64),
+            *(_pointer, _pointer, ctypes.c_uint64, _int32),
+        ),
+    ),
+    "mg_sample_weight_gradient": (
+        None,
+        (_pointer, _int64, *(_pointer,) * 2, _int32, _pointer, _int64, _pointer, _int64, _pointer, _int32),
+    ),
+    "mg_advise_huge_pages": (None, (_pointer, _int64)),
     "mg_first_out_of_range": (_int64, (_pointer, _int32, _pointer, _pointer, _int64, _int64)),
 }
 

@@ -24,6 +24,34 @@ class Operator(NamedTuple):
 
 OPERATORS = (
     Operator(
+        name="embedding_forward",
+        native=("mg_embedding_forward",),
+        facade="megalith.ops.embedding:embedding_forward",
+        twin="megalith.ops.embedding_twin:embedding_forward_twin",
+        torch_name="megalith::embedding_forward",
+    ),
+    Operator(
+        name="embedding_sequence",
+        native=("mg_embedding_forward",),
+        facade="megalith.ops.embedding:embedding_sequence",
+        twin="megalith.ops.embedding_twin:embedding_sequence_twin",
+        torch_name="megalith::embedding_sequence",
+    ),
+    Operator(
+        name="embedding_backward",
+        native=("mg_embedding_backward",),
+        facade="megalith.ops.embedding:embedding_backward_",
+        twin="megalith.ops.embedding_twin:embedding_backward_twin_",
+        torch_name="megalith::embedding_backward_",
+    ),
+    Operator(
+        name="sample_weight_gradient",
+        native=("mg_sample_weight_gradient",),
+        facade="megalith.ops.embedding:sample_weight_gradient",
+        twin="megalith.ops.embedding_twin:sample_weight_gradient_twin",
+        torch_name="megalith::sample_weight_gradient",
+    ),
+    Operator(
         name="first_out_of_range",
         native=("mg_first_out_of_range",),
         facade="megalith.ops.indices:first_out_of_range",
@@ -86,5 +114,8 @@ OPERATORS = (
     ),
 )
 
-# Exported, but not operators: loading, threads, what the processor offers.
-PLUMBING = ("mg_abi_version", "mg_simd_level", "mg_use_torch_threads", "mg_set_num_threads", "mg_num_threads")
+# Exported, but not operators: loading, threads, what the processor and the system offer.
+PLUMBING = (
+    *("mg_abi_version", "mg_simd_level", "mg_use_torch_threads", "mg_set_num_threads", "mg_num_threads"),
+    "mg_advise_huge_pages",
+)

@@ -1,0 +1,96 @@
+// What the embedding operators share: how a lookup is described, and the kernels a processor variant offers.
+#pragma once
+
+#include <cstdint>
+
+namespace megalith {
+
+enum Pooling : int64_t { kSum = 0, kMean = 1, kMax = 2, kNone = 3 };
+enum DType : int64_t { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
+enum OptimizerKind : int64_t {
+  kSgd = 0,
+  kAdaGrad = 1,
+  kRowWiseAdaGrad = 2,
+  kAdam = 3,
+  kRowWiseAdam = 4,
+  kLamb = 5,
+  kLars = 6,
+};
+
+// One feature looked up in one table. Python fills an array of these as int64 rows (embeddings/layout.py).
+struct Slot {
+  int64_t table;
+  int64_t rows;
+  int64_t dim;
+  int64_t pooling;
+  int64_t dtype;
+  int64_t feature;
+  int64_t column;    // first column of the pooled output, for tables that pool
+  int64_t sequence;  // which sequence output, for tables that do not
+  int64_t padding;   // an id that reads as zeros and is never updated, or -1
+};
+
+// Settings of one table's optimizer for one step.
+struct Step {
+  float kind;
+  float lr;
+  float eps;
+  float beta1;
+  float beta2;
+  float weight_decay;
+  float max_gradient;        // every element of a row's gradient is clamped to this; 0 is off
+  float first_correction;    // 1 - beta1^step
+  float second_correction;   // 1 - beta2^step
+  float stochastic_rounding; // 1: round half-precision weights at random, unbiased
+  float rest1;               // 1 - beta1, which float32 would get wrong by far more than an ulp
+  float rest2;               // 1 - beta2
+};
+
+// The lookups of a batch: bag b of feature f covers values[offsets[f * batch + b], offsets[f * batch + b + 1]).
+// Kernels get it with `offsets` moved to the first bag of their slot's feature.
+struct Lookups {
+  const void* values;
+  int32_t index_bytes;
+  const int64_t* offsets;
+  const float* sample_weights;  // one for each value, or null
+};
+
+// Where the gradient of a sorted entry's source lies: rows[source], or dense + source * stride.
+struct Gradients {
+  const float* const* rows;
+  const float* dense;
+  int64_t stride;
+  const float* scales;  // a factor for each source, or null
+  const float* total;   // the sum of all entries where it is known already, or null
+};
+
+struct Range {
+  int64_t first;
+  int64_t last;
+};
+
+// What one processor variant offers. Ranges are bags of the slot's feature.
+struct Kernels {
+  // Pools some columns of some bags into out[bag * out_stride].
+  void (*pool)(const Slot& slot, const void* weight, const Lookups& lookups, const Range& bags, const Range& columns,
+               void* out, int64_t out_dtype, int64_t out_stride);
+  // Copies the rows of values [first, last), counted from the slot's first, one after the other.
+  void (*copy)(const Slot& slot, const void* weight, const Lookups& lookups, int64_t first, int64_t last, void* out,
+               int64_t out_dtype);
+  // Adds up the gradients of each distinct row, in the order of `entries`, and takes one optimizer step on it.
+  // Entries are sorted: the row in the upper 32 bits, the source of its gradient in the lower.
+  void (*update)(const Slot& slot, void* weight, float* first_state, float* second_state, const uint64_t* entries,
+                 int64_t num_entries, const Gradients& gradients, const Step& step, uint64_t seed, float* scratch);
+  // The first half of `update` for entries of one row, over some columns.
+  void (*add_up)(const uint64_t* entries, int64_t num_entries, const Gradients& gradients, const Range& columns,
+                 float* total);
+  // The gradient of each sample weight: its row times its bag's gradient.
+  void (*weight_gradient)(const Slot& slot, const void* weight, const Lookups& lookups, int64_t first, int64_t last,
+                          const float* gradient, int64_t stride, float* out);
+};
+
+const Kernels& portable_kernels();
+const Kernels& avx2_kernels();
+const Kernels& avx512_kernels();
+
+}  // namespace megalith

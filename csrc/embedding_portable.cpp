@@ -1,0 +1,4 @@
+#define MG_VARIANT portable
+#include "embedding_kernels.h"
+
+const megalith::Kernels& megalith::portable_kernels() { return portable::kKernels; }

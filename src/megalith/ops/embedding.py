@@ -1,0 +1,229 @@
+"""Embedding lookup and update over many tables in one call, by the native core.
+
+Registered with torch as `megalith::embedding_forward`, `embedding_sequence`, `embedding_backward_` and
+`sample_weight_gradient`, so that torch.compile and opcheck see them. A lookup is described by `slots`, an
+int64 row for each (table, feature) with `SLOT_FIELDS`; forward takes the slots that pool, backward all. The
+plain-torch twins are in `ops/embedding_twin.py`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from megalith.ops import native
+from megalith.ops.embedding_twin import (
+    embedding_backward_twin_,
+    embedding_forward_twin,
+    embedding_sequence_twin,
+    sample_weight_gradient_twin,
+)
+
+SLOT_FIELDS = ("table", "rows", "dim", "pooling", "dtype", "feature", "column", "sequence", "padding")
+POOLINGS = ("sum", "mean", "max", "none")
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+KINDS = ("sgd", "adagrad", "rowwise_adagrad", "adam", "rowwise_adam", "lamb", "lars")
+
+_library = torch.library.Library("megalith", "FRAGMENT")
+_LOOKUP = "Tensor slots, Tensor values, Tensor offsets, Tensor? sample_weights, int num_features"
+_library.define(f"embedding_forward(Tensor[] weights, {_LOOKUP}, int output_dim, ScalarType dtype) -> Tensor")
+_library.define(
+    f"embedding_sequence(Tensor[] weights, {_LOOKUP}, int slot, int dim, ScalarType dtype) -> Tensor"
+)
+_library.define(
+    "embedding_backward_(Tensor(a!)[] weights, Tensor(b!)[] first, Tensor(c!)[] second, Tensor steps, "
+    f"{_LOOKUP}, Tensor? gradient, Tensor?[] sequence_gradients, int seed) -> ()"
+)
+_library.define(f"sample_weight_gradient(Tensor[] weights, {_LOOKUP}, Tensor gradient) -> Tensor")
+
+embedding_forward = torch.ops.megalith.embedding_forward.default
+embedding_sequence = torch.ops.megalith.embedding_sequence.default
+embedding_backward_ = torch.ops.megalith.embedding_backward_.default
+sample_weight_gradient = torch.ops.megalith.sample_weight_gradient.default
+
+_simd_level: int | None = None
+
+
+def use_simd(name: str | None) -> None:
+    """Makes the kernels use at most these vector instructions; None goes back to the widest there are."""
+    global _simd_level
+    _simd_level = None if name is None else native.SIMD_LEVELS.index(name)
+
+
+def allocate(rows: int, dim: int, dtype: torch.dtype) -> Tensor:
+    """An uninitialised table on huge pages where the system has them: far fewer address translations."""
+    weight = torch.empty(rows, dim, dtype=dtype)
+    native.library().mg_advise_huge_pages(weight.data_ptr(), weight.numel() * weight.element_size())
+    return weight
+
+
+def _level() -> int:
+    widest: int = native.library().mg_simd_level()
+    return widest if _simd_level is None else min(widest, _simd_level)
+
+
+def _addresses(tensors: Sequence[Tensor | None]) -> ctypes.Array[ctypes.c_void_p]:
+    found = [None if one is None or not one.numel() else one.data_ptr() for one in tensors]
+    return (ctypes.c_void_p * max(1, len(found)))(*found)
+
+
+def _address(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
+def _batch(offsets: Tensor, num_features: int) -> int:
+    return (len(offsets) - 1) // num_features
+
+
+@torch.library.impl(_library, "embedding_forward", "CPU")
+def _forward(
+    weights: Sequence[Tensor],
+    slots: Tensor,
+    values: Tensor,
+    offsets: Tensor,
+    sample_weights: Tensor | None,
+    num_features: int,
+    output_dim: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    native.share_torch_threads()
+    batch = _batch(offsets, num_features)
+    out = torch.empty(batch, output_dim, dtype=dtype)
+    values = values.contiguous()
+    native.library().mg_embedding_forward(
+        *(slots.data_ptr(), len(slots), _addresses(weights), values.data_ptr(), values.element_size()),
+        *(
+            offsets.data_ptr(),
+            _address(sample_weights),
+            batch,
+            out.data_ptr(),
+            DTYPES.index(dtype),
+            output_dim,
+        ),
+        *(None, _level()),
+    )
+    return out
+
+
+@torch.library.impl(_library, "embedding_sequence", "CPU")
+def _sequence(
+    weights: Sequence[Tensor],
+    slots: Tensor,
+    values: Tensor,
+    offsets: Tensor,
+    sample_weights: Tensor | None,
+    num_features: int,
+    slot: int,
+    dim: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    native.share_torch_threads()
+    batch = _batch(offsets, num_features)
+    one = slots[slot : slot + 1].clone()
+    one[0, 7] = 0
+    feature = int(one[0, 5])
+    count = int(offsets[(feature + 1) * batch] - offsets[feature * batch])
+    out = torch.empty(count, dim, dtype=dtype)
+    values = values.contiguous()
+    native.library().mg_embedding_forward(
+        *(one.data_ptr(), 1, _addresses(weights), values.data_ptr(), values.element_size()),
+        *(offsets.data_ptr(), None, batch, None, DTYPES.index(dtype), 0, _addresses([out]), _level()),
+    )
+    return out
+
+
+@torch.library.impl(_library, "embedding_backward_", "CPU")
+def _backward(
+    weights: Sequence[Tensor],
+    first: Sequence[Tensor],
+    second: Sequence[Tensor],
+    steps: Tensor,
+    slots: Tensor,
+    values: Tensor,
+    offsets: Tensor,
+    sample_weights: Tensor | None,
+    num_features: int,
+    gradient: Tensor | None,
+    sequence_gradients: Sequence[Tensor | None],
+    seed: int,
+) -> None:
+    native.share_torch_threads()
+    values = values.contiguous()
+    dense = None if gradient is None else gradient.float().contiguous()
+    sequences = [None if one is None else one.float().contiguous() for one in sequence_gradients]
+    native.library().mg_embedding_backward(
+        *(
+            slots.data_ptr(),
+            len(slots),
+            len(weights),
+            _addresses(weights),
+            _addresses(first),
+            _addresses(second),
+        ),
+        *(values.data_ptr(), values.element_size(), offsets.data_ptr(), _address(sample_weights)),
+        *(_batch(offsets, num_features), _address(dense), 0 if dense is None else dense.shape[1]),
+        *(_addresses(sequences), steps.data_ptr(), seed & (2**64 - 1), _level()),
+    )
+
+
+@torch.library.impl(_library, "sample_weight_gradient", "CPU")
+def _weight_gradient(
+    weights: Sequence[Tensor],
+    slots: Tensor,
+    values: Tensor,
+    offsets: Tensor,
+    sample_weights: Tensor | None,
+    num_features: int,
+    gradient: Tensor,
+) -> Tensor:
+    native.share_torch_threads()
+    values, dense = values.contiguous(), gradient.float().contiguous()
+    total = torch.zeros(len(values))
+    # A feature looked up in several tables adds up one table after the other.
+    for slot in slots.split(1):
+        out = torch.zeros(len(values))
+        native.library().mg_sample_weight_gradient(
+            *(slot.data_ptr(), 1, _addresses(weights), values.data_ptr(), values.element_size()),
+            *(offsets.data_ptr(), _batch(offsets, num_features), dense.data_ptr(), dense.shape[1]),
+            *(out.data_ptr(), _level()),
+        )
+        total += out
+    return total
+
+
+@torch.library.register_fake("megalith::embedding_forward", lib=_library)
+def _(weights, slots, values, offsets, sample_weights, num_features, output_dim, dtype):  # type: ignore[no-untyped-def]
+    return offsets.new_empty(_batch_of(offsets, num_features), output_dim, dtype=dtype)
+
+
+@torch.library.register_fake("megalith::embedding_sequence", lib=_library)
+def _(weights, slots, values, offsets, sample_weights, num_features, slot, dim, dtype):  # type: ignore[no-untyped-def]
+    count = torch.library.get_ctx().new_dynamic_size()
+    return offsets.new_empty(count, dim, dtype=dtype)
+
+
+@torch.library.register_fake("megalith::embedding_backward_", lib=_library)
+def _(*arguments):  # type: ignore[no-untyped-def]
+    return None
+
+
+@torch.library.register_fake("megalith::sample_weight_gradient", lib=_library)
+def _(weights, slots, values, offsets, sample_weights, num_features, gradient):  # type: ignore[no-untyped-def]
+    return values.new_empty(len(values), dtype=torch.float32)
+
+
+def _batch_of(offsets: Tensor, num_features: int) -> int:
+    return (offsets.shape[0] - 1) // num_features
+
+
+# On any other device the plain twins serve.
+for _name, _twin in (
+    ("embedding_forward", embedding_forward_twin),
+    ("embedding_sequence", embedding_sequence_twin),
+    ("embedding_backward_", embedding_backward_twin_),
+    ("sample_weight_gradient", sample_weight_gradient_twin),
+):
+    _library.impl(_name, _twin, "CUDA")

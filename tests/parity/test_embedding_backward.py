@@ -1,0 +1,133 @@
+"""The fused backward pass against its twin: every optimizer, pooling, type and processor variant."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from lookup_worlds import worlds
+
+from megalith.core.schema import TableSpec
+from megalith.embeddings.layout import Layout
+from megalith.ops.embedding import DTYPES, KINDS, embedding_backward_, use_simd
+from megalith.ops.embedding_twin import embedding_backward_twin_
+from megalith.ops.native import SIMD_LEVELS
+from megalith.ops.rounding import round_at_random
+from megalith.ops.updates import Step
+
+
+@pytest.fixture(autouse=True)
+def widest_again():
+    yield
+    use_simd(None)
+
+
+def stepped(world, operator, gradient, sequence_gradients):
+    done = world.copy()
+    lists = done.weights, done.first, done.second
+    operator(*lists, done.steps, done.layout.slots, *done.lookup, gradient, sequence_gradients, 12345)
+    return [*done.weights, *done.first, *done.second]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_matches_the_twin(kind):
+    @given(worlds(kinds=(kind,), dtypes=(torch.float32,)))
+    @settings(deadline=None, max_examples=40)
+    def check(world):
+        gradients = world.gradient(), world.sequence_gradients()
+        found, expected = (
+            stepped(world, one, *gradients) for one in (embedding_backward_, embedding_backward_twin_)
+        )
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=2e-4, atol=2e-5)
+
+    check()
+
+
+@given(worlds(dtypes=(torch.float16, torch.bfloat16), kinds=("sgd",)))
+@settings(deadline=None, max_examples=60)
+def test_half_precision_matches_the_twin_to_one_place(world):
+    """A sum that differs in its last bit may round to the neighbour; never further."""
+    gradients = world.gradient(), world.sequence_gradients()
+    found, expected = (
+        stepped(world, one, *gradients) for one in (embedding_backward_, embedding_backward_twin_)
+    )
+    for one, other in zip(found, expected, strict=True):
+        # A place is 2^-10 for float16 and 2^-7 for bfloat16, of the number itself.
+        place = 2**-10 if one.dtype == torch.float16 else 2**-7
+        torch.testing.assert_close(one.float(), other.float(), rtol=place, atol=1e-6)
+
+
+@given(worlds())
+@settings(deadline=None, max_examples=100)
+def test_every_processor_variant_gives_the_same_bits(world):
+    results = []
+    for level in SIMD_LEVELS:
+        use_simd(level)
+        results.append(stepped(world, embedding_backward_, world.gradient(), world.sequence_gradients()))
+    for result in results[1:]:
+        assert all(torch.equal(one, other) for one, other in zip(result, results[0], strict=True))
+
+
+@pytest.mark.parametrize("hot", [0.0, 0.9])
+@pytest.mark.parametrize("num_tables", [1, 5])
+def test_the_number_of_threads_does_not_change_a_bit(hot, num_tables):
+    """Large enough that one table is sorted in parts, and a hot row added up by columns on all threads."""
+    generator = torch.Generator().manual_seed(1)
+    names = [f"f{i}" for i in range(num_tables)]
+    tables = [TableSpec(name=n, rows=5000, dim=20 + i, features=(n,)) for i, n in enumerate(names)]
+    layout, batch, length = Layout(tables), 4000, 50
+    count = num_tables * batch * length
+    values = torch.randint(0, 5000, (count,), generator=generator)
+    values[torch.rand(count, generator=generator) < hot] = 77
+    offsets = torch.arange(0, count + 1, length)
+    gradient = torch.randn(batch, layout.output_dim, generator=generator)
+    steps = torch.tensor([Step(kind=KINDS.index("rowwise_adagrad"), lr=0.1, eps=1e-8)] * num_tables)
+    start = [torch.randn(5000, table.dim, generator=generator) for table in tables]
+    before, results = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3, 5):
+            torch.set_num_threads(threads)
+            weights, first = [one.clone() for one in start], [torch.zeros(5000) for _ in tables]
+            second = [torch.zeros(0) for _ in tables]
+            lookup = values, offsets, None, num_tables
+            embedding_backward_(weights, first, second, steps, layout.slots, *lookup, gradient, [], 0)
+            results.append([*weights, *first])
+    finally:
+        torch.set_num_threads(before)
+    for result in results[1:]:
+        assert all(torch.equal(one, other) for one, other in zip(result, results[0], strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_stochastic_rounding_is_right_on_average(dtype):
+    value = torch.tensor([1.0 + 0.3 * (2**-10 if dtype == torch.float16 else 2**-7), -1e-7, 3e-5, 0.0])
+    rows = torch.arange(20_000)
+    rounded = round_at_random(value.repeat(20_000, 1), dtype, rows, seed=3).double()
+    spacing = (rounded.amax(0) - rounded.amin(0)).clamp(min=1e-30)
+    assert bool(((rounded.mean(0) - value.double()).abs() <= 0.02 * spacing).all())
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:])
+def test_native_rounding_draws_the_twins_numbers(dtype):
+    """Rows of a zero-gradient SGD step with decay: the result is rounding alone, and equal bit for bit."""
+    table = TableSpec(name="t", rows=64, dim=21, features=("f",), dtype=str(dtype).removeprefix("torch."))
+    layout = Layout([table])
+    step = Step(kind=0, lr=0.125, stochastic_rounding=1.0)
+    start = torch.randn(64, 21, generator=torch.Generator().manual_seed(0)).to(dtype)
+    start[0] = start[0] * 1e-6
+    gradient = torch.randn(64, 21, generator=torch.Generator().manual_seed(1))
+    results = []
+    for operator in (embedding_backward_, embedding_backward_twin_):
+        weight, empty = start.clone(), [torch.zeros(0)]
+        lookup = torch.arange(64), torch.arange(65), None, 1
+        operator([weight], empty, empty, torch.tensor([step]), layout.slots, *lookup, gradient, [], 9)
+        results.append(weight)
+    assert torch.equal(*results)
+
+
+def test_torch_knows_the_operator():
+    layout = Layout([TableSpec(name="t", rows=5, dim=3, features=("f",))])
+    values, offsets = torch.tensor([1, 2, 4]), torch.tensor([0, 2, 3])
+    lists = [torch.randn(5, 3)], [torch.zeros(5)], [torch.zeros(0)]
+    steps = torch.tensor([Step(kind=KINDS.index("rowwise_adagrad"), lr=0.1, eps=1e-8)])
+    arguments = *lists, steps, layout.slots, values, offsets, None, 1, torch.randn(2, 3), [], 0
+    torch.library.opcheck(torch.ops.megalith.embedding_backward_.default, arguments)

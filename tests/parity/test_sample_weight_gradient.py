@@ -1,0 +1,25 @@
+"""The gradient of sample weights against its plain-torch twin."""
+
+import torch
+from hypothesis import given, settings
+from lookup_worlds import worlds
+
+from megalith.core.schema import TableSpec
+from megalith.embeddings.layout import Layout
+from megalith.ops.embedding import sample_weight_gradient
+from megalith.ops.embedding_twin import sample_weight_gradient_twin
+
+
+@given(worlds(poolings=("sum", "mean", "max")))
+@settings(deadline=None, max_examples=100)
+def test_matches_the_twin(world):
+    arguments = world.weights, world.layout.pooled_slots, *world.lookup, world.gradient()
+    expected = sample_weight_gradient_twin(*arguments)
+    torch.testing.assert_close(sample_weight_gradient(*arguments), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_torch_knows_the_operator():
+    layout = Layout([TableSpec(name="t", rows=5, dim=3, features=("f",))])
+    values, offsets = torch.tensor([1, 2, 4]), torch.tensor([0, 2, 3])
+    arguments = [torch.randn(5, 3)], layout.pooled_slots, values, offsets, torch.rand(3), 1, torch.randn(2, 3)
+    torch.library.opcheck(torch.ops.megalith.sample_weight_gradient.default, arguments)
