@@ -26,7 +26,7 @@ Result = dict[str, Any]
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for everything the demo makes.")] = Path("demo"),
-    rows: Annotated[int, typer.Option(min=10_000, help="Rows to train on.")] = 1_000_000,
+    rows: Annotated[int, typer.Option(min=10_000, help="Rows to train on.")] = 2_000_000,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Use the folder even if no demo made it.")
     ] = False,
