@@ -10,14 +10,14 @@ NATIVE := $(wildcard csrc/*.cpp csrc/*.h csrc/CMakeLists.txt)
 demo: build
 	$(BIN)/megalith demo
 
-test: build .venv/.test
+test: .venv/.dev
 	$(BIN)/python -m pytest -n 2
 
 # Everything: the slow and heavy checks too.
-test-all: build .venv/.test
+test-all: .venv/.dev
 	$(BIN)/python -m pytest -n 2 -m "slow or not slow"
 
-lint: build .venv/.test .venv/.lint
+lint: .venv/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -41,13 +41,10 @@ build: .venv/.install
 	$(PIP) --editable .
 	touch $@
 
-.venv/.test: .venv/.install
-	$(PIP) --editable ".[test]"
-	touch $@
-
-.venv/.lint: .venv/.install
-	$(PIP) --editable ".[lint]"
-	touch $@
+# The same with what tests and checks need, in one go, so that the core is built once.
+.venv/.dev: .venv/.python pyproject.toml constraints.txt $(NATIVE)
+	$(PIP) --editable ".[test,lint]"
+	touch .venv/.install $@
 
 .venv/.bench: .venv/.install
 	$(PIP) --editable ".[bench]"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from megalith.data.batch import Batch
     from megalith.data.dataset import Dataset
     from megalith.embeddings.collection import EmbeddingCollection
-    from megalith.embeddings.optimizers import SGD, AdaGrad, Adam, RowWiseAdaGrad
+    from megalith.embeddings.optimizers import LAMB, LARS, SGD, AdaGrad, Adam, RowWiseAdaGrad, RowWiseAdam
 
 __version__ = "0.1.0"
 
@@ -25,8 +25,11 @@ _HOMES = {
     "Dataset": "megalith.data.dataset",
     "EmbeddingCollection": "megalith.embeddings.collection",
     "FeatureSpec": "megalith.core.schema",
+    "LAMB": "megalith.embeddings.optimizers",
+    "LARS": "megalith.embeddings.optimizers",
     "MegalithError": "megalith.core.errors",
     "RowWiseAdaGrad": "megalith.embeddings.optimizers",
+    "RowWiseAdam": "megalith.embeddings.optimizers",
     "SGD": "megalith.embeddings.optimizers",
     "TableSpec": "megalith.core.schema",
 }
@@ -38,8 +41,11 @@ __all__ = [
     "Dataset",
     "EmbeddingCollection",
     "FeatureSpec",
+    "LAMB",
+    "LARS",
     "MegalithError",
     "RowWiseAdaGrad",
+    "RowWiseAdam",
     "SGD",
     "TableSpec",
 ]

@@ -114,8 +114,8 @@ OPERATORS = (
     ),
 )
 
-# Exported, but not operators: loading, threads, what the processor and the system offer.
+# Exported, but not operators: loading, threads, what the processor, the memory and the system offer.
 PLUMBING = (
     *("mg_abi_version", "mg_simd_level", "mg_use_torch_threads", "mg_set_num_threads", "mg_num_threads"),
-    "mg_advise_huge_pages",
+    *("mg_advise_huge_pages", "mg_random_row_read", "mg_random_row_update"),
 )
