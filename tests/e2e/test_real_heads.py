@@ -1,4 +1,4 @@
-"""The heads of the real Criteo and Avazu files through prepare, train and eval, by the commands a user types."""
+"""The heads of the real Criteo and Avazu files through prepare, train and eval, by their commands."""
 
 import json
 import subprocess

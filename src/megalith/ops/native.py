@@ -7,6 +7,7 @@ to the core, so that native operators and torch use one thread pool.
 from __future__ import annotations
 
 import ctypes
+import os
 from functools import cache
 from pathlib import Path
 
@@ -102,8 +103,11 @@ def library() -> ctypes.CDLL:
 
 
 def library_path() -> Path | None:
-    """Where the built core lies: beside this file, or where an editable install put it."""
+    """Where the core lies: where MEGALITH_CORE says, beside this file, or where an editable install put it."""
     import megalith.ops
+
+    if os.environ.get("MEGALITH_CORE"):
+        return Path(os.environ["MEGALITH_CORE"])
 
     for folder in megalith.ops.__path__:
         for path in sorted(Path(folder).glob("megalith_core.*")):
