@@ -3,7 +3,7 @@
     python benchmarks/frappe.py --data ../shared/data/frappe --seeds 3 --peer-python fuxictr-env/bin/python
 
 Each recipe is trained twice a seed, by the commands that a user types: on 90% of the training rows, with the
-AUC on the other 10%, where every setting was chosen; and again on all training rows with the same settings.
+AUC on the other 10% (settings were chosen on such cuts); and again on all training rows, all else equal.
 The peer trains on the same 90% and stops early on the same 10%. Why so: docs/decisions/0004-frappe.md.
 """
 
