@@ -103,7 +103,7 @@ def library() -> ctypes.CDLL:
 
 
 def library_path() -> Path | None:
-    """Where the core lies: where MEGALITH_CORE says, beside this file, or where an editable install put it."""
+    """Where the core lies: where MEGALITH_CORE says, beside this file, or where an editable install is."""
     import megalith.ops
 
     if os.environ.get("MEGALITH_CORE"):
