@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -100,7 +101,9 @@ def waiting(tmp_path: Path) -> tuple[subprocess.Popen[str], Path]:
     os.mkfifo(pipe)
     out = tmp_path / "out"
     command = [*COMMAND, "criteo", str(pipe), "--out", str(out), "--hash-buckets", "100"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    # A shell that runs the tests in the background has them ignore Ctrl-C, and children inherit that.
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heed)
     with pipe.open("w") as end:
         end.write(LINE * 1000)
         end.flush()
