@@ -1,14 +1,16 @@
-"""`megalith bench data`."""
+"""`megalith bench`: data, embedding and train."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from megalith.cli.output import JsonFlag, print_json, print_table, progress_console
+from megalith.cli.bench_tables import show_data, show_embedding, show_train
+from megalith.cli.output import JsonFlag, print_json, progress_console
 
 bench = typer.Typer(
     help="Measure this machine, beside the tools one would use instead.", no_args_is_help=True
@@ -17,9 +19,29 @@ bench = typer.Typer(
 OutOption = Annotated[Path | None, typer.Option("--out", help="Also write the result to this JSON file.")]
 
 
+PeerOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--peer", help="Run beside this, or several as a,b; `none` for nobody [default: all installed]."
+    ),
+]
+ThreadsOption = Annotated[int | None, typer.Option(min=1, help="Threads of all sides [default: torch's].")]
+
+
 class Part(StrEnum):
     prepare = "prepare"
     loader = "loader"
+
+
+class ShapeSet(StrEnum):
+    headline = "headline"
+    sweep = "sweep"
+    scaling = "scaling"
+
+
+class TableType(StrEnum):
+    float32 = "float32"
+    float16 = "float16"
 
 
 @bench.command()
@@ -38,64 +60,69 @@ def data(
     import tempfile
 
     from megalith.bench.data import bench_data
-    from megalith.bench.runner import save_result
 
     folder = workdir or Path(tempfile.gettempdir()) / "megalith-bench"
 
-    def say(message: str) -> None:
-        progress_console.print(message, style="dim", highlight=False)
+    content = bench_data(rows, folder, only.value if only else None, repeats, _say)
+    _finish(content, out, as_json, show_data)
 
-    content = bench_data(rows, folder, only.value if only else None, repeats, say)
+
+@bench.command()
+def embedding(
+    peer: PeerOption = None,
+    shapes: Annotated[ShapeSet, typer.Option(help="Which shapes to measure.")] = ShapeSet.headline,
+    tables: Annotated[int, typer.Option(min=1)] = 26,
+    rows: Annotated[int, typer.Option(min=1, help="Rows of each table, at most.")] = 500_000,
+    batch: Annotated[int, typer.Option(min=1, help="Samples of a step.")] = 2048,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed rounds, each over three batches.")] = 5,
+    threads: ThreadsOption = None,
+    dtype: Annotated[TableType, typer.Option(help="Type of the weights.")] = TableType.float32,
+    out: OutOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Lookup, backward and row-wise AdaGrad over many tables, beside FBGEMM and torch."""
+    from megalith.bench.embedding import bench_embedding
+    from megalith.bench.peers import PEERS, Shape, choose_peers
+
+    base = Shape(tables, rows, dim=64, batch=batch, lookups=1, dtype=dtype.value)
+    content = bench_embedding(shapes.value, base, choose_peers(peer or [], PEERS), repeats, threads, _say)
+    _finish(content, out, as_json, show_embedding)
+
+
+@bench.command()
+def train(
+    peer: PeerOption = None,
+    lookups: Annotated[int, typer.Option(min=1, help="Ids of each feature of a sample.")] = 1,
+    tables: Annotated[int, typer.Option(min=1)] = 26,
+    rows: Annotated[int, typer.Option(min=1, help="Rows of each table.")] = 200_000,
+    dim: Annotated[int, typer.Option(min=1, help="Columns of each table.")] = 64,
+    batch: Annotated[int, typer.Option(min=1, help="Samples of a step.")] = 2048,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed rounds, each over three batches.")] = 5,
+    threads: ThreadsOption = None,
+    out: OutOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """A whole training step of DLRM, beside TorchRec and torch."""
+    from megalith.bench.peers import Shape, choose_peers
+    from megalith.bench.train import PEERS, bench_train
+
+    shape = Shape(tables, rows, dim, batch, lookups)
+    content = bench_train(shape, choose_peers(peer or [], PEERS), repeats, threads, _say)
+    _finish(content, out, as_json, show_train)
+
+
+def _say(message: str) -> None:
+    progress_console.print(message, style="dim", highlight=False)
+
+
+def _finish(
+    content: dict[str, Any], out: Path | None, as_json: bool, show: Callable[[dict[str, Any]], None]
+) -> None:
+    from megalith.bench.runner import save_result
+
     if out is not None:
         save_result(out, content)
     if as_json:
         print_json(content)
     else:
-        _show(content["results"])
-
-
-def _show(results: dict[str, Any]) -> None:
-    import statistics
-
-    from megalith.core.units import format_bytes, format_count
-
-    if "generate" in results:
-        text = results["generate"]
-        how = "reused" if text["reused"] else f"generated in {text['seconds']:.0f} s"
-        typer.echo(f"{text['rows']:,} rows of text, {format_bytes(text['bytes'])}, {how}")
-    if "prepare" in results:
-        prepare = results["prepare"]
-        rows = []
-        for name, measured in prepare.items():
-            if not isinstance(measured, dict):
-                continue
-            if "failed" in measured:
-                rows.append([name, "failed", "", "", ""])
-            else:
-                rate, memory = measured["rows_per_second"], measured["max_resident_bytes"]
-                times = [f"{measured['seconds']:.1f}", f"{measured['cpu_seconds']:.1f}"]
-                rows.append([name, format_count(rate), *times, format_bytes(memory)])
-        print_table("Prepare", ["", "rows/s", "seconds", "cpu seconds", "peak memory"], rows)
-        if "speed_ratio" in prepare:
-            typer.echo(
-                f"{prepare['speed_ratio']:.2f} times the rows/s of polars ({prepare['cpu_ratio']:.2f} by "
-                f"processor time) in {prepare['memory_ratio']:.2f} times its memory"
-            )
-    if "loader" in results:
-        loader = results["loader"]
-        ratios = loader["speed_ratio_to_pyarrow"]
-        rows = [
-            [
-                name,
-                format_count(measured["samples_per_second"]),
-                f"{measured['spread']:.0%}",
-                f"{1e6 * statistics.median(measured['cpu_seconds']) / loader['samples_a_round']:.2f}",
-                f"{ratios[name]:.2f}" if name in ratios else "",
-            ]
-            for name, measured in loader["candidates"].items()
-        ]
-        print_table(
-            "Load (cpu us: processor time of one sample)",
-            ["", "samples/s", "spread", "cpu us", "x pyarrow"],
-            rows,
-        )
+        show(content["results"])

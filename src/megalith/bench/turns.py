@@ -1,0 +1,40 @@
+"""Candidates taking turns on the same batches, each step timed in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from time import process_time
+from typing import TypeVar
+
+from megalith.bench.runner import Timing
+
+Item = TypeVar("Item")
+
+
+def take_turns(
+    steps: Mapping[str, Callable[[Item], Mapping[str, float]]], batches: Sequence[Item], repeats: int
+) -> dict[str, dict[str, Timing]]:
+    """Every candidate on every batch, `repeats` times after one round that does not count.
+
+    A step returns the seconds of its parts, `total` among them. The order turns round from batch to batch.
+    """
+    seconds: dict[str, dict[str, list[float]]] = {name: {} for name in steps}
+    cpu: dict[str, list[float]] = {name: [] for name in steps}
+    names = list(steps)
+    for number in range(1 + repeats):
+        for batch in batches:
+            for name in names:
+                cpu_start = process_time()
+                taken = steps[name](batch)
+                if number:
+                    cpu[name].append(process_time() - cpu_start)
+                    for part, value in taken.items():
+                        seconds[name].setdefault(part, []).append(value)
+            names.reverse()
+    return {
+        name: {
+            part: Timing(tuple(values), tuple(cpu[name]) if part == "total" else ())
+            for part, values in parts.items()
+        }
+        for name, parts in seconds.items()
+    }

@@ -1,0 +1,124 @@
+"""What `megalith bench` prints for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from megalith.cli.output import print_table
+
+
+def show_data(results: dict[str, Any]) -> None:
+    import statistics
+
+    from megalith.core.units import format_bytes, format_count
+
+    if "generate" in results:
+        text = results["generate"]
+        how = "reused" if text["reused"] else f"generated in {text['seconds']:.0f} s"
+        typer.echo(f"{text['rows']:,} rows of text, {format_bytes(text['bytes'])}, {how}")
+    if "prepare" in results:
+        prepare = results["prepare"]
+        rows = []
+        for name, measured in prepare.items():
+            if not isinstance(measured, dict):
+                continue
+            if "failed" in measured:
+                rows.append([name, "failed", "", "", ""])
+            else:
+                rate, memory = measured["rows_per_second"], measured["max_resident_bytes"]
+                times = [f"{measured['seconds']:.1f}", f"{measured['cpu_seconds']:.1f}"]
+                rows.append([name, format_count(rate), *times, format_bytes(memory)])
+        print_table("Prepare", ["", "rows/s", "seconds", "cpu seconds", "peak memory"], rows)
+        if "speed_ratio" in prepare:
+            typer.echo(
+                f"{prepare['speed_ratio']:.2f} times the rows/s of polars ({prepare['cpu_ratio']:.2f} by "
+                f"processor time) in {prepare['memory_ratio']:.2f} times its memory"
+            )
+    if "loader" in results:
+        loader = results["loader"]
+        ratios = loader["speed_ratio_to_pyarrow"]
+        rows = [
+            [
+                name,
+                format_count(measured["samples_per_second"]),
+                f"{measured['spread']:.0%}",
+                f"{1e6 * statistics.median(measured['cpu_seconds']) / loader['samples_a_round']:.2f}",
+                f"{ratios[name]:.2f}" if name in ratios else "",
+            ]
+            for name, measured in loader["candidates"].items()
+        ]
+        print_table(
+            "Load (cpu us: processor time of one sample)",
+            ["", "samples/s", "spread", "cpu us", "x pyarrow"],
+            rows,
+        )
+
+
+def _milliseconds(timing: dict[str, Any]) -> str:
+    return f"{1e3 * timing['median_seconds']:.2f}"
+
+
+def show_embedding(results: dict[str, Any]) -> None:
+    rows = []
+    for one in results["measured"]:
+        shown = _shape_name(one)
+        for name, timing in one["candidates"].items():
+            if "skipped" in timing:
+                rows.append([shown, name, *[""] * 4, timing["skipped"]])
+                continue
+            ratio = one["speed_ratio"].get(name, {}).get("total")
+            # Where a peer is faster one should not have to look for it.
+            compared = "" if ratio is None else f"{ratio:.2f}" + (" slower" if ratio < 1 else "")
+            passes = [_milliseconds(timing[step]) for step in ("forward", "backward", "total")]
+            rows.append([shown, name, *passes, f"{timing['total']['spread']:.0%}", compared])
+            shown = ""
+    columns = ["dim: ids", "", "forward", "backward", "total", "spread", "x"]
+    print_table("Embedding tables, ms a step (x: we are this many times as fast)", columns, rows)
+    roofs = [(_shape_name(one), one["roofline"]) for one in results["measured"] if "roofline" in one]
+    if roofs:
+        rows = [
+            [
+                name,
+                f"{found['roof']['read'] / 1e9:.1f}",
+                f"{found['share']['forward']:.0%}",
+                f"{found['roof']['update'] / 1e9:.1f}",
+                f"{found['share']['backward']:.0%}",
+            ]
+            for name, found in roofs
+        ]
+        columns = ["dim: ids", "read GB/s", "forward", "read and write GB/s", "backward"]
+        print_table("Share of what the memory can do for random rows", columns, rows)
+
+
+def _shape_name(one: dict[str, Any]) -> str:
+    shape = one["shape"]
+    ids = "uniform" if shape["zipf"] is None else "zipf"
+    half = " fp16" if shape["dtype"] == "float16" else ""
+    size = f", {shape['tables']} x {shape['rows']:,}" if one["axis"] == "rows" else ""
+    return f"{shape['dim']}{half}: {shape['lookups']} x {shape['batch']} {ids}{size}"
+
+
+def show_train(results: dict[str, Any]) -> None:
+    from megalith.core.units import format_count
+
+    ratios = results["speed_ratio"]
+    rows = [
+        [
+            name,
+            _milliseconds(measured),
+            f"{measured['spread']:.0%}",
+            format_count(measured["samples_per_second"]),
+            f"{measured['loss']:.4f}",
+            f"{ratios[name]:.2f}" if name in ratios else "",
+        ]
+        for name, measured in results["candidates"].items()
+    ]
+    columns = ["", "ms", "spread", "samples/s", "loss", "x"]
+    print_table("A training step of DLRM (x: we are this many times as fast)", columns, rows)
+    print_table(
+        "Where the time of ours goes",
+        ["", "ms", "spread"],
+        [[name, _milliseconds(one), f"{one['spread']:.0%}"] for name, one in results["parts"].items()],
+    )
