@@ -26,6 +26,8 @@ lint: .venv/.dev
 # The peers that benchmarks run beside us.
 bench: build .venv/.bench
 	$(BIN)/megalith bench data
+	$(BIN)/megalith bench embedding
+	$(BIN)/megalith bench train
 
 docs: build .venv/.docs
 	$(BIN)/mkdocs build --strict
