@@ -70,11 +70,11 @@ def show_embedding(results: dict[str, Any]) -> None:
                 continue
             ratio = one["speed_ratio"].get(name, {}).get("total")
             # Where a peer is faster one should not have to look for it.
-            compared = "" if ratio is None else f"{ratio:.2f}" + (" slower" if ratio < 1 else "")
+            compared = "" if ratio is None else f"{ratio:.2f}" + (" < 1" if ratio < 1 else "")
             passes = [_milliseconds(timing[step]) for step in ("forward", "backward", "total")]
             rows.append([shown, name, *passes, f"{timing['total']['spread']:.0%}", compared])
             shown = ""
-    columns = ["dim: ids", "", "forward", "backward", "total", "spread", "x"]
+    columns = ["dim, ids", "", "forward", "backward", "total", "spread", "x"]
     print_table("Embedding tables, ms a step (x: we are this many times as fast)", columns, rows)
     roofs = [(_shape_name(one), one["roofline"]) for one in results["measured"] if "roofline" in one]
     if roofs:
@@ -88,16 +88,18 @@ def show_embedding(results: dict[str, Any]) -> None:
             ]
             for name, found in roofs
         ]
-        columns = ["dim: ids", "read GB/s", "forward", "read and write GB/s", "backward"]
+        columns = ["dim, ids", "read GB/s", "forward", "read and write GB/s", "backward"]
         print_table("Share of what the memory can do for random rows", columns, rows)
 
 
 def _shape_name(one: dict[str, Any]) -> str:
+    """Columns, ids of a bag, and how the ids are spread; batch or rows where they are what changes."""
     shape = one["shape"]
     ids = "uniform" if shape["zipf"] is None else "zipf"
     half = " fp16" if shape["dtype"] == "float16" else ""
-    size = f", {shape['tables']} x {shape['rows']:,}" if one["axis"] == "rows" else ""
-    return f"{shape['dim']}{half}: {shape['lookups']} x {shape['batch']} {ids}{size}"
+    batch = f" x {shape['batch']}" if one["axis"] == "batch" else ""
+    size = f", {shape['tables']} x {shape['rows']:,} rows" if one["axis"] == "rows" else ""
+    return f"{shape['dim']}{half}, {shape['lookups']}{batch}, {ids}{size}"
 
 
 def show_train(results: dict[str, Any]) -> None:

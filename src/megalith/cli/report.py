@@ -1,4 +1,4 @@
-"""`megalith report`: a run as one HTML page."""
+"""`megalith report`: a run, or a saved benchmark, as one HTML page."""
 
 from __future__ import annotations
 
@@ -11,20 +11,26 @@ from megalith.cli.output import JsonFlag, console, print_json
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
-    out: Annotated[Path | None, typer.Option(help="The file to write [default: RUN/report.html].")] = None,
+    run: Annotated[
+        Path, typer.Argument(help="Folder of a run, or a file that `megalith bench --out` wrote.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The file to write [default: RUN/report.html, or the result's name with .html]."),
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Draw a run as one HTML file that opens offline."""
+    """Draw a run or a benchmark as one HTML file that opens offline."""
     from megalith.core.errors import ConfigError
     from megalith.core.units import format_bytes
-    from megalith.report import write_report
+    from megalith.report import write_bench_report, write_report
     from megalith.train.run import Run
 
-    target = out or Run(run).report
+    is_result = run.is_file()
+    target = out or (run.with_suffix(".html") if is_result else Run(run).report)
     if target.is_dir():
         raise ConfigError(f"--out {target} is a folder; name a file, such as {target / 'report.html'}.")
-    headline = write_report(run, target)
+    headline = (write_bench_report if is_result else write_report)(run, target)
     size = target.stat().st_size
     if json:
         print_json({"run": str(run), "out": str(target), "bytes": size, **headline})

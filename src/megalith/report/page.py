@@ -42,8 +42,6 @@ def write_report(run: Path, out: Path) -> Values:
 
 def render(facts: RunFacts) -> str:
     """The complete HTML."""
-    from plotly.offline import get_plotlyjs
-
     learning = [
         charts.metric_chart(
             facts, "ne", "Normalized entropy", "NE", "Log loss over that of always predicting the click rate."
@@ -60,16 +58,23 @@ def render(facts: RunFacts) -> str:
         (
             _header(facts),
             _tiles(facts),
-            _section("Evaluations", _evaluations(facts)),
-            _section("Learning", _figures(learning)),
-            _section("Speed", _figures(speed)),
-            _section("Embedding tables", _figures(tables) + _table_list(facts)),
-            _section("Details", _details(facts)),
+            section_html("Evaluations", _evaluations(facts)),
+            section_html("Learning", figures_html(learning)),
+            section_html("Speed", figures_html(speed)),
+            section_html("Embedding tables", figures_html(tables) + _table_list(facts)),
+            section_html("Details", _details(facts)),
             f"<footer>Made by Megalith {_version('megalith')} on {datetime.now():%Y-%m-%d %H:%M}. "
             "This file needs no network.</footer>",
         )
     )
-    figures = [_plain(chart) for chart in (*learning, *speed, *tables) if chart is not None]
+    return html_page(facts.recipe.name, body, (*learning, *speed, *tables))
+
+
+def html_page(title: str, body: str, shown: Sequence[Chart | None]) -> str:
+    """The file around a body: style, figures and plotly.js written into it."""
+    from plotly.offline import get_plotlyjs
+
+    figures = [_plain(chart) for chart in shown if chart is not None]
     return "\n".join(
         (
             "<!doctype html>",
@@ -79,7 +84,7 @@ def render(facts: RunFacts) -> str:
             f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
             # Without it browsers ask the server for /favicon.ico.
             '<link rel="icon" href="data:,">',
-            f"<title>{escape(facts.recipe.name)} · Megalith report</title>",
+            f"<title>{escape(title)} · Megalith report</title>",
             f"<style>{(_HERE / 'page.css').read_text(encoding='utf-8')}</style></head>",
             f"<body><main>{body}</main>",
             "<noscript>The charts need JavaScript; the numbers above do not.</noscript>",
@@ -195,7 +200,7 @@ def _evaluations(facts: RunFacts) -> str:
     )
 
 
-def _figures(found: Sequence[Chart | None]) -> str:
+def figures_html(found: Sequence[Chart | None]) -> str:
     shown = [chart for chart in found if chart is not None]
     # An odd one at the end takes the whole width instead of leaving a hole.
     odd = len(shown) - 1 if len(shown) % 2 else None
@@ -267,7 +272,7 @@ def _details(facts: RunFacts) -> str:
     )
 
 
-def _section(title: str, content: str) -> str:
+def section_html(title: str, content: str) -> str:
     return f"<section><h2>{title}</h2>{content}</section>" if content else ""
 
 

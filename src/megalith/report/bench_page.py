@@ -1,0 +1,203 @@
+"""A saved result of `megalith bench` as one HTML page: what was measured, beside whom, on which machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from megalith.core.errors import DataError
+from megalith.core.files import write_atomic
+from megalith.core.units import format_bytes
+from megalith.report.charts import Chart
+from megalith.report.page import figures_html, html_page, section_html
+
+Values = dict[str, Any]
+_COLOURS = ("--train", "--eval", "--best", "--soft")
+_AXES = {"dim": "columns", "lookups": "ids a bag", "batch": "samples a step", "rows": "rows a table"}
+
+
+def write_bench_report(result: Path, out: Path) -> Values:
+    """Draws a result file, whole or not at all; returns what it is of."""
+    content = read_result(result)
+    write_atomic(out, render_bench(content))
+    return {"suite": content["suite"], "time": content["time"]}
+
+
+def read_result(path: Path) -> Values:
+    """A result as `megalith bench ... --out` wrote it."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{path} is no result of `megalith bench`: {error}; pass a file that --out wrote."
+        ) from error
+    keys = {"suite", "time", "machine", "versions", "settings", "results"}
+    if not isinstance(content, dict) or not keys <= content.keys() or content["suite"] not in _CHARTS:
+        raise DataError(
+            f"{path} is no result that can be drawn; pass a file that --out of `megalith bench "
+            f"{'|'.join(_CHARTS)}` wrote."
+        )
+    return content
+
+
+def render_bench(content: Values) -> str:
+    """The complete HTML."""
+    shown = _CHARTS[content["suite"]](content["results"])
+    machine = content["machine"]
+    where = f"{machine['cpu']}, {machine['cores']} cores"
+    if machine.get("memory_bytes"):
+        where += f", {format_bytes(machine['memory_bytes'])}"
+    title = f"Benchmark: {content['suite']}"
+    header = (
+        '<header><p class="eyebrow">Megalith · benchmark</p>'
+        f'<div class="title"><h1>{escape(title)}</h1></div>'
+        f'<p class="lead">{escape(where)} · {escape(content["time"])}</p></header>'
+    )
+    facts = {
+        **{name: _text(value) for name, value in content["settings"].items()},
+        **{f"version of {name}": str(value) for name, value in content["versions"].items()},
+        "load average": _text(content.get("load_average", [])),
+    }
+    listed = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts.items())
+    details = (
+        f'<details class="card" open><summary>Settings and versions</summary><dl>{listed}</dl></details>'
+    )
+    body = header + section_html("Measured", figures_html(shown)) + section_html("Details", details)
+    return html_page(title, body, shown)
+
+
+def _embedding(results: Values) -> list[Chart]:
+    measured = results["measured"]
+    charts = []
+    plain = [one for one in measured if not one["axis"]]
+    if plain:
+        labels = [_label(one["shape"]) for one in plain]
+        for step in ("forward", "backward", "total"):
+            series = {
+                name: [_milliseconds(one["candidates"].get(name, {}), step) for one in plain]
+                for name in _names(plain)
+            }
+            caption = "Milliseconds of a step, medians; shorter is better."
+            charts.append(_bars(step, step.capitalize(), caption, labels, series, "ms"))
+        roofs = [one["roofline"]["share"] for one in plain if "roofline" in one]
+        if len(roofs) == len(plain):
+            parts = {step: [100 * roof[step] for roof in roofs] for step in ("forward", "backward")}
+            caption = (
+                "Bytes that ours must move, as a share of what the memory does for random rows; ids that "
+                "repeat come from the caches and may pass 100%."
+            )
+            charts.append(_bars("roof", "Share of the memory's speed", caption, labels, parts, "%"))
+    found = dict.fromkeys((one["axis"], one["shape"]["zipf"]) for one in measured)
+    for axis, zipf in found:
+        if axis in _AXES:
+            points = [one for one in measured if (one["axis"], one["shape"]["zipf"]) == (axis, zipf)]
+            charts.append(_curve(axis, zipf, points))
+    return charts
+
+
+def _train(results: Values) -> list[Chart]:
+    sides = results["candidates"]
+    times = {"a step": [1e3 * one["median_seconds"] for one in sides.values()]}
+    parts = {"megalith": [1e3 * one["median_seconds"] for one in results["parts"].values()]}
+    return [
+        _bars("steps", "A training step", "Milliseconds, medians.", list(sides), times, "ms"),
+        _bars("parts", "Where ours goes", "Milliseconds, medians.", list(results["parts"]), parts, "ms"),
+    ]
+
+
+def _data(results: Values) -> list[Chart]:
+    charts = []
+    for key, title, rate in (
+        ("prepare", "Rows prepared a second", "rows_per_second"),
+        ("loader", "Samples loaded a second", "samples_per_second"),
+    ):
+        sides = results.get(key, {}).get("candidates", results.get(key, {}))
+        rates = {name: one[rate] for name, one in sides.items() if isinstance(one, dict) and rate in one}
+        if rates:
+            caption = "Medians; longer is better."
+            charts.append(_bars(key, title, caption, list(rates), {"a second": list(rates.values())}, "/s"))
+    return charts
+
+
+_CHARTS: dict[str, Callable[[Values], list[Chart]]] = {
+    "data": _data,
+    "embedding": _embedding,
+    "train": _train,
+}
+
+
+def _bars(
+    key: str,
+    title: str,
+    caption: str,
+    labels: Sequence[str],
+    series: Mapping[str, Sequence[float | None]],
+    unit: str,
+) -> Chart:
+    data = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": name,
+            # Drawn from below, read from above.
+            "y": list(labels)[::-1],
+            "x": list(values)[::-1],
+            "marker": {"color": colour},
+            "hovertemplate": f"%{{y}}: %{{x:,.3~f}} {unit}<extra>{escape(name)}</extra>",
+            "showlegend": len(series) > 1,
+        }
+        for (name, values), colour in zip(series.items(), _COLOURS, strict=False)
+    ]
+    layout = {
+        "barmode": "group",
+        "hovermode": "closest",
+        "xaxis": {"title": {"text": unit}, "rangemode": "tozero"},
+        "yaxis": {"showgrid": False, "ticksuffix": "  ", "dtick": 1},
+        "legend": {"traceorder": "normal"},
+    }
+    height = 110 + len(labels) * (12 + 18 * len(series))
+    return Chart(key, title, caption, {"data": data, "layout": layout}, height)
+
+
+def _curve(axis: str, zipf: float | None, points: list[Values]) -> Chart:
+    data = [
+        {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "name": name,
+            "x": [one["shape"][axis] for one in points],
+            "y": [_milliseconds(one["candidates"].get(name, {}), "total") for one in points],
+            "line": {"color": colour, "width": 2.2},
+            "marker": {"color": colour, "size": 6},
+            "hovertemplate": f"%{{y:.3f}} ms<extra>{escape(name)}</extra>",
+        }
+        for name, colour in zip(_names(points), _COLOURS, strict=False)
+    ]
+    layout = {
+        "xaxis": {"title": {"text": f"{_AXES[axis]} (logarithmic)"}, "type": "log"},
+        "yaxis": {"title": {"text": "ms a step (logarithmic)"}, "type": "log"},
+    }
+    ids = "uniform" if zipf is None else f"Zipf {zipf:g}"
+    caption = f"Forward and backward, {ids} ids; where a line has a gap that side cannot run the shape."
+    key = f"{axis}-{'uniform' if zipf is None else 'zipf'}"
+    return Chart(key, f"Time by {_AXES[axis]}, {ids}", caption, {"data": data, "layout": layout})
+
+
+def _names(measured: Sequence[Values]) -> list[str]:
+    return list(dict.fromkeys(name for one in measured for name in one["candidates"]))
+
+
+def _milliseconds(candidate: Values, step: str) -> float | None:
+    return 1e3 * float(candidate[step]["median_seconds"]) if step in candidate else None
+
+
+def _label(shape: Values) -> str:
+    ids = "uniform" if shape["zipf"] is None else f"Zipf {shape['zipf']:g}"
+    return f"dim {shape['dim']}, {shape['lookups']} ids, {ids}"
+
+
+def _text(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
