@@ -51,7 +51,11 @@ def bench_embedding(
     torch.set_num_threads(threads or torch.get_num_threads())
     roofs: dict[int, Bandwidth] = {}
     measured = []
-    for axis, shape in shapes_of(kind, base, peers):
+    shapes = list(shapes_of(kind, base, peers))
+    # A shape that is too large should not cost the results of those before it.
+    for _, shape in shapes:
+        _check_shape(shape)
+    for axis, shape in shapes:
         say(f"{axis + ': ' if axis else ''}{shape}")
         batches = [draw(shape, seed) for seed in range(NUM_BATCHES)]
         found = measure(shape, peers, batches, repeats)
@@ -158,8 +162,7 @@ def build_alike(shape: Shape, names: Sequence[str]) -> dict[str, Candidate]:
 
 def _groups(shape: Shape, peers: Sequence[str], found: dict[str, Any]) -> list[list[str]]:
     """Peers that fit in memory together, beside ours; those that cannot run are noted in `found`."""
-    batches = NUM_BATCHES * (8 * shape.num_values + shape.output_bytes)
-    left = check_memory(f"The shape ({shape})", batches + bytes_needed(OURS, shape))
+    left = _check_shape(shape)
     groups: list[list[str]] = [[]]
     used = 0
     for peer in peers:
@@ -188,6 +191,11 @@ def _roofline(shape: Shape, batches: Sequence[Ids], ours: dict[str, Any], roof: 
         "roof": roof.to_dict(),
         "share": shares(moved, seconds, roof),
     }
+
+
+def _check_shape(shape: Shape) -> int | None:
+    batches = NUM_BATCHES * (8 * shape.num_values + shape.output_bytes)
+    return check_memory(f"The shape ({shape})", batches + bytes_needed(OURS, shape))
 
 
 def check_memory(what: str, need: int) -> int | None:

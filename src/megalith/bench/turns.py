@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from time import process_time
 from typing import TypeVar
@@ -16,13 +17,16 @@ def take_turns(
 ) -> dict[str, dict[str, Timing]]:
     """Every candidate on every batch, `repeats` times after one round that does not count.
 
-    A step returns the seconds of its parts, `total` among them. The order turns round from batch to batch.
+    A step returns the seconds of its parts, `total` among them. Each batch is taken in an order of its own,
+    drawn from a fixed seed: whoever comes first brings the batch into the caches, which should fall on all.
     """
     seconds: dict[str, dict[str, list[float]]] = {name: {} for name in steps}
     cpu: dict[str, list[float]] = {name: [] for name in steps}
     names = list(steps)
+    order = random.Random(0)
     for number in range(1 + repeats):
         for batch in batches:
+            order.shuffle(names)
             for name in names:
                 cpu_start = process_time()
                 taken = steps[name](batch)
@@ -30,7 +34,6 @@ def take_turns(
                     cpu[name].append(process_time() - cpu_start)
                     for part, value in taken.items():
                         seconds[name].setdefault(part, []).append(value)
-            names.reverse()
     return {
         name: {
             part: Timing(tuple(values), tuple(cpu[name]) if part == "total" else ())

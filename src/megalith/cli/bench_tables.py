@@ -75,7 +75,7 @@ def show_embedding(results: dict[str, Any]) -> None:
             rows.append([shown, name, *passes, f"{timing['total']['spread']:.0%}", compared])
             shown = ""
     columns = ["dim, ids", "", "forward", "backward", "total", "spread", "x"]
-    print_table("Embedding tables, ms a step (x: we are this many times as fast)", columns, rows)
+    print_table("Embedding tables, ms a step (x: the peer's total over ours)", columns, rows)
     roofs = [(_shape_name(one), one["roofline"]) for one in results["measured"] if "roofline" in one]
     if roofs:
         rows = [
@@ -118,7 +118,7 @@ def show_train(results: dict[str, Any]) -> None:
         for name, measured in results["candidates"].items()
     ]
     columns = ["", "ms", "spread", "samples/s", "loss", "x"]
-    print_table("A training step of DLRM (x: we are this many times as fast)", columns, rows)
+    print_table("A training step of DLRM (x: the peer's ms over ours)", columns, rows)
     print_table(
         "Where the time of ours goes",
         ["", "ms", "spread"],

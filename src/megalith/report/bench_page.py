@@ -142,9 +142,8 @@ def _bars(
             "type": "bar",
             "orientation": "h",
             "name": name,
-            # Drawn from below, read from above.
-            "y": list(labels)[::-1],
-            "x": list(values)[::-1],
+            "y": list(labels),
+            "x": list(values),
             "marker": {"color": colour},
             "hovertemplate": f"%{{y}}: %{{x:,.3~f}} {unit}<extra>{escape(name)}</extra>",
             "showlegend": len(series) > 1,
@@ -155,7 +154,8 @@ def _bars(
         "barmode": "group",
         "hovermode": "closest",
         "xaxis": {"title": {"text": unit}, "rangemode": "tozero"},
-        "yaxis": {"showgrid": False, "ticksuffix": "  ", "dtick": 1},
+        # Read from above, ours first.
+        "yaxis": {"showgrid": False, "ticksuffix": "  ", "dtick": 1, "autorange": "reversed"},
         "legend": {"traceorder": "normal"},
     }
     height = 110 + len(labels) * (12 + 18 * len(series))
@@ -196,7 +196,8 @@ def _milliseconds(candidate: Values, step: str) -> float | None:
 
 def _label(shape: Values) -> str:
     ids = "uniform" if shape["zipf"] is None else f"Zipf {shape['zipf']:g}"
-    return f"dim {shape['dim']}, {shape['lookups']} ids, {ids}"
+    count = f"{shape['lookups']} id{'s' if shape['lookups'] > 1 else ''}"
+    return f"dim {shape['dim']}, {count}, {ids}"
 
 
 def _text(value: Any) -> str:
