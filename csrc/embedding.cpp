@@ -127,7 +127,8 @@ struct TableWork {
   std::vector<int64_t> slots;
   int64_t num_entries = 0;
   int64_t first_entry = 0;  // in the buffers shared by all tables
-  bool direct = false;      // sources are bags of the only slot
+  bool direct = false;      // the only slot, its gradients read where they are
+  uint8_t* single = nullptr;  // direct: whether each value's row occurs once
   Gradients gradients{};
 };
 
@@ -137,8 +138,11 @@ struct SortTask {
   int64_t count = 0;
 };
 
+// A run of sorted entries, or (singles) a range of a table's bags.
 struct UpdateTask {
-  int64_t sort_task;
+  int64_t table;
+  bool singles;
+  const uint64_t* sorted;
   int64_t first, last;
   const float* total;
 };
@@ -146,6 +150,8 @@ struct UpdateTask {
 struct BackwardBuffers {
   std::vector<uint64_t> entries, spare;
   std::vector<const float*> rows;
+  std::vector<uint32_t> bags;
+  std::vector<uint8_t> single;
   std::vector<float> scales, spread, totals;
 };
 
@@ -203,19 +209,27 @@ class Backward {
     const float** rows = scratch(buffers.rows, static_cast<size_t>(general));
     float* scales = scratch(buffers.scales, static_cast<size_t>(general + means));
     float* spread_at = scratch(buffers.spread, static_cast<size_t>(spread));
+    uint32_t* bags = scratch(buffers.bags, static_cast<size_t>(total));
+    uint8_t* single = scratch(buffers.single, static_cast<size_t>(total));
+    std::memset(single, 0, static_cast<size_t>(total));
     for (TableWork& table : tables_) {
       if (table.slots.empty()) continue;
       if (table.direct) {
         const Slot& slot = slots_[table.slots[0]];
-        table.gradients = {nullptr, gradient_of(slot), stride_, nullptr, nullptr};
+        const int64_t* offsets = lookups_.offsets + slot.feature * batch_;
+        table.gradients = {nullptr, gradient_of(slot), stride_, bags + table.first_entry, nullptr, nullptr};
+        table.single = single + table.first_entry;
+        uint32_t* to = bags + table.first_entry;
+        for (int64_t bag = 0; bag < batch_; ++bag) {
+          for (int64_t i = offsets[bag]; i < offsets[bag + 1]; ++i) *to++ = static_cast<uint32_t>(bag);
+        }
         if (slot.pooling == kMean) {
-          const int64_t* offsets = lookups_.offsets + slot.feature * batch_;
           for (int64_t bag = 0; bag < batch_; ++bag) scales[bag] = share_of(slot, offsets[bag], offsets[bag + 1]);
           table.gradients.scales = scales;
           scales += batch_;
         }
       } else {
-        table.gradients = {rows, nullptr, 0, scales, nullptr};
+        table.gradients = {rows, nullptr, 0, nullptr, scales, nullptr};
         for (int64_t s : table.slots) spread_at = place(slots_[s], rows, scales, spread_at);
       }
     }
@@ -333,7 +347,26 @@ class Backward {
       const int64_t rows = slots_[tables_[static_cast<size_t>(sort.table)].slots[0]].rows;
       sort.sorted = radix_sort(entries, buffers_->spare.data() + starts[static_cast<size_t>(task)], sort.count,
                                bits_for(static_cast<uint64_t>(rows)));
+      set_singles_aside(sort);
     });
+  }
+
+  // Takes rows that occur once out of the sorted entries and marks them: they are updated in batch order.
+  void set_singles_aside(SortTask& sort) {
+    uint8_t* single = tables_[static_cast<size_t>(sort.table)].single;
+    if (!single) return;
+    uint64_t* kept = sort.sorted;
+    uint64_t before = ~uint64_t{0};
+    for (int64_t i = 0; i < sort.count; ++i) {
+      const uint64_t entry = sort.sorted[i], row = entry >> 32;
+      const uint64_t after = i + 1 < sort.count ? sort.sorted[i + 1] >> 32 : ~uint64_t{0};
+      const bool alone = row != before && row != after;
+      single[static_cast<uint32_t>(entry)] = alone;
+      *kept = entry;
+      kept += !alone;
+      before = row;
+    }
+    sort.count = kept - sort.sorted;
   }
 
   // Writes the entries of a part, without those of a padding id; returns how many they are.
@@ -347,19 +380,9 @@ class Backward {
     for (int64_t s : table.slots) {
       const int64_t* offsets = lookups_.offsets + slots_[s].feature * batch_;
       const uint64_t padding = static_cast<uint64_t>(slots_[s].padding);
-      if (table.direct) {
-        for (int64_t bag = 0; bag < batch_; ++bag) {
-          for (int64_t i = offsets[bag]; i < offsets[bag + 1]; ++i) {
-            const uint64_t row = static_cast<uint64_t>(values[i]);
-            if ((row & mask) == part && row != padding) *to++ = row << 32 | static_cast<uint64_t>(bag);
-          }
-        }
-      } else {
-        for (int64_t i = offsets[0]; i < offsets[batch_]; ++i) {
-          const uint64_t row = static_cast<uint64_t>(values[i]);
-          if ((row & mask) == part && row != padding) *to++ = row << 32 | source;
-          ++source;
-        }
+      for (int64_t i = offsets[0]; i < offsets[batch_]; ++i, ++source) {
+        const uint64_t row = static_cast<uint64_t>(values[i]);
+        if ((row & mask) == part && row != padding) *to++ = row << 32 | source;
       }
     }
     return to - start;
@@ -369,16 +392,22 @@ class Backward {
     cut_updates();
     for_each_task(static_cast<int64_t>(updates_.size()), [&](int64_t task) {
       const UpdateTask& one = updates_[static_cast<size_t>(task)];
-      const SortTask& sort = sorts_[static_cast<size_t>(one.sort_task)];
-      const TableWork& table = tables_[static_cast<size_t>(sort.table)];
+      const TableWork& table = tables_[static_cast<size_t>(one.table)];
       const Slot& slot = slots_[table.slots[0]];
       static thread_local std::vector<float> row;
+      float* scratch_row = scratch(row, static_cast<size_t>(slot.dim));
+      const uint64_t seed = seed_ + static_cast<uint64_t>(one.table) * 0xd1342543de82ef95ull;
+      void* weight = weights_[one.table];
+      float *first = first_[one.table], *second = second_[one.table];
+      if (one.singles) {
+        use_.update_singles(slot, weight, first, second, of_slot(lookups_, slot, batch_), {one.first, one.last},
+                            table.single, table.gradients, steps_[one.table], seed, scratch_row);
+        return;
+      }
       Gradients gradients = table.gradients;
       gradients.total = one.total;
-      use_.update(slot, weights_[sort.table], first_[sort.table], second_[sort.table], sort.sorted + one.first,
-                  one.last - one.first, gradients, steps_[sort.table],
-                  seed_ + static_cast<uint64_t>(sort.table) * 0xd1342543de82ef95ull,
-                  scratch(row, static_cast<size_t>(slot.dim)));
+      use_.update(slot, weight, first, second, one.sorted + one.first, one.last - one.first, gradients,
+                  steps_[one.table], seed, scratch_row);
     });
   }
 
@@ -394,8 +423,7 @@ class Backward {
     };
     std::vector<Hot> hot;
     int64_t totals = 0;
-    for (size_t s = 0; s < sorts_.size(); ++s) {
-      const SortTask& sort = sorts_[s];
+    for (const SortTask& sort : sorts_) {
       const int64_t step = std::max<int64_t>(64, static_cast<int64_t>(target / width(sort)));
       const int64_t dim = slots_[tables_[static_cast<size_t>(sort.table)].slots[0]].dim;
       for (int64_t first = 0, last; first < sort.count; first = last) {
@@ -405,16 +433,26 @@ class Backward {
           // The row that made this piece long is its last; what comes before it is a piece of its own.
           int64_t begin = last - 1;
           while (begin > first && sort.sorted[begin - 1] >> 32 == sort.sorted[begin] >> 32) --begin;
-          if (begin > first) updates_.push_back({static_cast<int64_t>(s), first, begin, nullptr});
+          if (begin > first) updates_.push_back({sort.table, false, sort.sorted, first, begin, nullptr});
           const int64_t wide = (dim + 15) / 16, cuts = std::min<int64_t>(wide, 2 * num_threads());
           for (int64_t cut = 0; cut < cuts; ++cut) {
             hot.push_back({updates_.size(), {wide * cut / cuts * 16, std::min(wide * (cut + 1) / cuts * 16, dim)}, totals});
           }
           totals += dim;
-          updates_.push_back({static_cast<int64_t>(s), begin, last, nullptr});
+          updates_.push_back({sort.table, false, sort.sorted, begin, last, nullptr});
         } else {
-          updates_.push_back({static_cast<int64_t>(s), first, last, nullptr});
+          updates_.push_back({sort.table, false, sort.sorted, first, last, nullptr});
         }
+      }
+    }
+    for (size_t t = 0; t < tables_.size(); ++t) {
+      if (!tables_[t].single || !tables_[t].num_entries) continue;
+      const Slot& slot = slots_[tables_[t].slots[0]];
+      const double size = static_cast<double>(tables_[t].num_entries) * static_cast<double>(slot.dim + 16);
+      const int64_t parts = std::min<int64_t>(batch_, 1 + static_cast<int64_t>(size / target));
+      for (int64_t part = 0; part < parts; ++part) {
+        const int64_t first = batch_ * part / parts, last = batch_ * (part + 1) / parts;
+        updates_.push_back({static_cast<int64_t>(t), true, nullptr, first, last, nullptr});
       }
     }
     float* sums = scratch(buffers_->totals, static_cast<size_t>(totals));
@@ -422,9 +460,8 @@ class Backward {
     for_each_task(static_cast<int64_t>(hot.size()), [&](int64_t task) {
       const Hot& one = hot[static_cast<size_t>(task)];
       const UpdateTask& update = updates_[one.update];
-      const SortTask& sort = sorts_[static_cast<size_t>(update.sort_task)];
-      use_.add_up(sort.sorted + update.first, update.last - update.first,
-                  tables_[static_cast<size_t>(sort.table)].gradients, one.columns, sums + one.at);
+      use_.add_up(update.sorted + update.first, update.last - update.first,
+                  tables_[static_cast<size_t>(update.table)].gradients, one.columns, sums + one.at);
     });
   }
 

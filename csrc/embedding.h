@@ -55,12 +55,13 @@ struct Lookups {
   const float* sample_weights;  // one for each value, or null
 };
 
-// Where the gradient of a sorted entry's source lies: rows[source], or dense + source * stride.
+// Where the gradient of an entry's source lies: rows[source], or dense + bag * stride of the source's bag.
 struct Gradients {
   const float* const* rows;
   const float* dense;
   int64_t stride;
-  const float* scales;  // a factor for each source, or null
+  const uint32_t* bags;  // the bag of each source, or null where they are the same
+  const float* scales;   // a factor for each bag (dense) or source (rows), or null
   const float* total;   // the sum of all entries where it is known already, or null
 };
 
@@ -81,6 +82,11 @@ struct Kernels {
   // Entries are sorted: the row in the upper 32 bits, the source of its gradient in the lower.
   void (*update)(const Slot& slot, void* weight, float* first_state, float* second_state, const uint64_t* entries,
                  int64_t num_entries, const Gradients& gradients, const Step& step, uint64_t seed, float* scratch);
+  // Takes one optimizer step on each row that occurs once in the batch, in the order of the batch, so that a
+  // bag's gradient is read once for all of its rows. `single` says of each value of the slot whether it is one.
+  void (*update_singles)(const Slot& slot, void* weight, float* first_state, float* second_state,
+                         const Lookups& lookups, const Range& bags, const uint8_t* single,
+                         const Gradients& gradients, const Step& step, uint64_t seed, float* scratch);
   // The first half of `update` for entries of one row, over some columns.
   void (*add_up)(const uint64_t* entries, int64_t num_entries, const Gradients& gradients, const Range& columns,
                  float* total);

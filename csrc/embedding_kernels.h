@@ -294,17 +294,25 @@ inline void step_row(T* row, float* first_state, float* second_state, const floa
 constexpr bool first_is_full(int kind) { return kind != kRowWiseAdaGrad && kind != kSgd; }
 constexpr bool second_is_full(int kind) { return kind == kAdam || kind == kLamb; }
 
+inline const float* gradient_of(const Gradients& gradients, uint64_t entry) {
+  const uint32_t source = static_cast<uint32_t>(entry);
+  if (gradients.rows) return gradients.rows[source];
+  return gradients.dense + (gradients.bags ? gradients.bags[source] : source) * gradients.stride;
+}
+
+inline float factor_of(const Gradients& gradients, uint64_t entry) {
+  const uint32_t source = static_cast<uint32_t>(entry);
+  return gradients.scales[!gradients.rows && gradients.bags ? gradients.bags[source] : source];
+}
+
 template <int Kind, class T>
 void update_rows(const Slot& slot, T* weight, float* first_state, float* second_state, const uint64_t* entries,
                  int64_t n, const Gradients& gradients, const Step& step, uint64_t seed, float* scratch) {
   const int64_t dim = slot.dim, row_bytes = dim * sizeof(T);
   const int64_t ahead = prefetch_distance(row_bytes + dim * 4);
   const int64_t first_dim = first_is_full(Kind) ? dim : 1, second_dim = second_is_full(Kind) ? dim : 1;
-  const auto gradient = [&](int64_t i) {
-    const uint32_t source = static_cast<uint32_t>(entries[i]);
-    return gradients.rows ? gradients.rows[source] : gradients.dense + source * gradients.stride;
-  };
-  const auto factor = [&](int64_t i) { return gradients.scales[static_cast<uint32_t>(entries[i])]; };
+  const auto gradient = [&](int64_t i) { return gradient_of(gradients, entries[i]); };
+  const auto factor = [&](int64_t i) { return factor_of(gradients, entries[i]); };
   const auto prefetch = [&](int64_t i) {
     const uint64_t row = entries[i] >> 32;
     prefetch_row<0>(gradient(i), dim * 4);
@@ -335,6 +343,44 @@ void update_rows(const Slot& slot, T* weight, float* first_state, float* second_
     step_row<Kind>(weight + row * dim, first_state ? first_state + row * first_dim : nullptr,
                    second_state ? second_state + row * second_dim : nullptr, total, dim, step,
                    step.stochastic_rounding != 0 ? mix(seed + row * 0x9e3779b97f4a7c15ull) : 0);
+  }
+}
+
+template <int Kind, class T, class Index>
+void update_single_rows(const Slot& slot, T* weight, float* first_state, float* second_state, const Index* values,
+                        const int64_t* offsets, const Range& bags, const uint8_t* single, const Gradients& gradients,
+                        const Step& step, uint64_t seed, float* scratch) {
+  const int64_t dim = slot.dim, row_bytes = dim * sizeof(T);
+  const int64_t ahead = prefetch_distance(row_bytes);
+  const int64_t first_dim = first_is_full(Kind) ? dim : 1, second_dim = second_is_full(Kind) ? dim : 1;
+  const int64_t stop = offsets[bags.last];
+  single -= offsets[0];
+  int64_t fetched = offsets[bags.first];
+  for (int64_t bag = bags.first; bag < bags.last; ++bag) {
+    const float* gradient = gradients.dense + bag * gradients.stride;
+    if (bag + 1 < bags.last) prefetch_row<0>(gradient + gradients.stride, dim * 4);
+    if (gradients.scales) {
+      const float scale = gradients.scales[bag];
+      for (int64_t column = 0; column < dim; column += kLanes) {
+        const int n = static_cast<int>(std::min<int64_t>(kLanes, dim - column));
+        store(scratch + column, load(gradient + column, n) * scale, n);
+      }
+      gradient = scratch;
+    }
+    for (int64_t i = offsets[bag]; i < offsets[bag + 1]; ++i) {
+      for (const int64_t until = std::min(stop, i + ahead + 1); fetched < until; ++fetched) {
+        if (!single[fetched]) continue;
+        const int64_t row = static_cast<int64_t>(values[fetched]);
+        prefetch_row<1>(weight + row * dim, row_bytes);
+        if (first_state) prefetch_row<1>(first_state + row * first_dim, first_dim * 4);
+        if (second_state) prefetch_row<1>(second_state + row * second_dim, second_dim * 4);
+      }
+      if (!single[i]) continue;
+      const uint64_t row = static_cast<uint64_t>(values[i]);
+      step_row<Kind>(weight + row * dim, first_state ? first_state + row * first_dim : nullptr,
+                     second_state ? second_state + row * second_dim : nullptr, gradient, dim, step,
+                     step.stochastic_rounding != 0 ? mix(seed + row * 0x9e3779b97f4a7c15ull) : 0);
+    }
   }
 }
 
@@ -390,50 +436,60 @@ void weight_gradient(const Slot& slot, const void* weight, const Lookups& lookup
   });
 }
 
-template <class T>
-void update_with(const Slot& slot, T* weight, float* first, float* second, const uint64_t* entries, int64_t n,
-                 const Gradients& gradients, const Step& step, uint64_t seed, float* scratch) {
-  const auto run = [&](auto kind) {
-    update_rows<decltype(kind)::value>(slot, weight, first, second, entries, n, gradients, step, seed, scratch);
-  };
+template <class Call>
+void with_kind(const Step& step, Call call) {
   switch (static_cast<int>(step.kind)) {
-    case kSgd: return run(std::integral_constant<int, kSgd>{});
-    case kAdaGrad: return run(std::integral_constant<int, kAdaGrad>{});
-    case kRowWiseAdaGrad: return run(std::integral_constant<int, kRowWiseAdaGrad>{});
-    case kAdam: return run(std::integral_constant<int, kAdam>{});
-    case kRowWiseAdam: return run(std::integral_constant<int, kRowWiseAdam>{});
-    case kLamb: return run(std::integral_constant<int, kLamb>{});
-    case kLars: return run(std::integral_constant<int, kLars>{});
+    case kSgd: return call(std::integral_constant<int, kSgd>{});
+    case kAdaGrad: return call(std::integral_constant<int, kAdaGrad>{});
+    case kRowWiseAdaGrad: return call(std::integral_constant<int, kRowWiseAdaGrad>{});
+    case kAdam: return call(std::integral_constant<int, kAdam>{});
+    case kRowWiseAdam: return call(std::integral_constant<int, kRowWiseAdam>{});
+    case kLamb: return call(std::integral_constant<int, kLamb>{});
+    case kLars: return call(std::integral_constant<int, kLars>{});
   }
 }
 
 void update(const Slot& slot, void* weight, float* first, float* second, const uint64_t* entries, int64_t n,
             const Gradients& gradients, const Step& step, uint64_t seed, float* scratch) {
   with_type(slot.dtype, [&](auto stored) {
-    update_with(slot, static_cast<decltype(stored)*>(weight), first, second, entries, n, gradients, step, seed,
-                scratch);
+    with_kind(step, [&](auto kind) {
+      update_rows<decltype(kind)::value>(slot, static_cast<decltype(stored)*>(weight), first, second, entries, n,
+                                         gradients, step, seed, scratch);
+    });
+  });
+}
+
+void update_singles(const Slot& slot, void* weight, float* first, float* second, const Lookups& lookups,
+                    const Range& bags, const uint8_t* single, const Gradients& gradients, const Step& step,
+                    uint64_t seed, float* scratch) {
+  with_type(slot.dtype, [&](auto stored) {
+    with_kind(step, [&](auto kind) {
+      with_index(lookups.index_bytes, [&](auto index) {
+        update_single_rows<decltype(kind)::value>(
+            slot, static_cast<decltype(stored)*>(weight), first, second,
+            static_cast<const decltype(index)*>(lookups.values), lookups.offsets, bags, single, gradients, step, seed,
+            scratch);
+      });
+    });
   });
 }
 
 // The sum of the gradients of `n` entries over some columns: the part of a hot row that one thread adds up.
 void add_up(const uint64_t* entries, int64_t n, const Gradients& gradients, const Range& columns, float* total) {
-  const auto gradient = [&](int64_t i) {
-    const uint32_t source = static_cast<uint32_t>(entries[i]);
-    return (gradients.rows ? gradients.rows[source] : gradients.dense + source * gradients.stride) + columns.first;
-  };
+  const auto gradient = [&](int64_t i) { return gradient_of(gradients, entries[i]) + columns.first; };
   const auto keep = [=](int64_t column, Floats lanes, int width) {
     store(total + columns.first + column, lanes, width);
   };
   const int64_t width = columns.last - columns.first;
   if (gradients.scales) {
-    const auto factor = [&](int64_t i) { return gradients.scales[static_cast<uint32_t>(entries[i])]; };
+    const auto factor = [&](int64_t i) { return factor_of(gradients, entries[i]); };
     add_rows<true>(gradient, factor, n, width, keep);
   } else {
     add_rows<false>(gradient, [](int64_t) { return 1.0f; }, n, width, keep);
   }
 }
 
-constexpr Kernels kKernels{pool, copy, update, add_up, weight_gradient};
+constexpr Kernels kKernels{pool, copy, update, update_singles, add_up, weight_gradient};
 
 }  // namespace MG_VARIANT
 }  // namespace megalith

@@ -166,12 +166,19 @@ class EmbeddingCollection(nn.Module):
     ) -> None:
         """The backward pass: gradients of outputs in, one optimizer step on the touched rows out."""
         self.num_steps += 1
-        steps = [one.at(self.num_steps, self.lr_factor, self.stochastic_rounding) for one in self.optimizers]
         ops.embedding_backward_(
-            *(self._weights, self._first, self._second, torch.tensor(steps), self.layout.slots),
+            *(self._weights, self._first, self._second, self._steps(), self.layout.slots),
             *(values, offsets, sample_weights, len(self.features), pooled, sequences),
             _step_seed(self.seed, self.num_steps),
         )
+
+    def _steps(self) -> Tensor:
+        """The settings of this step, a row for each table; found once for tables that share an optimizer."""
+        distinct = dict.fromkeys(self.optimizers)
+        settings = {one: one.at(self.num_steps, self.lr_factor, self.stochastic_rounding) for one in distinct}
+        if len(settings) == 1:
+            return torch.tensor(next(iter(settings.values()))).repeat(len(self.tables), 1)
+        return torch.tensor([settings[one] for one in self.optimizers])
 
     def sample_weight_gradient(
         self, values: Tensor, offsets: Tensor, sample_weights: Tensor, pooled: Tensor
