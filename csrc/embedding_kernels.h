@@ -1,4 +1,4 @@
-// The embedding kernels of one processor variant; included by embedding_portable.cpp, _avx2.cpp and _avx512.cpp.
+// The embedding kernels of one processor variant; included by kernels_portable.cpp, _avx2.cpp and _avx512.cpp.
 #pragma once
 
 #include <algorithm>

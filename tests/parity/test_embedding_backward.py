@@ -7,10 +7,11 @@ from lookup_worlds import worlds
 
 from megalith.core.schema import TableSpec
 from megalith.embeddings.layout import Layout
-from megalith.ops.embedding import DTYPES, KINDS, embedding_backward_, use_simd
+from megalith.ops.embedding import DTYPES, KINDS, embedding_backward_
 from megalith.ops.embedding_twin import embedding_backward_twin_
 from megalith.ops.native import SIMD_LEVELS
 from megalith.ops.rounding import round_at_random
+from megalith.ops.simd import use_simd
 from megalith.ops.updates import Step
 
 

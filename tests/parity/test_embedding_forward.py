@@ -8,9 +8,10 @@ from lookup_worlds import worlds
 
 from megalith.core.schema import TableSpec
 from megalith.embeddings.layout import Layout
-from megalith.ops.embedding import DTYPES, embedding_forward, use_simd
+from megalith.ops.embedding import DTYPES, embedding_forward
 from megalith.ops.embedding_twin import embedding_forward_twin
 from megalith.ops.native import SIMD_LEVELS
+from megalith.ops.simd import use_simd
 
 POOLED = ("sum", "mean", "max")
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}

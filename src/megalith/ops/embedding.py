@@ -21,6 +21,7 @@ from megalith.ops.embedding_twin import (
     embedding_sequence_twin,
     sample_weight_gradient_twin,
 )
+from megalith.ops.simd import simd_level
 
 SLOT_FIELDS = ("table", "rows", "dim", "pooling", "dtype", "feature", "column", "sequence", "padding")
 POOLINGS = ("sum", "mean", "max", "none")
@@ -44,25 +45,12 @@ embedding_sequence = torch.ops.megalith.embedding_sequence.default
 embedding_backward_ = torch.ops.megalith.embedding_backward_.default
 sample_weight_gradient = torch.ops.megalith.sample_weight_gradient.default
 
-_simd_level: int | None = None
-
-
-def use_simd(name: str | None) -> None:
-    """Makes the kernels use at most these vector instructions; None goes back to the widest there are."""
-    global _simd_level
-    _simd_level = None if name is None else native.SIMD_LEVELS.index(name)
-
 
 def allocate(rows: int, dim: int, dtype: torch.dtype) -> Tensor:
     """An uninitialised table on huge pages where the system has them: far fewer address translations."""
     weight = torch.empty(rows, dim, dtype=dtype)
     native.library().mg_advise_huge_pages(weight.data_ptr(), weight.numel() * weight.element_size())
     return weight
-
-
-def _level() -> int:
-    widest: int = native.library().mg_simd_level()
-    return widest if _simd_level is None else min(widest, _simd_level)
 
 
 def _addresses(tensors: Sequence[Tensor | None]) -> ctypes.Array[ctypes.c_void_p]:
@@ -103,7 +91,7 @@ def _forward(
             DTYPES.index(dtype),
             output_dim,
         ),
-        *(None, _level()),
+        *(None, simd_level()),
     )
     return out
 
@@ -130,7 +118,7 @@ def _sequence(
     values = values.contiguous()
     native.library().mg_embedding_forward(
         *(one.data_ptr(), 1, _addresses(weights), values.data_ptr(), values.element_size()),
-        *(offsets.data_ptr(), None, batch, None, DTYPES.index(dtype), 0, _addresses([out]), _level()),
+        *(offsets.data_ptr(), None, batch, None, DTYPES.index(dtype), 0, _addresses([out]), simd_level()),
     )
     return out
 
@@ -165,7 +153,7 @@ def _backward(
         ),
         *(values.data_ptr(), values.element_size(), offsets.data_ptr(), _address(sample_weights)),
         *(_batch(offsets, num_features), _address(dense), 0 if dense is None else dense.shape[1]),
-        *(_addresses(sequences), steps.data_ptr(), seed & (2**64 - 1), _level()),
+        *(_addresses(sequences), steps.data_ptr(), seed & (2**64 - 1), simd_level()),
     )
 
 
@@ -188,7 +176,7 @@ def _weight_gradient(
         native.library().mg_sample_weight_gradient(
             *(slot.data_ptr(), 1, _addresses(weights), values.data_ptr(), values.element_size()),
             *(offsets.data_ptr(), _batch(offsets, num_features), dense.data_ptr(), dense.shape[1]),
-            *(out.data_ptr(), _level()),
+            *(out.data_ptr(), simd_level()),
         )
         total += out
     return total

@@ -72,6 +72,12 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
         None,
         (_pointer, _int64, *(_pointer,) * 2, _int32, _pointer, _int64, _pointer, _int64, _pointer, _int32),
     ),
+    # The dot interaction (ops/interaction.py).
+    "mg_dot_interaction": (None, (_pointer, _pointer, _int64, _int64, _int64, _pointer, _int32)),
+    "mg_dot_interaction_backward": (
+        None,
+        (_pointer, _pointer, _pointer, _int64, _int64, _int64, _pointer, _pointer, _int32),
+    ),
     "mg_advise_huge_pages": (None, (_pointer, _int64)),
     "mg_first_out_of_range": (_int64, (_pointer, _int32, _pointer, _pointer, _int64, _int64)),
     # The machine's own speed (bench/roofline.py).

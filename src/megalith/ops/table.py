@@ -45,6 +45,13 @@ OPERATORS = (
         torch_name="megalith::embedding_backward_",
     ),
     Operator(
+        name="dot_interaction",
+        native=("mg_dot_interaction", "mg_dot_interaction_backward"),
+        facade="megalith.ops.interaction:dot_interaction",
+        twin="megalith.ops.interaction:dot_interaction_twin",
+        torch_name="megalith::dot_interaction",
+    ),
+    Operator(
         name="sample_weight_gradient",
         native=("mg_sample_weight_gradient",),
         facade="megalith.ops.embedding:sample_weight_gradient",

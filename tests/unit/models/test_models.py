@@ -11,9 +11,10 @@ from megalith.models.dcnv2.config import DCNv2Config
 from megalith.models.deepfm.config import DeepFMConfig
 from megalith.models.dlrm.config import DLRMConfig
 from megalith.models.layers.cross import CrossNetwork
-from megalith.models.layers.interaction import DotInteraction, factorization_term
+from megalith.models.layers.interaction import factorization_term
 from megalith.models.layers.mlp import MLPConfig, build_mlp
 from megalith.models.wide_deep.config import WideDeepConfig
+from megalith.ops.interaction import dot_interaction_twin
 
 FEATURES = tuple(FeatureSpec(name=f"f{i}", num_ids=10 + i) for i in range(3))
 SMALL = MLPConfig(layers=(8, 4))
@@ -42,15 +43,10 @@ def test_one_logit_a_sample_and_a_gradient_everywhere(config, num_dense):
     assert all(p.grad is not None for p in model.parameters())
 
 
-def test_dot_interaction_is_every_pair_once():
-    vectors = torch.randn(2, 4, 3)
-    expected = [[(v[i] * v[j]).sum() for i in range(4) for j in range(i)] for v in vectors]
-    torch.testing.assert_close(DotInteraction(4)(vectors), torch.tensor(expected))
-
-
 def test_the_factorization_term_is_the_sum_of_all_pairs():
     vectors = torch.randn(5, 4, 3)
-    torch.testing.assert_close(factorization_term(vectors), DotInteraction(4)(vectors).sum(dim=1))
+    pairs = dot_interaction_twin(None, vectors.flatten(1), 3)
+    torch.testing.assert_close(factorization_term(vectors), pairs.sum(dim=1))
 
 
 def test_a_cross_is_the_papers_formula():

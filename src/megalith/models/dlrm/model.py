@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from megalith.models.base import ClickModel, ModelInputs
 from megalith.models.dlrm.config import DLRMConfig
-from megalith.models.layers.interaction import DotInteraction
 from megalith.models.layers.mlp import build_mlp
+from megalith.ops.interaction import dot_interaction
 
 
 class DLRM(ClickModel):
@@ -20,20 +20,19 @@ class DLRM(ClickModel):
         if inputs.num_dense:
             self.bottom = nn.Sequential(build_mlp(config.bottom, inputs.num_dense, config.dim), nn.ReLU())
         num_vectors = inputs.num_features + (self.bottom is not None)
-        self.interaction = None if config.interaction == "concat" else DotInteraction(num_vectors)
-        # The first columns of all vectors side by side that the top reads: all, or the bottom's alone.
-        self.kept_columns = num_vectors * config.dim
-        if config.interaction == "dot":
-            self.kept_columns = 0 if self.bottom is None else config.dim
-        num_pairs = 0 if self.interaction is None else self.interaction.output_dim
-        self.top = build_mlp(config.top, self.kept_columns + num_pairs, output_dim=1)
+        self.interaction = config.interaction
+        # What the top reads: the bottom's vector or all vectors, then the products of all pairs.
+        num_kept = num_vectors if config.interaction != "dot" else int(self.bottom is not None)
+        num_pairs = 0 if config.interaction == "concat" else num_vectors * (num_vectors - 1) // 2
+        self.top = build_mlp(config.top, num_kept * config.dim + num_pairs, output_dim=1)
 
     def forward(self, dense: Tensor, embedded: Tensor) -> Tensor:
         vectors = self.dropout(embedded)
-        if self.bottom is not None:
-            vectors = torch.cat([self.bottom(dense), vectors], dim=1)
-        joined = vectors
-        if self.interaction is not None:
-            pairs = self.interaction(vectors.view(len(vectors), -1, self.dim))
-            joined = torch.cat([vectors[:, : self.kept_columns], pairs], dim=1)
+        bottom = None if self.bottom is None else self.bottom(dense)
+        parts = [] if bottom is None else [bottom]
+        if self.interaction == "concat":
+            return self.top(torch.cat([*parts, vectors], dim=1)).squeeze(1)
+        joined = dot_interaction(bottom, vectors, self.dim)
+        if self.interaction == "dot_concat":
+            joined = torch.cat([joined, vectors], dim=1)
         return self.top(joined).squeeze(1)

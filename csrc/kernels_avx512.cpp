@@ -1,4 +1,6 @@
 #define MG_VARIANT avx512
 #include "embedding_kernels.h"
+#include "interaction_kernels.h"
 
 const megalith::Kernels& megalith::avx512_kernels() { return avx512::kKernels; }
+const megalith::InteractionKernels& megalith::avx512_interaction() { return avx512::kInteraction; }
