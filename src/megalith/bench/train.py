@@ -109,7 +109,7 @@ class Trainer:
     loss = float("nan")
 
     def logits(self, batch: Samples) -> Tensor:
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} must define logits(batch).")
 
     def prepare(self, batch: Samples) -> None:
         """What a data loader would have done."""

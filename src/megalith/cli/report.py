@@ -18,10 +18,15 @@ def report(
         Path | None,
         typer.Option(help="The file to write [default: RUN/report.html, or the result's name with .html]."),
     ] = None,
+    chrome_trace: Annotated[
+        Path | None, typer.Option(help="Also write the run's spans here, for Perfetto or chrome://tracing.")
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
     """Draw a run or a benchmark as one HTML file that opens offline."""
     from megalith.core.errors import ConfigError
+    from megalith.core.files import read_jsonl
+    from megalith.core.trace import to_chrome
     from megalith.core.units import format_bytes
     from megalith.report import write_bench_report, write_report
     from megalith.train.run import Run
@@ -31,6 +36,8 @@ def report(
     if target.is_dir():
         raise ConfigError(f"--out {target} is a folder; name a file, such as {target / 'report.html'}.")
     headline = (write_bench_report if is_result else write_report)(run, target)
+    if chrome_trace is not None:
+        to_chrome(read_jsonl(Run(run).trace), chrome_trace)
     size = target.stat().st_size
     if json:
         print_json({"run": str(run), "out": str(target), "bytes": size, **headline})

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import glob
+import json
 import os
 import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from megalith.core.errors import StorageError, storage_errors
+from megalith.core.errors import DataError, StorageError, storage_errors
 
 _PARTIAL = ".partial-"
 
@@ -32,6 +34,22 @@ def write_atomic(path: Path, content: bytes | str) -> None:
             partial.unlink(missing_ok=True)
             raise
         sync_folder(path.parent)
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """The lines of a JSONL file, none if it is missing; a last line that a kill cut short is passed over."""
+    if not path.exists():
+        return []
+    entries = []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines, start=1):
+        try:
+            entries.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            if number == len(lines):
+                break
+            raise DataError(f"{path}, line {number} is not JSON; delete the line.") from error
+    return entries
 
 
 @contextmanager

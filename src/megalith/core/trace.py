@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from megalith.core.errors import DataError
 from megalith.core.files import write_atomic
 
 
@@ -66,20 +65,6 @@ class Tracer:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-
-def read_spans(path: Path) -> list[dict[str, Any]]:
-    """The spans of a trace file; a half-written last line, as a kill leaves it, is passed over."""
-    spans = []
-    lines = path.read_text(encoding="utf-8").splitlines()
-    for number, line in enumerate(lines, start=1):
-        try:
-            spans.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            if number == len(lines):
-                break
-            raise DataError(f"{path}, line {number} is not a span; delete the line or the file.") from error
-    return spans
 
 
 def to_chrome(spans: list[dict[str, Any]], path: Path) -> None:

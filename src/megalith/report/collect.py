@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from megalith.core.errors import ConfigError, DataError
+from megalith.core.files import read_jsonl
 from megalith.report.tables import TablesFacts, collect_tables
 from megalith.report.timing import TimeSpent, read_time_spent
 from megalith.train.config import Recipe
-from megalith.train.run import Run, read_jsonl
+from megalith.train.run import Run
 
 Values = dict[str, Any]
 

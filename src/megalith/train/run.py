@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from megalith.core.config import to_yaml
-from megalith.core.errors import ConfigError, DataError, StorageError, storage_errors
-from megalith.core.files import write_atomic
+from megalith.core.errors import ConfigError, StorageError, storage_errors
+from megalith.core.files import read_jsonl, write_atomic
 from megalith.train.config import Recipe
 from megalith.train.recipe import load_recipe
 
@@ -56,22 +55,6 @@ class Run:
                 f"--out {self.folder}`."
             )
         return load_recipe(str(self.config))
-
-
-def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """The lines of a JSONL file; a half-written last line, as a kill leaves it, is passed over."""
-    if not path.exists():
-        return []
-    entries = []
-    lines = path.read_text(encoding="utf-8").splitlines()
-    for number, line in enumerate(lines, start=1):
-        try:
-            entries.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            if number == len(lines):
-                break
-            raise DataError(f"{path}, line {number} is not JSON; delete the line.") from error
-    return entries
 
 
 def cut_back(path: Path, last_step: int) -> None:

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from megalith.core.errors import DataError
-from megalith.core.trace import Tracer, read_spans, to_chrome
+from megalith.core.files import read_jsonl
+from megalith.core.trace import Tracer, to_chrome
 
 
 def test_spans_are_written_and_nest(tmp_path):
@@ -13,30 +14,32 @@ def test_spans_are_written_and_nest(tmp_path):
     with tracer.span("outer", step=1), tracer.span("inner"):
         pass
     tracer.close()
-    inner, outer = read_spans(tmp_path / "trace.jsonl")
+    inner, outer = read_jsonl(tmp_path / "trace.jsonl")
     assert (inner["name"], outer["name"], outer["attributes"]) == ("inner", "outer", {"step": 1})
     assert outer["start"] <= inner["start"]
     assert outer["duration"] >= inner["duration"]
 
 
-def test_a_tracer_without_a_path_writes_nothing():
+def test_a_tracer_without_a_path_writes_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     tracer = Tracer()
     with tracer.span("anything"):
         pass
     tracer.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_half_written_last_line_is_passed_over(tmp_path):
     path = tmp_path / "trace.jsonl"
     path.write_text('{"name": "a"}\n{"na')
-    assert read_spans(path) == [{"name": "a"}]
+    assert read_jsonl(path) == [{"name": "a"}]
 
 
 def test_a_broken_line_in_the_middle_is_named(tmp_path):
     path = tmp_path / "trace.jsonl"
     path.write_text('{"na\n{"name": "a"}\n')
     with pytest.raises(DataError, match="line 1"):
-        read_spans(path)
+        read_jsonl(path)
 
 
 def test_chrome_events_keep_microseconds_and_threads(tmp_path):
