@@ -6,6 +6,7 @@
 // result does not depend on the number of threads.
 #include "embedding.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <memory>
@@ -106,7 +107,7 @@ std::vector<Piece> cut_forward(const Slot* slots, int64_t num_slots, const Looku
 template <class Index, class Load>
 void spread_max(const Slot& slot, const Index* values, const int64_t* offsets, int64_t batch, Load load,
                 const float* gradient, int64_t stride, float* out) {
-  std::memset(out, 0, sizeof(float) * static_cast<size_t>((offsets[batch] - offsets[0]) * slot.dim));
+  std::fill_n(out, (offsets[batch] - offsets[0]) * slot.dim, 0.0f);
   parallel_for(0, batch, 64, [&](int64_t from, int64_t to) {
     for (int64_t bag = from; bag < to; ++bag) {
       const int64_t begin = offsets[bag], end = offsets[bag + 1];
@@ -211,7 +212,7 @@ class Backward {
     float* spread_at = scratch(buffers.spread, static_cast<size_t>(spread));
     uint32_t* bags = scratch(buffers.bags, static_cast<size_t>(total));
     uint8_t* single = scratch(buffers.single, static_cast<size_t>(total));
-    std::memset(single, 0, static_cast<size_t>(total));
+    std::fill_n(single, total, uint8_t{0});
     for (TableWork& table : tables_) {
       if (table.slots.empty()) continue;
       if (table.direct) {
