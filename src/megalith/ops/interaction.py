@@ -34,7 +34,7 @@ def dot_interaction(first: Tensor | None, rest: Tensor, dim: int) -> Tensor:
 
 
 def _output_dim(first: Tensor | None, rest: Tensor, dim: int) -> int:
-    count = rest.shape[1] // dim + (first is not None)
+    count = rest.shape[1] // dim + (0 if first is None else 1)
     return (0 if first is None else dim) + count * (count - 1) // 2
 
 
