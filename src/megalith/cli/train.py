@@ -30,7 +30,7 @@ def train(
     """Train a recipe; stop it with Ctrl-C or SIGTERM and go on with `megalith train RUN`."""
     import shutil
 
-    from megalith.core.errors import ConfigError
+    from megalith.core.errors import ConfigError, MegalithError
     from megalith.train.recipe import load_recipe
     from megalith.train.run import Run
     from megalith.train.trainer import Trainer
@@ -60,7 +60,13 @@ def train(
         if overwrite and run.config.exists():
             shutil.rmtree(run.folder)
         run.create(settings)
-    summary = trainer.fit()
+    try:
+        summary = trainer.fit()
+    except MegalithError:
+        if not goes_on and trainer.step == 0:
+            # Nothing was learnt: a folder that only stands in the way of the next try.
+            shutil.rmtree(run.folder)
+        raise
     if json_output:
         print_json(summary)
         return

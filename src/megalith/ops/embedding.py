@@ -16,6 +16,8 @@ from torch import Tensor
 
 from megalith.ops import native
 from megalith.ops.embedding_twin import (
+    KINDS,
+    POOLINGS,
     embedding_backward_twin_,
     embedding_forward_twin,
     embedding_sequence_twin,
@@ -23,10 +25,20 @@ from megalith.ops.embedding_twin import (
 )
 from megalith.ops.simd import simd_level
 
+__all__ = [
+    "DTYPES",
+    "KINDS",
+    "POOLINGS",
+    "SLOT_FIELDS",
+    "allocate",
+    "embedding_backward_",
+    "embedding_forward",
+    "embedding_sequence",
+    "sample_weight_gradient",
+]
+
 SLOT_FIELDS = ("table", "rows", "dim", "pooling", "dtype", "feature", "column", "sequence", "padding")
-POOLINGS = ("sum", "mean", "max", "none")
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-KINDS = ("sgd", "adagrad", "rowwise_adagrad", "adam", "rowwise_adam", "lamb", "lars")
 
 _library = torch.library.Library("megalith", "FRAGMENT")
 _LOOKUP = "Tensor slots, Tensor values, Tensor offsets, Tensor? sample_weights, int num_features"

@@ -11,8 +11,8 @@ from torch import Tensor
 from megalith.ops.lookup import pooled_lookup, reduce_duplicates, value_gradients, without_padding
 from megalith.ops.updates import Step, update_rows_
 
-_POOLINGS = ("sum", "mean", "max", "none")
-_KINDS = ("sgd", "adagrad", "rowwise_adagrad", "adam", "rowwise_adam", "lamb", "lars")
+POOLINGS = ("sum", "mean", "max", "none")
+KINDS = ("sgd", "adagrad", "rowwise_adagrad", "adam", "rowwise_adam", "lamb", "lars")
 _TABLE_SEED = 0xD1342543DE82EF95
 
 
@@ -53,7 +53,7 @@ def embedding_forward_twin(
     for slot in _slots(slots):
         bags = _bags(slot, values, offsets, sample_weights, batch)
         pooled = pooled_lookup(
-            weights[slot.table], bags.values, bags.offsets, _POOLINGS[slot.pooling], bags.sample_weights
+            weights[slot.table], bags.values, bags.offsets, POOLINGS[slot.pooling], bags.sample_weights
         )
         out[:, slot.column : slot.column + slot.dim] = pooled
     return out.to(dtype)
@@ -97,14 +97,14 @@ def embedding_backward_twin_(
         ids, parts = [], []
         for slot in (one for one in listed if one.table == table):
             bags = _bags(slot, values, offsets, sample_weights, batch)
-            if _POOLINGS[slot.pooling] == "none":
+            if POOLINGS[slot.pooling] == "none":
                 given = sequence_gradients[slot.sequence]
                 part = None if given is None else given.float()[bags.kept]
             elif gradient is None:
                 part = None
             else:
                 columns = gradient[:, slot.column : slot.column + slot.dim].float()
-                arguments = weight, bags.values, bags.offsets, _POOLINGS[slot.pooling], columns
+                arguments = weight, bags.values, bags.offsets, POOLINGS[slot.pooling], columns
                 part = value_gradients(*arguments, bags.sample_weights)
             if part is not None:
                 ids.append(bags.values)
@@ -113,7 +113,7 @@ def embedding_backward_twin_(
             touched = reduce_duplicates(torch.cat(ids), torch.cat(parts))
             step = Step(*steps[table].tolist())
             own_seed = (seed + table * _TABLE_SEED) & (2**64 - 1)
-            kind = _KINDS[int(step.kind)]
+            kind = KINDS[int(step.kind)]
             update_rows_(kind, weight, first[table], second[table], touched, step, own_seed)
 
 
@@ -130,12 +130,12 @@ def sample_weight_gradient_twin(
     batch = (len(offsets) - 1) // num_features
     total = torch.zeros(len(values), device=values.device)
     for slot in _slots(slots):
-        if _POOLINGS[slot.pooling] not in ("sum", "mean"):
+        if POOLINGS[slot.pooling] not in ("sum", "mean"):
             continue
         bags = _bags(slot, values, offsets, None, batch)
         columns = gradient[:, slot.column : slot.column + slot.dim].float()
         spread = value_gradients(
-            weights[slot.table], bags.values, bags.offsets, _POOLINGS[slot.pooling], columns
+            weights[slot.table], bags.values, bags.offsets, POOLINGS[slot.pooling], columns
         )
         places = bags.begin + bags.kept.nonzero().flatten()
         total[places] += (weights[slot.table][bags.values].float() * spread).sum(dim=1)

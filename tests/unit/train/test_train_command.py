@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 
@@ -101,6 +102,17 @@ def test_tables_named_twice_are_refused(recipe, tmp_path):
     content["model"] = {"kind": "custom", "file": "twice.py", "config": "Twice"}
     recipe.write_text(yaml.safe_dump(content))
     assert "Table 'C1' is named twice" in refused(megalith("train", recipe, "--out", tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_index_out_of_range_is_named_and_leaves_no_run(recipe, small_data, tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(small_data, data)
+    schema = json.loads((data / "schema.json").read_text())
+    schema["categorical"][2]["num_ids"] = 3
+    (data / "schema.json").write_text(json.dumps(schema))
+    sentence = refused(megalith("train", recipe, f"data.path={data}", "--out", tmp_path / "run"))
+    assert re.search(r"part-\d+\.parquet, column 'C3', row [\d,]+: id \d+ is outside \[0, 3\)", sentence)
     assert not (tmp_path / "run").exists()
 
 
