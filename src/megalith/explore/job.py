@@ -1,0 +1,173 @@
+"""What a user asks about: a model, a cluster, a way to run the one on the other, and what is not allowed.
+
+The same object is what the search proposes, so that every answer can be asked about again. Names from the
+catalogs may stand wherever a description may: `model: llama3-70b`, `cluster: two-buildings`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from megalith.core.config import Config
+
+Precision = Literal["fp16", "bf16", "fp8", "fp32"]
+Recompute = Literal["none", "selective", "full"]
+Sharding = Literal["none", "zero1", "zero2", "zero3", "hybrid"]
+ScheduleName = Literal[
+    "gpipe", "1f1b", "interleaved", "breadth-first", "zb-h1", "zb-h2", "zb-v", "dualpipe", "long-link"
+]
+Routing = Literal["ecmp", "spray", "adaptive"]
+Collectives = Literal["auto", "flat", "hierarchical"]
+Compression = Literal["none", "bf16", "int8", "int4"]
+
+
+class LowRankAttention(Config):
+    """Multi-head latent attention: keys and values from a short latent vector (DeepSeek-V2)."""
+
+    q_rank: int = Field(default=0, ge=0)
+    """0: queries straight from the hidden state."""
+    kv_rank: int = Field(gt=0)
+    rope_head_dim: int = Field(default=64, gt=0)
+    nope_head_dim: int = Field(default=128, gt=0)
+    v_head_dim: int = Field(default=128, gt=0)
+
+
+class TransformerModel(Config):
+    kind: Literal["transformer"] = "transformer"
+    name: str = ""
+    hidden: int = Field(gt=0)
+    layers: int = Field(gt=0)
+    heads: int = Field(gt=0)
+    kv_heads: int | None = Field(default=None, gt=0)
+    """As many as `heads` when left out."""
+    head_dim: int | None = Field(default=None, gt=0)
+    """hidden / heads when left out."""
+    ffn: int | None = Field(default=None, gt=0)
+    """4 x hidden when left out."""
+    gated: bool = False
+    vocab: int = Field(gt=0)
+    seq: int = Field(gt=0)
+    tied_embeddings: bool = True
+    experts: int = Field(default=0, ge=0)
+    experts_per_token: int = Field(default=0, ge=0)
+    expert_ffn: int | None = Field(default=None, gt=0)
+    """`ffn` when left out."""
+    shared_experts: int = Field(default=0, ge=0)
+    dense_layers: int = Field(default=0, ge=0)
+    """First layers that are dense although the model has experts."""
+    low_rank_attention: LowRankAttention | None = None
+
+
+class DlrmModel(Config):
+    """A recommendation model; tables by groups of equal ones."""
+
+    kind: Literal["dlrm"] = "dlrm"
+    name: str = ""
+    tables: int = Field(gt=0)
+    rows: int = Field(gt=0)
+    dim: int = Field(gt=0)
+    pooling: float = Field(default=1.0, gt=0)
+    dense: int = Field(default=13, ge=0)
+    bottom: tuple[int, ...] = (512, 256)
+    top: tuple[int, ...] = (1024, 1024, 512)
+    table_dtype: Literal["fp32", "fp16", "bf16"] = "fp32"
+    mflops_per_sample: float | None = Field(default=None, gt=0)
+    """Forward, when a source gives the total and not the layers."""
+
+
+class LevelSpec(Config):
+    name: str
+    count: int = Field(gt=0)
+    link: str
+    """A name of the catalog; the three below replace its figures."""
+    gigabits_per_second: float | None = Field(default=None, gt=0)
+    latency_seconds: float | None = Field(default=None, ge=0)
+    ports: int | None = Field(default=None, gt=0)
+    oversubscription: float = Field(default=1.0, ge=1)
+    loss: float = Field(default=0.0, ge=0, lt=1)
+    price_per_hour: float | None = Field(default=None, ge=0)
+
+
+class ClusterSpec(Config):
+    name: str = ""
+    device: str
+    levels: tuple[LevelSpec, ...] = Field(min_length=1)
+    """From the innermost out."""
+
+
+class Parallel(Config):
+    """tp x cp x pp x dp devices; ep divides cp x dp, as in Megatron."""
+
+    tp: int = Field(default=1, gt=0)
+    cp: int = Field(default=1, gt=0)
+    ep: int = Field(default=1, gt=0)
+    pp: int = Field(default=1, gt=0)
+    vpp: int = Field(default=1, gt=0)
+    dp: int = Field(default=1, gt=0)
+    sharding: Sharding = "none"
+    shard_within: str | None = None
+    """The level whose members each hold one whole copy when `sharding` is hybrid; the outermost's members if left
+    out."""
+    micro_batch: int | None = Field(default=None, gt=0)
+    """The best that fits in memory when left out."""
+    global_batch: int = Field(gt=0)
+    sequence_parallel: bool = True
+    placement: tuple[str, ...] = ("tp", "cp", "dp", "pp")
+    """Axes from the innermost devices out; an axis may be cut: ("tp", "pp:4", "dp", "pp:2") keeps runs of 4
+    stages together and lays the two runs 1 and 2 outermost."""
+    layers_per_stage: tuple[int, ...] | None = None
+    """Layers of each of the pp x vpp virtual stages in the order data visits them; even when left out."""
+
+
+class Training(Config):
+    precision: Precision = "bf16"
+    recompute: Recompute | None = None
+    """The least that fits in memory when left out."""
+    schedule: ScheduleName = "1f1b"
+    extra_in_flight: int = Field(default=0, ge=0)
+    """Micro-batches that the long-link schedule holds above 1F1B's, to hide a slow boundary."""
+    overlap: bool = True
+    """Gradient and parameter traffic beside compute."""
+    bucket_bytes: int = Field(default=40_000_000, gt=0)
+    compression: Compression = "none"
+    """Of gradients on the outermost level that data parallelism crosses."""
+    local_steps: int = Field(default=1, gt=0)
+    """Above 1: DiLoCo, one exchange across sites in so many steps. It changes the mathematics."""
+
+
+class Network(Config):
+    """How the fabric between nodes is used; inside a node nothing of this matters."""
+
+    routing: Routing = "adaptive"
+    collectives: Collectives = "auto"
+    multipath: int = Field(default=1, gt=0)
+    """Flows that one transfer is cut into across the outermost level."""
+
+
+class Constraints(Config):
+    """What a search may not do."""
+
+    fixed: dict[str, int | str] = Field(default_factory=dict)
+    """Axis or option -> the only value allowed, such as {tp: 8, schedule: 1f1b}."""
+    forbidden_crossings: tuple[str, ...] = ()
+    """axis@level, such as tp@building: that axis must stay inside members of that level."""
+    memory_margin: float = Field(default=0.06, ge=0, lt=1)
+    """Share of a device's memory kept free (fragmentation, communication buffers)."""
+    deadline_seconds: float | None = Field(default=None, gt=0)
+    """Step time that must be met; among plans that meet it the cheapest is best."""
+    allow_local_steps: bool = False
+    allow_compression: bool = False
+
+
+class Job(Config):
+    name: str = ""
+    model: TransformerModel | DlrmModel = Field(discriminator="kind")
+    cluster: ClusterSpec
+    parallel: Parallel | None = None
+    """`search` finds it when left out; `global_batch` is then taken from here below."""
+    global_batch: int | None = Field(default=None, gt=0)
+    training: Training = Training()
+    network: Network = Network()
+    constraints: Constraints = Constraints()

@@ -1,0 +1,41 @@
+"""What a prediction says of one job: the step, what it is made of, the memory, the traffic, what bounds it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from megalith.explore.pipeline.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    step_seconds: float
+    model_tflops_per_gpu: float
+    hardware_tflops_per_gpu: float
+    mfu: float
+    memory_bytes_per_device: float
+    """Of the fullest device."""
+    fits: bool
+    breakdown: dict[str, float]
+    """Seconds of the slowest device's step by cause; they add up to `step_seconds`: compute, recompute,
+    tensor_parallel, context_parallel, expert_parallel, pipeline_bubble, pipeline_transfer, data_parallel,
+    optimizer."""
+    memory: dict[str, float]
+    """Bytes of the fullest device: weights, gradients, optimizer, activations, margin."""
+    level_bytes: dict[str, float]
+    """Bytes a step that leave the busiest member of each level, by level name."""
+    bound_by: str
+    """compute, memory-bandwidth, bubble, or link:<level name>."""
+    micro_batch: int
+    recompute: str
+    uncertainty: float
+    """Typical relative error of this kind of row in `explore validate`."""
+    timeline: Timeline | None = field(default=None, compare=False)
+    """The simulated step; only when asked for."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the timeline, as JSON takes it."""
+        names = [name for name in self.__slots__ if name != "timeline"]
+        return {name: getattr(self, name) for name in names}

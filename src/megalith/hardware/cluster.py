@@ -1,0 +1,84 @@
+"""Devices, links and clusters: the one description that the planner, the server and the Explorer read.
+
+A cluster is a device and a list of levels from the innermost out: 8 devices a node over NVLink, 64 nodes a zone
+over InfiniBand, 2 buildings over a wide-area link. `count` is how many members of the level below one member of
+this level holds; `link` is what each of those members has toward the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTier:
+    """One kind of memory that a device can reach."""
+
+    name: str
+    bytes: int
+    bytes_per_second: float
+    latency_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """An accelerator, a card or a processor."""
+
+    name: str
+    flops: Mapping[str, float]
+    """Peak FLOP/s of dense matrix products by type: fp32, tf32, fp16, bf16, fp8."""
+    memory: tuple[MemoryTier, ...]
+    """Fastest first; the first is where weights and activations live."""
+    watts: float = 0.0
+    multiprocessors: int = 0
+    """Units that tiles of a matrix product are dealt out to; 0 where waves of tiles do not matter."""
+    price_per_hour: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What one member of a level has toward the other members of it."""
+
+    name: str
+    bytes_per_second: float
+    """Each way, all ports together."""
+    latency_seconds: float
+    ports: int = 1
+    """Physical links behind `bytes_per_second`: hashing of flows over them is what ECMP suffers from."""
+    price_per_hour: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One ring of a cluster: `count` members of the level below, joined by `link`."""
+
+    name: str
+    count: int
+    link: Link
+    oversubscription: float = 1.0
+    """How many times less the network between members carries than all members together could send."""
+    loss: float = 0.0
+    """Share of packets lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A device, many times, in nested levels."""
+
+    name: str
+    device: Device
+    levels: tuple[Level, ...]
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def devices(self) -> int:
+        return prod(level.count for level in self.levels)
+
+    def devices_within(self, index: int) -> int:
+        """Devices in one member of level `index`; -1 is a device alone."""
+        return prod(level.count for level in self.levels[: index + 1])
+
+    def level_index(self, name: str) -> int:
+        return next(index for index, level in enumerate(self.levels) if level.name == name)
