@@ -1,4 +1,4 @@
-"""What a prediction says of one job: the step, what it is made of, the memory, the traffic, what bounds it."""
+"""What a prediction says of one job: the step and its parts, the memory, the traffic, what bounds it."""
 
 from __future__ import annotations
 

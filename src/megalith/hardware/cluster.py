@@ -1,8 +1,8 @@
 """Devices, links and clusters: the one description that the planner, the server and the Explorer read.
 
-A cluster is a device and a list of levels from the innermost out: 8 devices a node over NVLink, 64 nodes a zone
-over InfiniBand, 2 buildings over a wide-area link. `count` is how many members of the level below one member of
-this level holds; `link` is what each of those members has toward the others.
+A cluster is a device and a list of levels from the innermost out: 8 devices a node over NVLink, 64 nodes a
+zone over InfiniBand, 2 buildings over a wide-area link. `count` is how many members of the level below one
+member of this level holds; `link` is what each of those members has toward the others.
 """
 
 from __future__ import annotations
