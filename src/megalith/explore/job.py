@@ -108,7 +108,7 @@ class Parallel(Config):
     dp: int = Field(default=1, gt=0)
     sharding: Sharding = "none"
     shard_within: str | None = None
-    """The level whose members each hold one whole copy when `sharding` is hybrid; the outermost if left out."""
+    """The level whose members each hold one whole copy in hybrid sharding; the outermost if left out."""
     micro_batch: int | None = Field(default=None, gt=0)
     """The best that fits in memory when left out."""
     global_batch: int = Field(gt=0)
