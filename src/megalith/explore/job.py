@@ -11,6 +11,8 @@ from typing import Literal
 from pydantic import Field
 
 from megalith.core.config import Config
+from megalith.hardware.catalog import ClusterSpec as ClusterSpec
+from megalith.hardware.catalog import LevelSpec as LevelSpec
 
 Precision = Literal["fp16", "bf16", "fp8", "fp32"]
 Recompute = Literal["none", "selective", "full"]
@@ -21,6 +23,8 @@ ScheduleName = Literal[
 Routing = Literal["ecmp", "spray", "adaptive"]
 Collectives = Literal["auto", "flat", "hierarchical"]
 Compression = Literal["none", "bf16", "int8", "int4"]
+Attention = Literal["auto", "unfused", "flash"]
+TensorOverlap = Literal["auto", "none", "ring"]
 
 
 class LowRankAttention(Config):
@@ -77,26 +81,6 @@ class DlrmModel(Config):
     """Forward, when a source gives the total and not the layers."""
 
 
-class LevelSpec(Config):
-    name: str
-    count: int = Field(gt=0)
-    link: str
-    """A name of the catalog; the three below replace its figures."""
-    gigabits_per_second: float | None = Field(default=None, gt=0)
-    latency_seconds: float | None = Field(default=None, ge=0)
-    ports: int | None = Field(default=None, gt=0)
-    oversubscription: float = Field(default=1.0, ge=1)
-    loss: float = Field(default=0.0, ge=0, lt=1)
-    price_per_hour: float | None = Field(default=None, ge=0)
-
-
-class ClusterSpec(Config):
-    name: str = ""
-    device: str
-    levels: tuple[LevelSpec, ...] = Field(min_length=1)
-    """From the innermost out."""
-
-
 class Parallel(Config):
     """tp x cp x pp x dp devices; ep divides cp x dp, as in Megatron."""
 
@@ -127,6 +111,12 @@ class Training(Config):
     schedule: ScheduleName = "1f1b"
     extra_in_flight: int = Field(default=0, ge=0)
     """Micro-batches that the long-link schedule holds above 1F1B's, to hide a slow boundary."""
+    attention: Attention = "auto"
+    """unfused: scores, softmax and dropout go through memory, as in Megatron of 2021-22; flash: they do not. auto is
+    by device: unfused on Ampere and older, whose published runs are of that time, flash on what came later."""
+    tensor_overlap: TensorOverlap = "auto"
+    """ring: tensor-parallel traffic runs beside the matrix products it feeds (Megatron-Core's --tp-comm-overlap).
+    auto is by device, as with attention."""
     overlap: bool = True
     """Gradient and parameter traffic beside compute."""
     bucket_bytes: int = Field(default=40_000_000, gt=0)
@@ -170,3 +160,5 @@ class Job(Config):
     training: Training = Training()
     network: Network = Network()
     constraints: Constraints = Constraints()
+    hardware: tuple[str, ...] = ()
+    """Paths of YAML files that add devices, links and clusters to the catalog, or replace them."""

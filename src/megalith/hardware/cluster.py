@@ -27,7 +27,7 @@ class Device:
     """An accelerator, a card or a processor."""
 
     name: str
-    flops: Mapping[str, float]
+    flops: Mapping[str, float] = field(hash=False)
     """Peak FLOP/s of dense matrix products by type: fp32, tf32, fp16, bf16, fp8."""
     memory: tuple[MemoryTier, ...]
     """Fastest first; the first is where weights and activations live."""
@@ -35,6 +35,16 @@ class Device:
     multiprocessors: int = 0
     """Units that tiles of a matrix product are dealt out to; 0 where waves of tiles do not matter."""
     price_per_hour: float = 0.0
+    generation: str = ""
+    """ampere, hopper, ...: what `cost/calibration.yaml` says of devices that have no entry of their own."""
+
+    @property
+    def bytes(self) -> int:
+        return self.memory[0].bytes
+
+    @property
+    def bytes_per_second(self) -> float:
+        return self.memory[0].bytes_per_second
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +58,8 @@ class Link:
     ports: int = 1
     """Physical links behind `bytes_per_second`: hashing of flows over them is what ECMP suffers from."""
     price_per_hour: float = 0.0
+    flow_bytes_per_second: float = float("inf")
+    """What one flow reaches at most; several flows together reach `bytes_per_second`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +82,7 @@ class Cluster:
     name: str
     device: Device
     levels: tuple[Level, ...]
-    labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def devices(self) -> int:

@@ -1,0 +1,89 @@
+"""Jobs from files, names and mappings: catalog names are replaced by what stands behind them, then validated.
+
+load_job("job.yaml", ["parallel.tp=4"])      a file
+load_job("two-regions-70b")                  a scenario of the package
+load_job({"model": "llama3-70b", "cluster": "dgx-h100", "global_batch": 512})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from megalith.core.config import apply_overrides, load_yaml, parse_config
+from megalith.core.errors import ConfigError, nearest
+from megalith.explore.job import ClusterSpec, Job
+from megalith.explore.models import describe_model
+from megalith.hardware.catalog import catalog
+from megalith.hardware.cluster import Cluster
+
+_SCENARIOS = Path(__file__).parent / "scenarios"
+
+
+def load_job(
+    source: str | Path | Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    hardware: Sequence[str | Path] = (),
+) -> Job:
+    """The job that `source` describes; `hardware` names YAML files whose entries join the catalog."""
+    content, origin = _content(source)
+    files = (*content.get("hardware", ()), *(str(path) for path in hardware))
+    content = {**content, "hardware": tuple(files)}
+    # Names first, so that an override can reach into what a name stands for; and once more for names in overrides.
+    content = _names_replaced(apply_overrides(_names_replaced(content, origin), overrides), origin)
+    job = parse_config(Job, content, origin)
+    resolve_cluster(job.cluster, job.hardware)
+    return job
+
+
+def resolve_cluster(spec: ClusterSpec, hardware: tuple[str, ...] = ()) -> Cluster:
+    """The cluster behind a description, with the catalog's figures."""
+    return _resolved(spec, hardware)
+
+
+@lru_cache(maxsize=256)
+def _resolved(spec: ClusterSpec, hardware: tuple[str, ...]) -> Cluster:
+    return catalog(*(Path(path) for path in hardware)).build(spec)
+
+
+def scenario_names() -> list[str]:
+    return sorted(path.stem for path in _SCENARIOS.glob("*.yaml"))
+
+
+def _content(source: str | Path | Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    if isinstance(source, Mapping):
+        return dict(source), "job"
+    path = Path(source)
+    if path.suffix in (".yaml", ".yml", ".json") or path.exists():
+        return load_yaml(path), str(path)
+    named = _SCENARIOS / f"{source}.yaml"
+    if named.exists():
+        return load_yaml(named), str(source)
+    offer = nearest(str(source), scenario_names()) if scenario_names() else "pass the path of a YAML file."
+    raise ConfigError(f"'{source}' is neither a file nor a scenario of the package; {offer}")
+
+
+def _names_replaced(content: dict[str, Any], origin: str) -> dict[str, Any]:
+    content = dict(content)
+    model, cluster = content.get("model"), content.get("cluster")
+    if isinstance(model, str):
+        content["model"] = describe_model(model)
+    elif isinstance(model, dict) and "base" in model:
+        content["model"] = {
+            **describe_model(str(model["base"])),
+            **{k: v for k, v in model.items() if k != "base"},
+        }
+    elif isinstance(model, dict):
+        content["model"] = {"kind": "transformer", **model}
+    known = catalog(*(Path(path) for path in content.get("hardware", ())))
+    if isinstance(cluster, str):
+        content["cluster"] = known.cluster_spec(cluster).model_dump(exclude_unset=True)
+    elif isinstance(cluster, dict) and "base" in cluster:
+        base = known.cluster_spec(str(cluster["base"])).model_dump(exclude_unset=True)
+        content["cluster"] = {**base, **{k: v for k, v in cluster.items() if k != "base"}}
+    if content.get("model") is None or content.get("cluster") is None:
+        missing = "model" if content.get("model") is None else "cluster"
+        raise ConfigError(f"{origin}: key '{missing}' is missing; add it (a name of the catalog will do).")
+    return content

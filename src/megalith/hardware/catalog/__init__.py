@@ -1,0 +1,176 @@
+"""Devices, links and clusters by name: YAML files beside this one, and a user's own that add or replace entries.
+
+catalog()                        what ships with the package
+catalog(Path("mine.yaml"))       the same with the user's entries laid over it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from megalith.core.config import Config, load_yaml, parse_config
+from megalith.core.errors import ConfigError, nearest
+from megalith.hardware.cluster import Cluster, Device, Level, Link, MemoryTier
+
+_FOLDER = Path(__file__).parent
+
+
+class TierEntry(Config):
+    name: str
+    gibibytes: float = Field(gt=0)
+    gigabytes_per_second: float = Field(gt=0)
+    latency_seconds: float = Field(default=0.0, ge=0)
+
+
+class DeviceEntry(Config):
+    generation: str = ""
+    flops: dict[str, float]
+    memory: tuple[TierEntry, ...] = Field(min_length=1)
+    watts: float = Field(default=0.0, ge=0)
+    multiprocessors: int = Field(default=0, ge=0)
+    price_per_hour: float = Field(default=0.0, ge=0)
+
+    def build(self, name: str) -> Device:
+        tiers = tuple(
+            MemoryTier(
+                tier.name, int(tier.gibibytes * 2**30), tier.gigabytes_per_second * 1e9, tier.latency_seconds
+            )
+            for tier in self.memory
+        )
+        return Device(
+            name, self.flops, tiers, self.watts, self.multiprocessors, self.price_per_hour, self.generation
+        )
+
+
+class LinkEntry(Config):
+    gigabytes_per_second: float | None = Field(default=None, gt=0)
+    gigabits_per_second: float | None = Field(default=None, gt=0)
+    latency_seconds: float = Field(ge=0)
+    ports: int = Field(default=1, gt=0)
+    flow_gigabits_per_second: float | None = Field(default=None, gt=0)
+    price_per_hour: float = Field(default=0.0, ge=0)
+
+    @model_validator(mode="after")
+    def _one_rate(self) -> LinkEntry:
+        if (self.gigabytes_per_second is None) == (self.gigabits_per_second is None):
+            raise ValueError("give one of gigabytes_per_second and gigabits_per_second")
+        return self
+
+    def build(self, name: str) -> Link:
+        rate = (self.gigabytes_per_second or (self.gigabits_per_second or 0) / 8) * 1e9
+        flow = self.flow_gigabits_per_second
+        return Link(
+            name,
+            rate,
+            self.latency_seconds,
+            self.ports,
+            self.price_per_hour,
+            flow * 1e9 / 8 if flow else float("inf"),
+        )
+
+
+class LevelSpec(Config):
+    """One level as a user writes it; the figures of the named link may be replaced."""
+
+    name: str
+    count: int = Field(gt=0)
+    link: str
+    gigabits_per_second: float | None = Field(default=None, gt=0)
+    latency_seconds: float | None = Field(default=None, ge=0)
+    ports: int | None = Field(default=None, gt=0)
+    oversubscription: float = Field(default=1.0, ge=1)
+    loss: float = Field(default=0.0, ge=0, lt=1)
+    price_per_hour: float | None = Field(default=None, ge=0)
+
+
+class ClusterSpec(Config):
+    """A cluster as a user writes it: a device's name and levels from the innermost out."""
+
+    name: str = ""
+    device: str
+    levels: tuple[LevelSpec, ...] = Field(min_length=1)
+
+
+class CatalogFile(Config):
+    devices: dict[str, DeviceEntry] = Field(default_factory=dict)
+    links: dict[str, LinkEntry] = Field(default_factory=dict)
+    clusters: dict[str, ClusterSpec] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    devices: Mapping[str, Device]
+    links: Mapping[str, Link]
+    clusters: Mapping[str, ClusterSpec]
+
+    def device(self, name: str) -> Device:
+        return _named(self.devices, name, "device")
+
+    def link(self, name: str) -> Link:
+        return _named(self.links, name, "link")
+
+    def cluster_spec(self, name: str) -> ClusterSpec:
+        return _named(self.clusters, name, "cluster")
+
+    def cluster(self, name: str) -> Cluster:
+        return self.build(self.cluster_spec(name))
+
+    def build(self, spec: ClusterSpec) -> Cluster:
+        """The cluster of a description: names looked up, replaced figures laid over them."""
+        names = [level.name for level in spec.levels]
+        doubled = next((name for name in names if names.count(name) > 1), None)
+        if doubled:
+            raise ConfigError(f"cluster.levels: the name '{doubled}' stands twice; give each level its own.")
+        levels = tuple(
+            Level(level.name, level.count, self._link_of(level), level.oversubscription, level.loss)
+            for level in spec.levels
+        )
+        return Cluster(spec.name, self.device(spec.device), levels)
+
+    def _link_of(self, level: LevelSpec) -> Link:
+        link = self.link(level.link)
+        rate = (
+            link.bytes_per_second
+            if level.gigabits_per_second is None
+            else level.gigabits_per_second * 1e9 / 8
+        )
+        return Link(
+            link.name,
+            rate,
+            link.latency_seconds if level.latency_seconds is None else level.latency_seconds,
+            level.ports or link.ports,
+            link.price_per_hour if level.price_per_hour is None else level.price_per_hour,
+            link.flow_bytes_per_second,
+        )
+
+
+def _named(entries: Mapping[str, Any], name: str, kind: str) -> Any:
+    if name not in entries:
+        raise ConfigError(
+            f"Unknown {kind} '{name}'; {nearest(name, sorted(entries))} Or describe it in a YAML file of your own "
+            f"({kind}s: ...) and pass that with --hardware."
+        )
+    return entries[name]
+
+
+@lru_cache(maxsize=16)
+def catalog(*files: Path) -> Catalog:
+    """The entries that ship with the package, with those of the given files added or replaced."""
+    devices: dict[str, Device] = {}
+    links: dict[str, Link] = {}
+    clusters: dict[str, ClusterSpec] = {}
+    for path in (*sorted(_FOLDER.glob("*.yaml")), *files):
+        found = parse_config(CatalogFile, load_yaml(path), str(path))
+        devices |= {name: entry.build(name) for name, entry in found.devices.items()}
+        links |= {name: entry.build(name) for name, entry in found.links.items()}
+        clusters |= {
+            name: spec.model_copy(update={"name": name, "levels": spec.levels})
+            for name, spec in found.clusters.items()
+        }
+    return Catalog(devices, links, clusters)
