@@ -1,0 +1,1 @@
+"""Joint search over placement, schedule and network: what `megalith explore search` asks."""

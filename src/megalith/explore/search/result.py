@@ -1,0 +1,100 @@
+"""What a search answers: plans, how good they are, what is proved, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from megalith.explore.job import Job
+from megalith.explore.prediction import Prediction
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A complete job, what is predicted of it, and where it comes from."""
+
+    job: Job
+    prediction: Prediction
+    provenance: str
+    cross_site_bytes: float = 0.0
+    """Bytes a step that leave the busiest site (member of the outermost level)."""
+    cost_per_step: float = 0.0
+    """Devices and links of the clusters at their hourly prices, for the time of a step; 0 without prices."""
+
+    @property
+    def changes_mathematics(self) -> bool:
+        """Local steps and compressed gradients train another model than the one asked for."""
+        return self.job.training.local_steps > 1 or self.job.training.compression != "none"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "provenance": self.provenance,
+            "changes_mathematics": self.changes_mathematics,
+            "cross_site_bytes": self.cross_site_bytes,
+            "cost_per_step": self.cost_per_step,
+            "prediction": self.prediction.to_dict(),
+            "job": self.job.model_dump(mode="json"),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """What a better part of the cluster would bring, with the best of the Top plans on it."""
+
+    part: str
+    """level:<name> or device:<name>."""
+    quantity: str
+    """bandwidth, latency, flops, memory or memory_bandwidth."""
+    factor: float
+    """What the quantity was multiplied with."""
+    step_seconds: float
+    gain: float
+    """Share of the step that it saves."""
+    plan: int
+    """Which of the Top plans is then the best, from 0."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    best: Plan
+    top: tuple[Plan, ...]
+    """At most five, fastest first (or cheapest, when there is a deadline); the first is `best`."""
+    pareto: tuple[Plan, ...]
+    """Plans examined that no other beats in step time, memory, cross-site bytes and cost at once."""
+    lower_bound_seconds: float
+    """No plan of the space is faster than this: proved."""
+    gap: float
+    """(best - lower bound) / best; 0 when the best plan is proved to be the best."""
+    examined: int
+    """Plans simulated."""
+    pruned: int
+    """Plans that bounds and dominance ruled out without simulating them."""
+    unexamined: int
+    """Plans neither simulated nor ruled out; 0 when the search was exact."""
+    sensitivities: tuple[Sensitivity, ...] = ()
+    explanation: tuple[str, ...] = ()
+    """Sentences: what bounds the step, what the next best loses by, what a faster part would bring."""
+    seconds: float = field(default=0.0, compare=False)
+
+    @property
+    def exact(self) -> bool:
+        return self.unexamined == 0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "best": self.best.to_dict(),
+            "top": [plan.to_dict() for plan in self.top],
+            "pareto": [plan.to_dict() for plan in self.pareto],
+            "lower_bound_seconds": self.lower_bound_seconds,
+            "gap": self.gap,
+            "exact": self.exact,
+            "examined": self.examined,
+            "pruned": self.pruned,
+            "unexamined": self.unexamined,
+            "sensitivities": [one.to_dict() for one in self.sensitivities],
+            "explanation": list(self.explanation),
+            "seconds": self.seconds,
+        }
