@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import product
 from typing import cast, get_args
 
@@ -54,6 +55,10 @@ class Space:
         self._rhythms: dict[tuple[int, int], tuple[Rhythm, ...]] = {}
 
     # The four decisions
+
+    @cached_property
+    def layout_set(self) -> frozenset[Layout]:
+        return frozenset(self.layouts())
 
     def layouts(self) -> Iterator[Layout]:
         model, counts = self.job.model, [level.count for level in self.cluster.levels]

@@ -1,8 +1,8 @@
 """Predictions of many plans, on as many processes as there are cores.
 
 Results come back in the order of the plans, and batches have a fixed size, so that a search takes the same
-decisions with one process or eight. Workers are forked after the question is set: they inherit the job and the
-caches, and only choices and predictions travel.
+decisions with one process or eight. Workers are forked when the first batch comes: they inherit the job and
+its caches, and only choices and predictions travel.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import multiprocessing
 from collections.abc import Callable, Sequence
 from multiprocessing.pool import Pool
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
 
-_asked: Callable[..., object] | None = None
+_asked: Callable[[Any], Any] | None = None
 
 
 class Workers(Generic[Question, Answer]):
@@ -35,11 +35,9 @@ class Workers(Generic[Question, Answer]):
         return pool.map(_answer, questions, chunksize=max(1, len(questions) // (4 * self._workers)))
 
     def _start(self) -> Pool:
-        global _asked
         if self._pool is None:
-            _asked = self._function
-            self._pool = multiprocessing.get_context("fork").Pool(self._workers)
-            _asked = None
+            fork = multiprocessing.get_context("fork")
+            self._pool = fork.Pool(self._workers, initializer=_remember, initargs=(self._function,))
         return self._pool
 
     def __enter__(self) -> Workers[Question, Answer]:
@@ -53,6 +51,11 @@ class Workers(Generic[Question, Answer]):
             self._pool.join()
 
 
-def _answer(question: object) -> object:
+def _remember(function: Callable[[Any], Any]) -> None:
+    global _asked
+    _asked = function
+
+
+def _answer(question: Any) -> Any:
     assert _asked is not None
     return _asked(question)
