@@ -1,0 +1,1 @@
+"""Pipeline schedules and their exact simulation: no models, no machines, only an order and seconds."""

@@ -1,0 +1,48 @@
+"""Pipeline schedules by name."""
+
+from __future__ import annotations
+
+from megalith.core.errors import PlanError, nearest
+from megalith.explore.pipeline.costs import StepCosts
+from megalith.explore.pipeline.operations import Schedule
+from megalith.explore.pipeline.schedules.one_forward_one_backward import (
+    breadth_first,
+    gpipe,
+    interleaved,
+    one_forward_one_backward,
+)
+
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "breadth-first")
+
+__all__ = ["SCHEDULES", "build_schedule"]
+
+
+def build_schedule(
+    name: str,
+    devices: int,
+    micro_batches: int,
+    chunks: int = 1,
+    extra_in_flight: int = 0,
+    costs: StepCosts | None = None,
+) -> Schedule:
+    """The order of operations of a named schedule; PlanError with the nearest valid value if there is
+    none."""
+    if name not in SCHEDULES:
+        raise PlanError(f"There is no pipeline schedule '{name}'; {nearest(name, SCHEDULES)}")
+    if devices < 1 or micro_batches < 1 or chunks < 1:
+        raise PlanError(
+            f"A pipeline of {devices} devices, {micro_batches} micro-batches and {chunks} chunks cannot run; "
+            "use at least 1 of each."
+        )
+    if name == "interleaved":
+        return interleaved(devices, micro_batches, chunks)
+    if name == "breadth-first":
+        return breadth_first(devices, micro_batches, chunks)
+    if chunks != 1:
+        raise PlanError(
+            f"Schedule {name} has one chunk a device and {chunks} were asked for; use 1 chunk, or the "
+            "interleaved or breadth-first schedule."
+        )
+    if name == "gpipe":
+        return gpipe(devices, micro_batches)
+    return one_forward_one_backward(devices, micro_batches, extra_in_flight)

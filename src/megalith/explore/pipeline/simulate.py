@@ -1,0 +1,171 @@
+"""Runs a schedule with given costs: exact, event by event, queues on links included.
+
+    schedule = build_schedule("1f1b", devices=8, micro_batches=64)
+    timeline = simulate(schedule, StepCosts.uniform(8, 1.0, 1.0, 1.0))
+
+Long steps repeat themselves: `steady` finds the period, where there is one, and skips repetitions with
+exactly the result of running them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from megalith.explore.pipeline.costs import StepCosts
+from megalith.explore.pipeline.engines import Run, run_ordered, run_timed
+from megalith.explore.pipeline.operations import Schedule
+from megalith.explore.pipeline.program import Program, compile_program, grid_of
+from megalith.explore.pipeline.timeline import Span, Timeline
+
+
+def simulate(schedule: Schedule, costs: StepCosts, *, record: bool = False) -> Timeline:
+    """The step that this order and these costs make; `record` keeps every span."""
+    grid = grid_of(schedule, costs)
+    program = compile_program(schedule, costs, grid)
+    if record or program.shared:
+        run = run_timed(schedule, program, record=record)
+    else:
+        run = run_ordered(schedule, program)
+    return _timeline(schedule, costs, program, run, record)
+
+
+def _timeline(schedule: Schedule, costs: StepCosts, program: Program, run: Run, record: bool) -> Timeline:
+    compute = [sum(map(program.seconds.__getitem__, slots)) for slots in program.slots]
+    starts = [mine[0] if mine else 0.0 for mine in run.starts]
+    transfers = [mine[-1] if mine else 0.0 for mine in run.transfer_waits]
+    first_waits = [mine[0] if mine else 0.0 for mine in run.transfer_waits]
+    busy: dict[Hashable, float] = dict(zip(program.links, run.link_busy, strict=True))
+    return assemble(
+        schedule,
+        compute=compute,
+        starts=starts,
+        compute_ends=run.compute_ends,
+        reduce_ends=run.reduce_ends,
+        transfers=transfers,
+        first_waits=first_waits,
+        fetches=run.fetch_waits,
+        first_fetches=run.first_fetch_waits,
+        optimizer=program.optimizer,
+        link_busy=busy,
+        peaks=peak_activations(schedule, costs),
+        spans=_spans(schedule, program, run) if record else (),
+    )
+
+
+def assemble(
+    schedule: Schedule,
+    *,
+    compute: list[float],
+    starts: list[float],
+    compute_ends: list[float],
+    reduce_ends: list[float],
+    transfers: list[float],
+    first_waits: list[float],
+    fetches: list[float],
+    first_fetches: list[float],
+    optimizer: list[float],
+    link_busy: dict[Hashable, float],
+    peaks: tuple[float, ...],
+    spans: tuple[Span, ...] = (),
+) -> Timeline:
+    """A timeline from what each device did."""
+    devices = range(schedule.devices)
+    reduced = [max(compute_ends[device], reduce_ends[device]) for device in devices]
+    ends = [reduced[device] + optimizer[device] for device in devices]
+    makespan = max(ends)
+    lengths = [ends[device] - starts[device] + first_fetches[device] for device in devices]
+    step = makespan if schedule.barrier else max(lengths)
+    gradient = [reduced[device] - compute_ends[device] for device in devices]
+    if not schedule.barrier:
+        # A device's step begins with its first operation: what it waited for before belongs to nobody.
+        transfers = [transfers[device] - first_waits[device] for device in devices]
+    bubble = [
+        step - compute[device] - transfers[device] - fetches[device] - gradient[device] - optimizer[device]
+        for device in devices
+    ]
+    computing = [compute_ends[device] - starts[device] for device in devices]
+    cost = max(computing)
+    return Timeline(
+        step_seconds=step,
+        makespan_seconds=makespan,
+        compute_seconds=tuple(compute),
+        exposed_seconds={
+            "bubble": tuple(bubble),
+            "transfer": tuple(transfers),
+            "parameters": tuple(fetches),
+            "gradient": tuple(gradient),
+            "optimizer": tuple(optimizer),
+        },
+        bubble_rate=(cost - max(compute)) / cost if cost else 0.0,
+        device_bubble_rate=tuple(
+            (computing[device] - compute[device]) / computing[device] if computing[device] else 0.0
+            for device in devices
+        ),
+        link_busy_seconds=link_busy,
+        peak_activations=peaks,
+        spans=spans,
+    )
+
+
+def peak_activations(schedule: Schedule, costs: StepCosts) -> tuple[float, ...]:
+    """The most that each device holds at one time: from the start of a forward to the end of its weight
+    gradient, less `1 - kept_for_weights` once the input gradient is done. The order alone decides it."""
+    held_on = costs.activation or (1.0,) * schedule.stages
+    peaks = []
+    for stages, segments in zip(schedule.chunk_stages, schedule.segments, strict=True):
+        holds = [held_on[stage] for stage in stages]
+        now = peak = 0.0
+        for segment in segments:
+            changes = [_holding(op.kind, op.chunk, op.backward_chunk, holds, costs) for op in segment.ops]
+            grows = sum(before + after for before, after in changes)
+            # The first turn and, if each leaves more behind, the last hold the most.
+            for turn in {0, segment.repeats - 1} if segment.repeats else ():
+                level = now + turn * grows
+                for before, after in changes:
+                    level += before
+                    peak = max(peak, level)
+                    level += after
+            now += segment.repeats * grows
+        peaks.append(peak)
+    return tuple(peaks)
+
+
+def _holding(
+    kind: str, chunk: int, backward_chunk: int, holds: list[float], costs: StepCosts
+) -> tuple[float, float]:
+    """What an operation takes when it starts and what it gives back (negative) when it ends."""
+    kept = costs.kept_for_weights
+    if kind == "F":
+        return holds[chunk], 0.0
+    if kind == "B":
+        return 0.0, -holds[chunk] * (1.0 - kept)
+    if kind == "W":
+        return 0.0, -holds[chunk] * kept
+    if kind == "BW":
+        return 0.0, -holds[chunk]
+    return holds[chunk], -holds[backward_chunk]
+
+
+def _spans(schedule: Schedule, program: Program, run: Run) -> tuple[Span, ...]:
+    spans: list[Span] = []
+    order = schedule.order
+    owners: list[list[int]] = []
+    for device, ops in enumerate(order):
+        owner = program.owners[device] or list(range(len(ops)))
+        owners.append(owner)
+        starts, slots = run.starts[device], program.slots[device]
+        for index, (start, slot) in enumerate(zip(starts, slots, strict=True)):
+            op = ops[owner[index]]
+            end = start + program.seconds[slot]
+            spans.append(Span(device, op.kind, op.chunk, op.micro_batch, start, end))
+        reduced = max(run.compute_ends[device], run.reduce_ends[device])
+        if program.optimizer[device]:
+            end = reduced + program.optimizer[device]
+            spans.append(Span(device, "optimizer", -1, -1, reduced, end))
+    for link, kind, device, index, start, end in run.sent:
+        op = order[device][owners[device][min(index, len(owners[device]) - 1)]]
+        backward = kind == "backward" and op.kind == "FB"
+        chunk = op.backward_chunk if backward else op.chunk
+        micro_batch = op.backward_micro_batch if backward else op.micro_batch
+        spans.append(Span(program.links[link], kind, chunk, micro_batch, start, end))
+    return tuple(spans)
