@@ -5,14 +5,16 @@ from __future__ import annotations
 from megalith.core.errors import PlanError, nearest
 from megalith.explore.pipeline.costs import StepCosts
 from megalith.explore.pipeline.operations import Schedule
+from megalith.explore.pipeline.schedules.dualpipe import dualpipe
 from megalith.explore.pipeline.schedules.one_forward_one_backward import (
     breadth_first,
     gpipe,
     interleaved,
     one_forward_one_backward,
 )
+from megalith.explore.pipeline.schedules.zero_bubble import zb_h1, zb_h2, zb_v
 
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "breadth-first")
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "breadth-first", "zb-h1", "zb-h2", "zb-v", "dualpipe")
 
 __all__ = ["SCHEDULES", "build_schedule"]
 
@@ -38,6 +40,10 @@ def build_schedule(
         return interleaved(devices, micro_batches, chunks)
     if name == "breadth-first":
         return breadth_first(devices, micro_batches, chunks)
+    if name in ("zb-v", "dualpipe"):
+        if chunks not in (1, 2):
+            raise PlanError(f"Schedule {name} has 2 chunks a device and {chunks} were asked for; use 2.")
+        return zb_v(devices, micro_batches) if name == "zb-v" else dualpipe(devices, micro_batches)
     if chunks != 1:
         raise PlanError(
             f"Schedule {name} has one chunk a device and {chunks} were asked for; use 1 chunk, or the "
@@ -45,4 +51,8 @@ def build_schedule(
         )
     if name == "gpipe":
         return gpipe(devices, micro_batches)
+    if name == "zb-h1":
+        return zb_h1(devices, micro_batches)
+    if name == "zb-h2":
+        return zb_h2(devices, micro_batches)
     return one_forward_one_backward(devices, micro_batches, extra_in_flight)
