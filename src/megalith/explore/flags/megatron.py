@@ -1,0 +1,285 @@
+"""A plan as a shell script that runs Megatron-LM's pretrain_gpt.py under torchrun.
+
+Argument names and their rules are those of Megatron-LM core_v0.19.0 (megatron/training/arguments.py and
+megatron/core/transformer/transformer_config.py); all of them exist since core_v0.15. The script trains on
+mock data for a few steps, so that a prediction can be checked; data and learning rate are the user's.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+from itertools import groupby
+
+from megalith.explore.flags.plan_notes import (
+    headline,
+    host_count,
+    network_settings,
+    placement_note,
+    plan_of,
+    sharded_copies,
+    stage_layers,
+)
+from megalith.explore.flags.ranks import HostRanks, TrainerFile, host_ranks
+from megalith.explore.job import Job, Parallel, TransformerModel
+from megalith.explore.prediction import Prediction
+
+VERSION = "core_v0.19.0"
+_PLAIN = ("tp", "cp", "dp", "pp")
+_DATA_OUTSIDE = ("tp", "cp", "pp", "dp")
+
+Flags = list[str]
+
+
+def megatron_files(job: Job, prediction: Prediction) -> list[TrainerFile]:
+    """The script, `megatron.sh`; a micro-batch or recompute that the job leaves open is the predicted one."""
+    model, parallel = plan_of(job)
+    missing: list[str] = []
+    orders = [_PLAIN]
+    if model.experts == 0 or parallel.ep == 1:
+        # Megatron refuses the other order when experts and attention have unequal data parallelism.
+        orders.append(_DATA_OUTSIDE)
+    ranks = host_ranks(job, orders)
+    note = placement_note(ranks, job)
+    if note:
+        missing.append(note)
+    groups = {
+        "MODEL": _model(model),
+        "PARALLEL": _parallel(job, model, parallel, ranks, prediction, missing),
+        "TRAINING": _training(job, parallel, prediction, missing),
+        "DATA": _data(model),
+    }
+    settings = _settings(job, parallel, missing)
+    text = _script(job, prediction, groups, settings, ranks, missing)
+    return [TrainerFile("megatron.sh", text, tuple(missing))]
+
+
+def pipeline_layout(layers: Iterable[int]) -> str:
+    """Uneven stages as --pipeline-model-parallel-layout spells them.
+
+    >>> pipeline_layout([3, 4, 4, 3])
+    'Ettt|(tttt|)*2,tttL'
+    """
+    *others, last = list(layers)
+    if not others:
+        return f"E{'t' * last}L"
+    first, *middle = others
+    text = f"E{'t' * first}|"
+    for count, run in groupby(middle):
+        stage, times = f"{'t' * count}|", len(list(run))
+        text += f"({stage})*{times}," if times > 1 else stage
+    return f"{text}{'t' * last}L"
+
+
+def _model(model: TransformerModel) -> Flags:
+    ffn = model.ffn or 4 * model.hidden
+    flags = [
+        f"--num-layers {model.layers}",
+        f"--hidden-size {model.hidden}",
+        f"--ffn-hidden-size {ffn}",
+        f"--num-attention-heads {model.heads}",
+        f"--seq-length {model.seq}",
+        f"--max-position-embeddings {model.seq}",
+    ]
+    if model.kv_heads and model.kv_heads != model.heads and not model.low_rank_attention:
+        flags += ["--group-query-attention", f"--num-query-groups {model.kv_heads}"]
+    if model.head_dim and not model.low_rank_attention:
+        flags.append(f"--kv-channels {model.head_dim}")
+    if model.gated:
+        flags += ["--swiglu", "--normalization RMSNorm", "--disable-bias-linear"]
+        flags += ["--position-embedding-type rope"]
+    if not model.tied_embeddings:
+        flags.append("--untie-embeddings-and-output-weights")
+    if model.low_rank_attention:
+        low = model.low_rank_attention
+        flags.append("--multi-latent-attention")
+        if low.q_rank:
+            flags.append(f"--q-lora-rank {low.q_rank}")
+        flags += [
+            f"--kv-lora-rank {low.kv_rank}",
+            f"--qk-head-dim {low.nope_head_dim}",
+            f"--qk-pos-emb-head-dim {low.rope_head_dim}",
+            f"--v-head-dim {low.v_head_dim}",
+        ]
+    if model.experts:
+        expert = model.expert_ffn or ffn
+        flags += [
+            f"--num-experts {model.experts}",
+            f"--moe-router-topk {model.experts_per_token}",
+            f"--moe-ffn-hidden-size {expert}",
+            "--moe-grouped-gemm",
+            "--moe-token-dispatcher-type alltoall",
+        ]
+        if model.shared_experts:
+            flags.append(f"--moe-shared-expert-intermediate-size {model.shared_experts * expert}")
+        if model.dense_layers:
+            pattern = f"([0]*{model.dense_layers}+[1]*{model.layers - model.dense_layers})"
+            flags.append(f"--moe-layer-freq {shlex.quote(pattern)}")
+    return flags
+
+
+def _parallel(
+    job: Job,
+    model: TransformerModel,
+    parallel: Parallel,
+    ranks: HostRanks | None,
+    prediction: Prediction,
+    missing: list[str],
+) -> Flags:
+    flags = [
+        f"--tensor-model-parallel-size {parallel.tp}",
+        f"--pipeline-model-parallel-size {parallel.pp}",
+        f"--context-parallel-size {parallel.cp}",
+    ]
+    if model.experts:
+        flags += [
+            f"--expert-model-parallel-size {parallel.ep}",
+            f"--expert-tensor-parallel-size {parallel.tp}",
+        ]
+    if parallel.sequence_parallel and parallel.tp > 1:
+        flags.append("--sequence-parallel")
+    elif model.experts and parallel.tp > 1:
+        missing.append("experts with tp above 1 need --sequence-parallel, which this plan turns off.")
+    flags += _stages(job, model, parallel, prediction, missing)
+    if ranks is not None and ranks.order == _DATA_OUTSIDE:
+        flags.append("--use-tp-pp-dp-mapping")
+    if parallel.sharding == "none":
+        return flags
+    flags.append("--use-distributed-optimizer")
+    if parallel.sharding in ("zero2", "zero3", "hybrid"):
+        held = "optim_grads" if parallel.sharding == "zero2" else "optim_grads_params"
+        flags += ["--use-megatron-fsdp", f"--data-parallel-sharding-strategy {held}"]
+        flags += ["--ckpt-format fsdp_dtensor"]
+    copies = sharded_copies(job)
+    if copies > 1:
+        flags.append(f"--num-distributed-optimizer-instances {copies}")
+    return flags
+
+
+def _stages(
+    job: Job, model: TransformerModel, parallel: Parallel, prediction: Prediction, missing: list[str]
+) -> Flags:
+    layers = stage_layers(model, parallel)
+    flags: Flags = []
+    if parallel.pp == 1:
+        return flags
+    if len(set(layers)) > 1:
+        flags.append(f"--pipeline-model-parallel-layout {shlex.quote(pipeline_layout(layers))}")
+    elif parallel.vpp > 1:
+        flags.append(f"--num-layers-per-virtual-pipeline-stage {layers[0]}")
+    schedule = job.training.schedule
+    own = "interleaved" if parallel.vpp > 1 else "1f1b"
+    if schedule == "breadth-first" and parallel.vpp > 1:
+        count = parallel.global_batch // parallel.dp // prediction.micro_batch
+        flags.append(f"--microbatch-group-size-per-virtual-pipeline-stage {count}")
+        missing.append(
+            "schedule breadth-first: forwards run breadth-first, backwards as in interleaved 1F1B."
+        )
+    elif schedule != own:
+        missing.append(
+            f"schedule {schedule}: Megatron-LM {VERSION} has 1F1B and interleaved 1F1B only; this runs "
+            f"{own}, so expect another step time (torchtitan.toml runs the plan's schedule)."
+        )
+    return flags
+
+
+def _training(job: Job, parallel: Parallel, prediction: Prediction, missing: list[str]) -> Flags:
+    training = job.training
+    micro_batch = parallel.micro_batch or prediction.micro_batch
+    flags = [f"--micro-batch-size {micro_batch}", f"--global-batch-size {parallel.global_batch}"]
+    flags += {
+        "bf16": ["--bf16"],
+        "fp16": ["--fp16"],
+        "fp8": ["--bf16", "--fp8-format hybrid"],
+        "fp32": [],
+    }[training.precision]
+    flags += {
+        "none": [],
+        "selective": ["--recompute-granularity selective", "--recompute-modules core_attn"],
+        "full": [
+            "--recompute-granularity full",
+            "--recompute-method uniform",
+            "--recompute-num-layers 1",
+        ],
+    }[training.recompute or prediction.recompute]
+    if training.overlap and parallel.dp * parallel.cp > 1:
+        flags.append("--overlap-grad-reduce")
+        if parallel.sharding != "none":
+            flags.append("--overlap-param-gather")
+        # Megatron counts elements; it reduces gradients in FP32 unless told otherwise.
+        size = 2 if training.compression == "bf16" else 4
+        flags.append(f"--ddp-bucket-size {max(1, training.bucket_bytes // size)}")
+    if training.compression == "bf16":
+        flags.append("--grad-reduce-in-bf16")
+        missing.append("compression=bf16 holds on every level here, not on the outermost alone.")
+    elif training.compression != "none":
+        missing.append(f"compression={training.compression}: Megatron-LM sends gradients uncompressed.")
+    if training.local_steps > 1:
+        missing.append(
+            f"local_steps={training.local_steps}: Megatron-LM exchanges gradients every step (no DiLoCo)."
+        )
+    return flags
+
+
+def _data(model: TransformerModel) -> Flags:
+    return [
+        "--mock-data",
+        "--tokenizer-type NullTokenizer",
+        f"--vocab-size {model.vocab}",
+        "--train-iters 20",
+        "--lr 1e-4",
+        "--eval-iters 0",
+        "--log-interval 1",
+        "--log-throughput",
+    ]
+
+
+def _settings(job: Job, parallel: Parallel, missing: list[str]) -> dict[str, str]:
+    settings = network_settings(job, missing)
+    if parallel.sharding not in ("zero2", "zero3", "hybrid") and (parallel.tp > 1 or parallel.cp > 1):
+        # Megatron asserts it before Blackwell; its FSDP asserts the opposite.
+        settings["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
+    return settings
+
+
+def _script(
+    job: Job,
+    prediction: Prediction,
+    groups: dict[str, Flags],
+    settings: dict[str, str],
+    ranks: HostRanks | None,
+    missing: list[str],
+) -> str:
+    hosts, processes = host_count(job)
+    lines = ["#!/usr/bin/env bash"]
+    lines += [f"# {line}" for line in headline(job, prediction, f"Megatron-LM {VERSION}")]
+    lines += [f"# Not expressed: {sentence}" for sentence in missing]
+    lines += [
+        "#",
+        "# Run this on every host, in a checkout of Megatron-LM, with MASTER_ADDR and HOST set. HOST is the",
+        "# host's number counted through the cluster from the inside out: all hosts of the first",
+        f"# {job.cluster.levels[:2][-1].name}, then those of the second, and so on.",
+        "set -euo pipefail",
+    ]
+    lines += [f"export {name}={value}" for name, value in settings.items()]
+    rank = '"$HOST"' if ranks is None or ranks.as_counted else '"$((' + ranks.shell("HOST") + '))"'
+    if rank != '"$HOST"':
+        lines += ["# Hosts are renumbered so that the axes lie where the plan has them."]
+    lines += [
+        ': "${HOST:?set HOST to the number of this host}"',
+        f"RANK_OF_HOST={rank}",
+        "LAUNCH=(",
+        f"  --nnodes {hosts}",
+        f"  --nproc-per-node {processes}",
+        '  --node-rank "$RANK_OF_HOST"',
+        '  --master-addr "${MASTER_ADDR:?set MASTER_ADDR to the host of rank 0}"',
+        '  --master-port "${MASTER_PORT:-29500}"',
+        ")",
+    ]
+    for name, flags in groups.items():
+        if name == "DATA":
+            lines.append("# Twenty steps on mock data; replace these to train.")
+        lines += [f"{name}=(", *(f"  {flag}" for flag in flags), ")"]
+    arrays = " ".join(f'"${{{name}[@]}}"' for name in groups)
+    lines.append(f'torchrun "${{LAUNCH[@]}}" "${{MEGATRON:-pretrain_gpt.py}}" {arrays} "$@"')
+    return "\n".join(lines) + "\n"

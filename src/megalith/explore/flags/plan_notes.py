@@ -1,0 +1,101 @@
+"""What both trainers' files say of a plan in words: the headline, and what no trainer's flag can hold."""
+
+from __future__ import annotations
+
+from math import prod
+
+from megalith.core.errors import PlanError
+from megalith.explore.flags.ranks import HostRanks, axis_sizes, placement_digits, processes_per_host
+from megalith.explore.job import Job, Parallel, TransformerModel
+from megalith.explore.prediction import Prediction
+
+
+def plan_of(job: Job) -> tuple[TransformerModel, Parallel]:
+    """The two parts that flags are written from, or a sentence about what is missing."""
+    if not isinstance(job.model, TransformerModel):
+        raise PlanError(f"Job '{job.name}' is a {job.model.kind}; flags are written for transformers only.")
+    if job.parallel is None:
+        raise PlanError(f"Job '{job.name}' has no parallel section; run `megalith explore search` for one.")
+    return job.model, job.parallel
+
+
+def stage_layers(model: TransformerModel, parallel: Parallel) -> tuple[int, ...]:
+    """Layers of each virtual stage in the order data visits them."""
+    if parallel.layers_per_stage:
+        return parallel.layers_per_stage
+    stages = parallel.pp * parallel.vpp
+    each, left = divmod(model.layers, stages)
+    return tuple(each + (stage < left) for stage in range(stages))
+
+
+def headline(job: Job, prediction: Prediction, trainer: str) -> list[str]:
+    """Lines that say what the file is and what it should reach."""
+    model, parallel = plan_of(job)
+    axes = " ".join(f"{axis}={size}" for axis, size in axis_sizes(parallel).items() if size > 1) or "dp=1"
+    devices = prod(axis_sizes(parallel).values())
+    where = job.cluster.name or f"{devices} {job.cluster.device}"
+    name = job.name or model.name or "a transformer"
+    return [
+        f"{name} on {where}: {devices} {job.cluster.device}, for {trainer}.",
+        f"Plan: {axes}{f' ep={parallel.ep}' if parallel.ep > 1 else ''}, {job.training.schedule}, "
+        f"micro-batch {prediction.micro_batch}, {parallel.sharding} sharding, "
+        f"placement {' '.join(parallel.placement)} from the inside out.",
+        f"Predicted step: {prediction.step_seconds:.4g} s, MFU {prediction.mfu:.1%}, "
+        f"give or take {prediction.uncertainty:.0%}.",
+    ]
+
+
+def network_settings(job: Job, missing: list[str]) -> dict[str, str]:
+    """The network part of a plan as NCCL's environment variables; what it has none for goes to `missing`."""
+    settings = {}
+    network = job.network
+    if network.multipath > 1:
+        settings["NCCL_IB_QPS_PER_CONNECTION"] = str(network.multipath)
+        settings["NCCL_IB_SPLIT_DATA_ON_QPS"] = "1"
+    if network.routing == "adaptive":
+        settings["NCCL_IB_ADAPTIVE_ROUTING"] = "1"
+    elif network.routing == "spray":
+        missing.append("routing=spray is a setting of switches and adapters, not of NCCL: turn it on there.")
+    if network.collectives == "flat":
+        settings["NCCL_ALGO"] = "Ring"
+    elif network.collectives == "hierarchical":
+        missing.append(
+            "collectives=hierarchical: NCCL picks its own algorithm; across sites it needs an all-reduce "
+            "in two tiers from the trainer."
+        )
+    return settings
+
+
+def host_count(job: Job) -> tuple[int, int]:
+    """Hosts, and processes on each."""
+    _, parallel = plan_of(job)
+    each = processes_per_host(job)
+    return prod(axis_sizes(parallel).values()) // each, each
+
+
+def placement_note(ranks: HostRanks | None, job: Job) -> str | None:
+    if ranks is not None:
+        return None
+    _, parallel = plan_of(job)
+    return (
+        f"placement {' '.join(parallel.placement)}: devices of one host would need ranks that are not "
+        "neighbours; ranks run in the trainer's order, so expect another step time."
+    )
+
+
+def sharded_copies(job: Job) -> int:
+    """Whole copies of the sharded state: above 1 only in hybrid sharding."""
+    _, parallel = plan_of(job)
+    if parallel.sharding != "hybrid":
+        return 1
+    within = 1
+    for level in job.cluster.levels[:-1] if parallel.shard_within is None else job.cluster.levels:
+        within *= level.count
+        if level.name == parallel.shard_within:
+            break
+    inside, shard = 1, 1
+    for digit in placement_digits(parallel):
+        if digit.axis == "dp":
+            shard *= min(digit.size, max(1, within // inside))
+        inside *= digit.size
+    return parallel.dp // shard
