@@ -1,1 +1,1 @@
-"""Time and bytes of operators, collectives and training states on a described machine."""
+"""Time and bytes: operators on a device, collectives over a cluster, the memory of a training state."""

@@ -112,11 +112,12 @@ class Training(Config):
     extra_in_flight: int = Field(default=0, ge=0)
     """Micro-batches that the long-link schedule holds above 1F1B's, to hide a slow boundary."""
     attention: Attention = "auto"
-    """unfused: scores, softmax and dropout go through memory, as in Megatron of 2021-22; flash: they do not. auto is
-    by device: unfused on Ampere and older, whose published runs are of that time, flash on what came later."""
+    """unfused: scores, softmax and dropout go through memory, as in Megatron of 2021-22; flash: they do not.
+    auto is by device: unfused on Ampere and older, whose published runs are of that time, flash on what came
+    later."""
     tensor_overlap: TensorOverlap = "auto"
-    """ring: tensor-parallel traffic runs beside the matrix products it feeds (Megatron-Core's --tp-comm-overlap).
-    auto is by device, as with attention."""
+    """ring: tensor-parallel traffic runs beside the matrix products it feeds (Megatron-Core's --tp-comm-
+    overlap). auto is by device, as with attention."""
     overlap: bool = True
     """Gradient and parameter traffic beside compute."""
     bucket_bytes: int = Field(default=40_000_000, gt=0)

@@ -31,7 +31,8 @@ def load_job(
     content, origin = _content(source)
     files = (*content.get("hardware", ()), *(str(path) for path in hardware))
     content = {**content, "hardware": tuple(files)}
-    # Names first, so that an override can reach into what a name stands for; and once more for names in overrides.
+    # Names first, so that an override can reach into what a name stands for; and once more for names in
+    # overrides.
     content = _names_replaced(apply_overrides(_names_replaced(content, origin), overrides), origin)
     job = parse_config(Job, content, origin)
     resolve_cluster(job.cluster, job.hardware)

@@ -1,4 +1,5 @@
-"""Devices, links and clusters by name: YAML files beside this one, and a user's own that add or replace entries.
+"""Devices, links and clusters by name: YAML files beside this one, and a user's own that add or replace
+entries.
 
 catalog()                        what ships with the package
 catalog(Path("mine.yaml"))       the same with the user's entries laid over it
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from pydantic import Field, model_validator
 
@@ -19,6 +20,7 @@ from megalith.core.errors import ConfigError, nearest
 from megalith.hardware.cluster import Cluster, Device, Level, Link, MemoryTier
 
 _FOLDER = Path(__file__).parent
+Entry = TypeVar("Entry")
 
 
 class TierEntry(Config):
@@ -150,10 +152,11 @@ class Catalog:
         )
 
 
-def _named(entries: Mapping[str, Any], name: str, kind: str) -> Any:
+def _named(entries: Mapping[str, Entry], name: str, kind: str) -> Entry:
     if name not in entries:
         raise ConfigError(
-            f"Unknown {kind} '{name}'; {nearest(name, sorted(entries))} Or describe it in a YAML file of your own "
+            f"Unknown {kind} '{name}'; {nearest(name, sorted(entries))} Or describe it in a YAML file of "
+            f"your own "
             f"({kind}s: ...) and pass that with --hardware."
         )
     return entries[name]

@@ -1,0 +1,49 @@
+"""The fitted constants of a device: its own, else its generation's, over the defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from megalith.core.config import load_yaml
+from megalith.hardware.cluster import Device
+
+_FILE = Path(__file__).parent / "calibration.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """See calibration.yaml for what each is."""
+
+    gemm_fraction: float
+    gemm_half_depth: float
+    attention_fraction: float
+    memory_fraction: float
+    kernel_seconds: float
+    inside_fraction: float
+    inside_half_bytes: float
+    between_fraction: float
+    between_half_bytes: float
+    tensor_overlap: float
+    micro_batch_seconds: float
+    step_seconds: float
+
+
+@lru_cache(maxsize=64)
+def calibration(device: Device) -> Calibration:
+    entries = _entries()
+    figures = {
+        **entries["default"],
+        **entries.get(device.generation, {}),
+        **entries.get(device.name, {}),
+    }
+    return Calibration(**figures)
+
+
+@lru_cache(maxsize=1)
+def _entries() -> dict[str, dict[str, float]]:
+    return {
+        name: {key: float(value) for key, value in figures.items()}
+        for name, figures in load_yaml(_FILE).items()
+    }

@@ -1,0 +1,181 @@
+"""Seconds and bytes of collectives over the nested levels of a cluster.
+
+A group is seen level by level: how many members of each level it touches, and how many groups like it share
+one member's link at the same time. A flat ring runs at its slowest link and pays the longest latency on every
+step; a hierarchical one reduces inside first, so that the outer links carry each byte once per member however
+many devices are in it. Over one level everything falls back to the closed forms (n ranks, S bytes, rate b,
+latency a):
+
+    all-reduce 2 (n-1)/n S/b, reduce-scatter, all-gather and all-to-all (n-1)/n S/b, ring 2 (n-1) a, tree 2
+    log2(n) a
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import log2, prod
+from typing import Literal
+
+from megalith.cost.calibration import Calibration, calibration
+from megalith.cost.network import usable_rate
+from megalith.hardware.cluster import Cluster
+
+Kind = Literal["all_reduce", "reduce_scatter", "all_gather"]
+_PASSES = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What one group touches of one level."""
+
+    ranks: int
+    """Members of this level, seen from one of the level above."""
+    sharing: int
+    """Groups that go through one member's link at the same time."""
+
+
+Group = tuple[Span, ...]
+"""From the innermost level out; levels beyond its end are not left."""
+
+
+def group_size(group: Group) -> int:
+    return prod(span.ranks for span in group)
+
+
+@dataclass(frozen=True, slots=True)
+class Fabric:
+    """A cluster's links as its network is used."""
+
+    cluster: Cluster
+    routing: str = "adaptive"
+    multipath: int = 1
+    algorithm: str = "auto"
+    ideal: bool = False
+    """Take the links at their full rate, without what collectives reach of it: for the closed forms."""
+
+    @property
+    def constants(self) -> Calibration:
+        return calibration(self.cluster.device)
+
+    def rate(self, level: int, sharing: int, ranks_inside: int = 1) -> float:
+        """Bytes per second that one of `sharing` groups gets out of a member of the level."""
+        return _rate(self, level, sharing, ranks_inside)
+
+    def latency(self, level: int) -> float:
+        return self.cluster.levels[level].link.latency_seconds
+
+    def half_bytes(self, level: int) -> float:
+        """Message size at which a collective reaches half of its rate."""
+        if self.ideal:
+            return 0.0
+        constants = self.constants
+        return constants.between_half_bytes if level else constants.inside_half_bytes
+
+
+@lru_cache(maxsize=65536)
+def _rate(fabric: Fabric, level: int, sharing: int, ranks_inside: int) -> float:
+    entry = fabric.cluster.levels[level]
+    if level == 0:
+        constants = fabric.constants
+        fraction = 1.0 if fabric.ideal else constants.inside_fraction
+        return entry.link.bytes_per_second / entry.oversubscription * fraction / sharing
+    outermost = level == len(fabric.cluster.levels) - 1
+    rate = usable_rate(
+        entry,
+        ranks=sharing * ranks_inside,
+        routing=fabric.routing,
+        multipath=fabric.multipath if outermost else 1,
+    )
+    fraction = 1.0 if fabric.ideal else fabric.constants.between_fraction
+    return rate * fraction / sharing
+
+
+def collective_seconds(
+    fabric: Fabric, kind: Kind, group: Group, message_bytes: float, shrink: float = 1.0
+) -> float:
+    """The collective by the algorithm asked for, the best of all when that is `auto`.
+
+    `message_bytes` is the whole vector (what each rank holds after an all-gather); `shrink` divides the bytes
+    on the outermost level that the group crosses (compression).
+    """
+    if group_size(group) == 1 or message_bytes == 0:
+        return 0.0
+    hierarchical = hierarchical_seconds(fabric, kind, group, message_bytes, shrink)
+    if fabric.algorithm == "hierarchical":
+        return hierarchical
+    ring = ring_seconds(fabric, kind, group, message_bytes / shrink)
+    if fabric.algorithm == "flat":
+        return ring
+    return min(hierarchical, ring, tree_seconds(fabric, kind, group, message_bytes / shrink))
+
+
+def ring_seconds(fabric: Fabric, kind: Kind, group: Group, message_bytes: float) -> float:
+    """One ring through all ranks: the slowest link's rate, the longest latency at every step."""
+    ranks = group_size(group)
+    steps = _PASSES[kind] * (ranks - 1)
+    return steps / ranks * _slowest(fabric, group, message_bytes) + steps * _longest(fabric, group)
+
+
+def tree_seconds(fabric: Fabric, kind: Kind, group: Group, message_bytes: float) -> float:
+    """Two trees that share the work (Sanders et al. 2009): the ring's bytes, latency by depth."""
+    ranks = group_size(group)
+    bandwidth = _PASSES[kind] * (ranks - 1) / ranks * _slowest(fabric, group, message_bytes)
+    return bandwidth + _PASSES[kind] * log2(ranks) * _longest(fabric, group)
+
+
+def hierarchical_seconds(
+    fabric: Fabric, kind: Kind, group: Group, message_bytes: float, shrink: float = 1.0
+) -> float:
+    """Level after level: each rank of a member carries its share of the vector to the next level."""
+    total, inside = 0.0, 1
+    outermost = max(index for index, span in enumerate(group) if span.ranks > 1)
+    for index, span in enumerate(group):
+        if span.ranks > 1:
+            carried = message_bytes / shrink if index == outermost else message_bytes
+            steps = _PASSES[kind] * (span.ranks - 1)
+            rate = fabric.rate(index, span.sharing, inside)
+            total += steps / span.ranks * (carried + fabric.half_bytes(index)) / rate
+            total += steps * fabric.latency(index)
+        inside *= span.ranks
+    return total
+
+
+def all_to_all_seconds(fabric: Fabric, group: Group, bytes_per_rank: float) -> float:
+    """Each rank sends an equal part of `bytes_per_rank` to every rank; the fullest link decides."""
+    ranks = group_size(group)
+    if ranks == 1 or bytes_per_rank == 0:
+        return 0.0
+    slowest, inside, latency = 0.0, 1, 0.0
+    for index, span in enumerate(group):
+        if span.ranks > 1:
+            # What leaves a member: its ranks' bytes to all ranks that are not in it.
+            leaving = inside * bytes_per_rank * (ranks - inside) / ranks
+            slowest = max(slowest, leaving / fabric.rate(index, span.sharing, inside))
+            latency = fabric.latency(index)
+        inside *= span.ranks
+    return slowest + latency
+
+
+def egress_bytes(kind: Kind, group: Group, level: int, message_bytes: float, shrink: float = 1.0) -> float:
+    """Bytes that one group sends out of one member of the level, hierarchically: 2 (D-1)/D S for D
+    members."""
+    span = group[level] if level < len(group) else Span(1, 1)
+    outermost = max((index for index, one in enumerate(group) if one.ranks > 1), default=0)
+    carried = message_bytes / shrink if level == outermost else message_bytes
+    return _PASSES[kind] * (span.ranks - 1) / span.ranks * carried
+
+
+def _slowest(fabric: Fabric, group: Group, message_bytes: float) -> float:
+    """Seconds of the vector once over the slowest link that the group crosses."""
+    slowest, inside = 0.0, 1
+    for index, span in enumerate(group):
+        if span.ranks > 1:
+            carried = message_bytes + fabric.half_bytes(index)
+            slowest = max(slowest, carried / fabric.rate(index, span.sharing, inside))
+        inside *= span.ranks
+    return slowest
+
+
+def _longest(fabric: Fabric, group: Group) -> float:
+    return max(fabric.latency(index) for index, span in enumerate(group) if span.ranks > 1)

@@ -1,0 +1,92 @@
+"""Seconds of one operator on one device: matrix products by tiles and waves, everything else by bytes.
+
+A matrix product is cut into tiles that are dealt out to the multiprocessors in waves; a last wave that is
+half empty costs as much as a full one, and a short inner dimension does not fill a tile's pipeline. Operators
+that only move data take their bytes at the share of memory bandwidth that such kernels reach.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import ceil
+
+from megalith.cost.calibration import Calibration
+from megalith.hardware.cluster import Device
+
+# Tiles a library chooses among and how well a multiprocessor is used inside one: a larger tile reads each
+# operand fewer times (cuBLAS's 256x128 and its smaller siblings).
+_TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.93), (128, 64, 0.8), (64, 128, 0.8), (64, 64, 0.65))
+
+BYTES_PER_ELEMENT = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1, "int4": 0.5}
+
+
+def peak_flops(device: Device, precision: str) -> float:
+    """FLOP/s of a type; a device without it computes in the next wider one."""
+    for name in (precision, "bf16", "fp16", "tf32", "fp32"):
+        if name in device.flops:
+            return device.flops[name]
+    return max(device.flops.values())
+
+
+@lru_cache(maxsize=65536)
+def gemm_seconds(
+    device: Device,
+    constants: Calibration,
+    precision: str,
+    rows: int,
+    columns: int,
+    depth: int,
+    batch: int = 1,
+) -> float:
+    """[rows, depth] x [depth, columns], `batch` times in one kernel."""
+    peak = peak_flops(device, precision) * constants.gemm_fraction
+    fill = depth / (depth + constants.gemm_half_depth)
+    units = device.multiprocessors
+    flops = 2.0 * rows * columns * depth * batch
+    compute = flops / (peak * fill)
+    if units:
+        unit_flops = peak * fill / units
+        compute = min(
+            _waves(ceil(rows / high) * ceil(columns / wide) * batch, units)
+            * (2.0 * high * wide * depth / (unit_flops * quality))
+            for high, wide, quality in _TILES
+        )
+    element = BYTES_PER_ELEMENT.get(precision, 2)
+    moved = element * batch * (rows * depth + depth * columns + rows * columns)
+    return max(compute, stream_seconds(device, constants, moved)) + constants.kernel_seconds
+
+
+def _waves(tiles: int, units: int) -> float:
+    """Waves of tiles. Past the first few the tail blurs, as tiles of a wave do not end together."""
+    whole, rest = divmod(tiles, units)
+    if not rest:
+        return whole
+    share = rest / units
+    # Half of the empty slots of the last wave are lost once there are waves to blur it with, all if there are
+    # none.
+    return whole + share + (1 - share) / (1 + 0.5 * whole)
+
+
+def stream_seconds(device: Device, constants: Calibration, moved_bytes: float) -> float:
+    """Reading and writing `moved_bytes` in the device's first memory."""
+    return moved_bytes / (device.bytes_per_second * constants.memory_fraction)
+
+
+def flash_attention_seconds(
+    device: Device,
+    constants: Calibration,
+    precision: str,
+    heads: int,
+    queries: int,
+    keys: int,
+    head_dim: int,
+    *,
+    causal: bool = True,
+    backward: bool = False,
+) -> float:
+    """One fused attention over `heads` (batch included); the backward pass does 2.5 times the products."""
+    flops = 4.0 * heads * queries * keys * head_dim * (0.5 if causal else 1.0)
+    peak = peak_flops(device, precision if precision != "fp8" else "bf16") * constants.attention_fraction
+    # Heads of 64 leave the exponentials as the bound, heads of 128 and more the products.
+    fill = head_dim / (head_dim + 32) / (128 / 160)
+    return flops * (2.5 / 0.85 if backward else 1.0) / (peak * min(fill, 1.1)) + constants.kernel_seconds

@@ -1,0 +1,195 @@
+"""Which devices each parallel axis joins, from the order in which the axes are laid over the cluster.
+
+Axes are laid from the innermost devices out; an axis may be cut into pieces (`pp:4`, `dp`, `pp:2`). A
+device's number is then a sum of coordinates times strides, and what a group touches of each level follows
+from the strides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import gcd, prod
+
+from megalith.core.errors import ConfigError, PlanError, nearest
+from megalith.cost.collectives import Group, Span
+from megalith.explore.job import Parallel
+from megalith.hardware.cluster import Cluster
+
+AXES = ("tp", "cp", "dp", "pp")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A run of an axis: `count` coordinates, neighbours `stride` devices apart."""
+
+    axis: str
+    count: int
+    stride: int
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """What one pipeline stage's message to the next crosses."""
+
+    level: int
+    """The innermost level that holds both stages in one member; -1: the same device."""
+    member: int
+    """Which member of that level's insides sends, counted over the cluster."""
+    sharing: int
+    """Devices in that member that send over this boundary at the same time."""
+
+
+@lru_cache(maxsize=4096)
+def pieces(parallel: Parallel) -> tuple[Piece, ...]:
+    """The placement as pieces with strides; axes that are not named go outermost, in their usual order."""
+    sizes = {axis: getattr(parallel, axis) for axis in AXES}
+    left = dict(sizes)
+    laid: list[Piece] = []
+    stride = 1
+    named = [entry.partition(":")[0] for entry in parallel.placement]
+    for entry in (*parallel.placement, *(axis for axis in AXES if axis not in named)):
+        axis, colon, text = entry.partition(":")
+        if axis not in sizes:
+            raise ConfigError(f"parallel.placement: unknown axis '{axis}'; {nearest(axis, AXES)}")
+        if colon and not text.isdigit():
+            raise ConfigError(f"parallel.placement: '{entry}' must be an axis and a count, such as pp:4.")
+        count = int(text) if colon else left[axis]
+        if count < 1 or left[axis] % count:
+            raise ConfigError(
+                f"parallel.placement: '{entry}' does not divide what is left of {axis} ({left[axis]}); "
+                f"take a "
+                f"divisor, such as {axis}:{max(1, gcd(left[axis], max(count, 1)))}."
+            )
+        laid.append(Piece(axis, count, stride))
+        left[axis] //= count
+        stride *= count
+    short = next((axis for axis in AXES if left[axis] != 1), None)
+    if short:
+        done = sizes[short] // left[short]
+        raise ConfigError(
+            f"parallel.placement lays {done} of {short}={sizes[short]}; add "
+            f"'{short}:{left[short]}' where the rest goes."
+        )
+    return tuple(laid)
+
+
+def devices_needed(parallel: Parallel) -> int:
+    return parallel.tp * parallel.cp * parallel.dp * parallel.pp
+
+
+def check_devices(parallel: Parallel, cluster: Cluster) -> None:
+    """A plan must not need more devices than there are."""
+    needed = devices_needed(parallel)
+    if needed > cluster.devices:
+        model_parallel = needed // parallel.dp
+        dp = cluster.devices // model_parallel
+        fix = (
+            f"take parallel.dp={dp}"
+            if dp
+            else f"lower tp, cp or pp, or add {needed - cluster.devices} devices"
+        )
+        raise PlanError(
+            f"parallel needs tp x cp x pp x dp = {needed} devices and the cluster has "
+            f"{cluster.devices}; {fix}."
+        )
+
+
+@lru_cache(maxsize=16384)
+def group(parallel: Parallel, cluster: Cluster, axes: tuple[str, ...]) -> Group:
+    """What a group over `axes` touches of each level."""
+    return _spans([piece for piece in pieces(parallel) if piece.axis in axes and piece.count > 1], cluster)
+
+
+@lru_cache(maxsize=16384)
+def expert_groups(parallel: Parallel, cluster: Cluster) -> tuple[Group, Group]:
+    """The expert-parallel group, the innermost `ep` of the context- and data-parallel ranks, and the group of
+    the replicas of one expert: the rest of them."""
+    left, experts, replicas = parallel.ep, [], []
+    for piece in pieces(parallel):
+        if piece.axis not in ("cp", "dp") or piece.count == 1:
+            continue
+        taken = gcd(piece.count, left)
+        if taken > 1:
+            experts.append(Piece(piece.axis, taken, piece.stride))
+        if piece.count > taken:
+            replicas.append(Piece(piece.axis, piece.count // taken, piece.stride * taken))
+        left //= taken
+    if left > 1:
+        raise PlanError(
+            f"parallel.ep={parallel.ep} does not divide cp x dp = {parallel.cp * parallel.dp} by pieces; "
+            f"take "
+            f"ep={parallel.ep // left}."
+        )
+    return _spans(experts, cluster), _spans(replicas, cluster)
+
+
+def split_group(whole: Group, level: int) -> tuple[Group, Group]:
+    """A group as the part inside one member of `level` and the part across members, of equal positions
+    inside."""
+    inside = whole[:level]
+    ranks = prod(span.ranks for span in inside)
+    across = (
+        *(Span(1, 1) for _ in inside),
+        *(Span(span.ranks, span.sharing * ranks) for span in whole[level:]),
+    )
+    return inside, across
+
+
+def _spans(mine: list[Piece], cluster: Cluster) -> Group:
+    spans: list[Span] = []
+    size = prod(piece.count for piece in mine)
+    below = 1
+    for index in range(len(cluster.levels)):
+        inside = _ranks_inside(mine, cluster.devices_within(index))
+        spans.append(Span(-(-inside // below), max(1, cluster.devices_within(index - 1) // below)))
+        below = inside
+        if inside == size:
+            break
+    return tuple(spans)
+
+
+def _ranks_inside(mine: list[Piece], devices: int) -> int:
+    """Ranks of one group inside a block of `devices` devices, where the fewest are together."""
+    inside = 1
+    for piece in mine:
+        reach = piece.count * piece.stride
+        if devices % reach == 0:
+            inside *= piece.count
+        else:
+            inside *= max(1, min(piece.count, devices // piece.stride))
+    return inside
+
+
+@lru_cache(maxsize=4096)
+def stage_device(parallel: Parallel, stage: int) -> int:
+    """Device number of pipeline rank `stage` at the origin of all other axes."""
+    number = 0
+    for piece in pieces(parallel):
+        if piece.axis == "pp":
+            number += stage % piece.count * piece.stride
+            stage //= piece.count
+    return number
+
+
+@lru_cache(maxsize=65536)
+def boundary(parallel: Parallel, cluster: Cluster, sender: int, receiver: int) -> Boundary:
+    """What a message from pipeline rank `sender` to `receiver` crosses, in the first replica."""
+    one, other = stage_device(parallel, sender), stage_device(parallel, receiver)
+    if one == other:
+        return Boundary(-1, one, 1)
+    level = next(
+        (
+            index
+            for index in range(len(cluster.levels))
+            if one // cluster.devices_within(index) == other // cluster.devices_within(index)
+        ),
+        len(cluster.levels) - 1,
+    )
+    block = cluster.devices_within(level - 1)
+    # Other coordinates of the sending stage that lie in the same member cross at the same moment.
+    sharing = 1
+    for piece in pieces(parallel):
+        if piece.axis != "pp":
+            sharing *= max(1, min(piece.count, block // piece.stride))
+    return Boundary(level, one // block, sharing)

@@ -1,0 +1,267 @@
+"""A job made complete: every figure checked, every blank that does not need a search filled in.
+
+`Plan` is what the cost model works on. Errors are one sentence with the nearest change that would do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
+from megalith.core.errors import ConfigError, PlanError
+from megalith.cost.calibration import Calibration, calibration
+from megalith.cost.collectives import Fabric, group_size
+from megalith.cost.memory import StateBytes, state_bytes
+from megalith.explore.activations import head_bytes, layer_bytes, working_bytes
+from megalith.explore.job import Job, Parallel, TransformerModel
+from megalith.explore.load import resolve_cluster
+from megalith.explore.placement import check_devices, expert_groups, group
+from megalith.explore.workload import Shape, is_expert_layer
+from megalith.hardware.cluster import Cluster
+
+UNFUSED_GENERATIONS = ("volta", "ampere")
+"""Devices whose published runs are of before 2023: attention through memory, gradients after the last
+backward, tensor-parallel traffic in the open. Set `training.attention`, `overlap` and `tensor_overlap` for a
+newer trainer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A transformer job with nothing left open."""
+
+    transformer: TransformerModel
+    cluster: Cluster
+    parallel: Parallel
+    fabric: Fabric
+    shape: Shape
+    layers_per_stage: tuple[int, ...]
+    micro_batches: int
+    precision: str
+    recompute: str
+    schedule: str
+    extra_in_flight: int
+    overlap: bool
+    tensor_overlap: bool
+    sharding: str
+    shard_level: int
+    shards: int
+    bucket_bytes: int
+    compression: str
+    local_steps: int
+    memory_margin: float
+
+    @property
+    def constants(self) -> Calibration:
+        return calibration(self.cluster.device)
+
+
+def make_plan(job: Job, micro_batch: int, recompute: str, sharding: str | None = None) -> Plan:
+    """The job with these three settled; ConfigError or PlanError says what does not divide and what would."""
+    parallel, model = job.parallel, job.model
+    if not isinstance(model, TransformerModel) or parallel is None:
+        raise ConfigError("job: key 'parallel' is missing; add it, or let `megalith explore search` find it.")
+    cluster = resolve_cluster(job.cluster, job.hardware)
+    _check(model, parallel, cluster)
+    layers = layers_of(model, parallel)
+    training = job.training
+    older = cluster.device.generation in UNFUSED_GENERATIONS
+    flash = training.attention == "flash" or (training.attention == "auto" and not older)
+    # Blank stands for what the published runs on such devices did.
+    overlap = training.overlap if "overlap" in training.model_fields_set else not older
+    tensor_overlap = training.tensor_overlap == "ring" or (training.tensor_overlap == "auto" and not older)
+    sharding = sharding or parallel.sharding
+    level, shards = _shards(parallel, cluster, sharding)
+    return Plan(
+        transformer=model,
+        cluster=cluster,
+        parallel=parallel,
+        fabric=Fabric(cluster, job.network.routing, job.network.multipath, job.network.collectives),
+        shape=Shape(
+            parallel.tp,
+            parallel.cp,
+            parallel.ep,
+            micro_batch,
+            parallel.sequence_parallel and parallel.tp > 1,
+            flash or parallel.cp > 1,
+        ),
+        layers_per_stage=layers,
+        micro_batches=micro_batches_of(parallel, micro_batch),
+        precision=training.precision,
+        recompute=recompute,
+        schedule=training.schedule,
+        extra_in_flight=training.extra_in_flight,
+        overlap=overlap,
+        tensor_overlap=tensor_overlap and parallel.sequence_parallel,
+        sharding=sharding,
+        shard_level=level,
+        shards=shards,
+        bucket_bytes=training.bucket_bytes,
+        compression=training.compression,
+        local_steps=training.local_steps,
+        memory_margin=job.constraints.memory_margin,
+    )
+
+
+def _check(model: TransformerModel, parallel: Parallel, cluster: Cluster) -> None:
+    check_devices(parallel, cluster)
+    for axis, count, what in (
+        ("tp", model.heads, "heads"),
+        ("cp", model.seq, "seq"),
+    ):
+        value = getattr(parallel, axis)
+        if count % value:
+            raise PlanError(
+                f"parallel.{axis}={value} does not divide model.{what}={count}; take "
+                f"{axis}={_divisor(count, value)}."
+            )
+    if parallel.ep > 1:
+        if not model.experts:
+            raise PlanError(f"parallel.ep={parallel.ep} needs a model with experts; take ep=1.")
+        if model.experts % parallel.ep:
+            raise PlanError(
+                f"parallel.ep={parallel.ep} does not divide model.experts={model.experts}; take "
+                f"ep={_divisor(model.experts, parallel.ep)}."
+            )
+        expert_groups(parallel, cluster)
+
+
+def micro_batches_of(parallel: Parallel, micro_batch: int) -> int:
+    """Micro-batches of each pipeline a step."""
+    each = parallel.dp * micro_batch
+    count, rest = divmod(parallel.global_batch, each)
+    if rest or not count:
+        fix = max(1, round(parallel.global_batch / each)) * each
+        raise PlanError(
+            f"parallel.global_batch={parallel.global_batch} is not a multiple of dp x micro_batch = "
+            f"{parallel.dp} x "
+            f"{micro_batch}; take global_batch={fix}."
+        )
+    return count
+
+
+@lru_cache(maxsize=4096)
+def layers_of(model: TransformerModel, parallel: Parallel) -> tuple[int, ...]:
+    """Layers of each virtual stage."""
+    stages = parallel.pp * parallel.vpp
+    given = parallel.layers_per_stage
+    if given is not None:
+        if len(given) != stages or sum(given) != model.layers or min(given) < 0:
+            raise PlanError(
+                f"parallel.layers_per_stage has {len(given)} entries that sum to {sum(given)}; give "
+                f"pp x vpp = {stages} "
+                f"that sum to model.layers={model.layers}."
+            )
+        return given
+    if model.layers % stages:
+        fix = _divisor(model.layers, stages)
+        raise PlanError(
+            f"pp x vpp = {parallel.pp} x {parallel.vpp} does not divide model.layers={model.layers}; take "
+            f"pp x vpp = "
+            f"{fix}, or say how in parallel.layers_per_stage."
+        )
+    return (model.layers // stages,) * stages
+
+
+def _divisor(count: int, near: int) -> int:
+    """The divisor of `count` nearest to `near`, the smaller of two."""
+    divisors = (value for value in range(1, count + 1) if count % value == 0)
+    return min(divisors, key=lambda value: (abs(value - near), value))
+
+
+def _shards(parallel: Parallel, cluster: Cluster, sharding: str) -> tuple[int, int]:
+    """The level across whose members whole copies lie, and how many ranks share one copy."""
+    replicas = group(parallel, cluster, ("dp", "cp"))
+    level = len(cluster.levels) - 1
+    if parallel.shard_within is not None:
+        names = [entry.name for entry in cluster.levels]
+        if parallel.shard_within not in names:
+            raise ConfigError(
+                f"parallel.shard_within: the cluster has no level '{parallel.shard_within}'; take one of "
+                f"{', '.join(names)}."
+            )
+        level = names.index(parallel.shard_within)
+    if sharding == "hybrid":
+        return level, max(1, prod(span.ranks for span in replicas[:level]))
+    return level, group_size(replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of the fullest device."""
+
+    state: StateBytes
+    activations: float
+    margin: float
+
+    @property
+    def total(self) -> float:
+        return self.state.total + self.activations
+
+    def fits(self, device_bytes: float) -> bool:
+        return self.total + self.margin <= device_bytes
+
+
+def memory_of(plan: Plan, held: tuple[float, ...] | None = None) -> Memory:
+    """Memory by device of the pipeline; `held` is activations in flight by device, in micro-batches of one
+    chunk, from the simulation; the closed forms of each schedule when left out."""
+    from megalith.explore.step import stage_parameters
+
+    parallel, model, shape = plan.parallel, plan.transformer, plan.shape
+    pp, vpp = parallel.pp, parallel.vpp
+    parameters = stage_parameters(plan)
+    flights = held or in_flight(plan.schedule, pp, vpp, plan.micro_batches, plan.extra_in_flight)
+    by_kind = {
+        expert: (
+            layer_bytes(model, shape, plan.recompute, expert),
+            working_bytes(model, shape, plan.recompute, expert),
+        )
+        for expert in ({False, True} if model.experts else {False})
+    }
+    expert_last = is_expert_layer(model, model.layers - 1)
+    per_layer, working = by_kind[expert_last]
+    if model.experts and model.dense_layers:
+        working = max(working, by_kind[False][1])
+    margin = plan.memory_margin * plan.cluster.device.bytes
+    copies = 2 if plan.schedule == "dualpipe" else 1
+    fullest: Memory | None = None
+    for device in range(pp):
+        mine = range(device, pp * vpp, pp)
+        shared = sum(parameters[stage][0] for stage in mine) * copies
+        routed = sum(parameters[stage][1] for stage in mine) * copies
+        state = state_bytes(shared, plan.precision, plan.sharding, plan.shards)
+        if routed:
+            state = state + state_bytes(
+                routed, plan.precision, plan.sharding, max(1, plan.shards // parallel.ep)
+            )
+        layers = max(plan.layers_per_stage[stage] for stage in mine)
+        activations = flights[device] * layers * per_layer + working
+        if device == pp - 1:
+            activations = max(activations, activations - working + head_bytes(model, shape))
+        found = Memory(state, activations, margin)
+        if fullest is None or found.total > fullest.total:
+            fullest = found
+    assert fullest is not None
+    return fullest
+
+
+def in_flight(schedule: str, pp: int, vpp: int, micro_batches: int, extra: int) -> tuple[float, ...]:
+    """Micro-batches of one chunk that each device holds at most, by the closed forms."""
+    everything = float(micro_batches * vpp)
+    result = []
+    for device in range(pp):
+        if schedule in ("gpipe", "breadth-first"):
+            count = everything
+        elif schedule == "interleaved" and vpp > 1:
+            count = float(2 * (pp - device - 1) + (vpp - 1) * pp + 1)
+        elif schedule == "zb-h2":
+            count = float(2 * pp - 1 - 2 * device) if device < pp - 1 else 1.0
+            count = max(count, float(pp - device))
+        elif schedule in ("zb-v", "dualpipe"):
+            count = float(vpp * pp if schedule == "zb-v" else pp + 1)
+        elif schedule == "long-link":
+            count = float(pp - device + extra)
+        else:
+            count = float(pp - device)
+        result.append(min(everything, count))
+    return tuple(result)

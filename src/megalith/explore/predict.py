@@ -1,0 +1,214 @@
+"""The step of a job: a plan's costs run through the pipeline simulation, and what the outcome means.
+
+    prediction = predict(load_job("job.yaml"))
+    prediction.step_seconds, prediction.breakdown
+
+A blank micro-batch, recompute mode or sharding is filled with the best that fits in memory: estimates rank
+the choices, the simulation gives the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from megalith.core.errors import PlanError
+from megalith.core.units import format_bytes
+from megalith.cost.operators import peak_flops
+from megalith.explore.job import Job, TransformerModel
+from megalith.explore.pipeline.operations import Schedule
+from megalith.explore.pipeline.schedules import build_schedule
+from megalith.explore.pipeline.simulate import simulate
+from megalith.explore.plan import Memory, Plan, make_plan, memory_of
+from megalith.explore.prediction import Prediction
+from megalith.explore.step import Step, build_step, stage_seconds
+from megalith.explore.workload import model_flops, recompute_flops
+
+RECOMPUTE = ("none", "selective", "full")
+
+
+def predict(job: Job, *, record: bool = False) -> Prediction:
+    """The simulated step; `record` keeps its timeline. PlanError says what does not fit and what would."""
+    if not isinstance(job.model, TransformerModel):
+        from megalith.explore.dlrm import predict_dlrm
+
+        return predict_dlrm(job)
+    plan = best_plan(job)
+    return predict_plan(plan, record=record)
+
+
+def best_plan(job: Job) -> Plan:
+    """The job with its blanks filled: the quickest by estimate among those that fit."""
+    plans = list(candidate_plans(job))
+    fitting = [plan for plan in plans if memory_of(plan).fits(plan.cluster.device.bytes)]
+    if len(plans) == 1 or fitting:
+        return min(fitting or plans, key=estimate_seconds)
+    return min(plans, key=lambda plan: memory_of(plan).total)
+
+
+def candidate_plans(job: Job) -> Iterator[Plan]:
+    """Every way to fill the blanks; of recompute modes the least that fits, of shardings too."""
+    parallel, training = job.parallel, job.training
+    if parallel is None or parallel.micro_batch is not None:
+        sizes = [parallel.micro_batch if parallel and parallel.micro_batch else 1]
+    else:
+        each = max(1, parallel.global_batch // parallel.dp)
+        sizes = [size for size in range(1, min(each, 64) + 1) if each % size == 0] or [1]
+    shardings = [None] if parallel is None or "sharding" in parallel.model_fields_set else [None, "zero1"]
+    for sharding in shardings:
+        found = False
+        for size in sizes:
+            for recompute in [training.recompute] if training.recompute else RECOMPUTE:
+                plan = make_plan(job, size, recompute, sharding)
+                fits = memory_of(plan).fits(plan.cluster.device.bytes)
+                found = found or fits
+                if fits or recompute == (training.recompute or "full"):
+                    yield plan
+                if fits:
+                    break
+        if found:
+            return
+
+
+def estimate_seconds(plan: Plan) -> float:
+    """A closed form to rank plans with: the busiest stage's work, a bubble, nothing exposed."""
+    stages = stage_seconds(plan)
+    pp, vpp = plan.parallel.pp, plan.parallel.vpp
+    device = max(sum(stage.total for stage in stages[index::pp]) for index in range(pp))
+    return device * (plan.micro_batches + (pp - 1) / vpp)
+
+
+def lower_bound_seconds(job: Job) -> float:
+    """Never above `predict(job).step_seconds`: the average device's compute, with nothing waiting."""
+    if not isinstance(job.model, TransformerModel):
+        return 0.0
+    return min(_plan_bound(plan) for plan in candidate_plans(job))
+
+
+def _plan_bound(plan: Plan) -> float:
+    stages = stage_seconds(plan)
+    pp = plan.parallel.pp
+    busiest = max(sum(stage.total for stage in stages[index::pp]) for index in range(pp))
+    if plan.schedule in ("zb-v", "dualpipe"):
+        busiest = sum(stage.total for stage in stages) / pp
+    return plan.micro_batches * busiest
+
+
+@lru_cache(maxsize=512)
+def _schedule(name: str, devices: int, micro_batches: int, chunks: int, extra: int) -> Schedule:
+    return build_schedule(name, devices, micro_batches, chunks, extra)
+
+
+def predict_plan(plan: Plan, *, record: bool = False) -> Prediction:
+    """The simulated step of a complete plan."""
+    parallel = plan.parallel
+    schedule = _schedule(plan.schedule, parallel.pp, plan.micro_batches, parallel.vpp, plan.extra_in_flight)
+    step = build_step(plan, schedule)
+    timeline = simulate(schedule, step.costs, record=record)
+    memory = memory_of(plan, timeline.peak_activations)
+    device = plan.cluster.device
+    if memory.total > device.bytes:
+        raise PlanError(_does_not_fit(plan, memory))
+    seconds = timeline.step_seconds
+    busiest = max(range(parallel.pp), key=lambda index: timeline.compute_seconds[index])
+    breakdown = _breakdown(plan, schedule, step, timeline.compute_seconds[busiest], busiest)
+    for cause, name in (
+        ("bubble", "pipeline_bubble"),
+        ("transfer", "pipeline_transfer"),
+        ("optimizer", "optimizer"),
+    ):
+        breakdown[name] = timeline.exposed_seconds[cause][busiest]
+    exposed = timeline.exposed_seconds
+    breakdown["data_parallel"] = exposed["parameters"][busiest] + exposed["gradient"][busiest]
+    sequences, model = parallel.global_batch, plan.transformer
+    useful = model_flops(model, sequences)
+    done = useful + recompute_flops(model, sequences, plan.recompute, plan.shape.flash)
+    devices = parallel.tp * parallel.cp * parallel.pp * parallel.dp
+    return Prediction(
+        step_seconds=seconds,
+        model_tflops_per_gpu=useful / seconds / devices / 1e12,
+        hardware_tflops_per_gpu=done / seconds / devices / 1e12,
+        mfu=useful / seconds / devices / peak_flops(device, plan.precision),
+        memory_bytes_per_device=memory.total + memory.margin,
+        fits=memory.fits(device.bytes),
+        breakdown=breakdown,
+        memory={
+            "weights": memory.state.weights,
+            "gradients": memory.state.gradients,
+            "optimizer": memory.state.optimizer,
+            "activations": memory.activations,
+            "margin": memory.margin,
+        },
+        level_bytes=step.level_bytes,
+        bound_by=_bound_by(plan, step, breakdown),
+        micro_batch=plan.shape.micro_batch,
+        recompute=plan.recompute,
+        uncertainty=0.1,
+        timeline=timeline if record else None,
+    )
+
+
+def _breakdown(plan: Plan, schedule: Schedule, step: Step, compute: float, device: int) -> dict[str, float]:
+    """The computing time of a device by what it is spent on."""
+    mine = [step.stages[stage] for stage in schedule.chunk_stages[device]]
+    count = plan.micro_batches / schedule.streams
+    parts = {
+        name: count * sum(getattr(stage, name) for stage in mine)
+        for name in ("recompute", "tensor_parallel", "context_parallel", "expert_parallel")
+    }
+    return {"compute": compute - sum(parts.values()), **parts}
+
+
+def _bound_by(plan: Plan, step: Step, breakdown: dict[str, float]) -> str:
+    """What takes the most of the step."""
+    computing = breakdown["compute"] + breakdown["recompute"]
+    total = sum(stage.total for stage in step.stages)
+    streaming = computing * sum(stage.streaming for stage in step.stages) / total if total else 0.0
+    traffic = {
+        "tensor_parallel": ("tp",),
+        "context_parallel": ("cp",),
+        "expert_parallel": ("cp", "dp"),
+        "data_parallel": ("cp", "dp"),
+        "pipeline_transfer": ("pp",),
+    }
+    shares = {
+        "compute": computing - streaming,
+        "memory-bandwidth": streaming,
+        "bubble": breakdown["pipeline_bubble"],
+    }
+    for name, axes in traffic.items():
+        level = _outermost(plan, axes)
+        shares[f"link:{level}"] = shares.get(f"link:{level}", 0.0) + breakdown[name]
+    return max(shares, key=lambda name: shares[name])
+
+
+def _outermost(plan: Plan, axes: tuple[str, ...]) -> str:
+    from megalith.explore.placement import group
+
+    spans = group(plan.parallel, plan.cluster, axes)
+    index = max((index for index, span in enumerate(spans) if span.ranks > 1), default=0)
+    return plan.cluster.levels[index].name
+
+
+def _does_not_fit(plan: Plan, memory: Memory) -> str:
+    """Why, and the nearest change that helps."""
+    device = plan.cluster.device
+    parallel = plan.parallel
+    if plan.recompute != "full" and memory.activations > memory.state.total:
+        fix = "take training.recompute=full"
+    elif plan.sharding in ("none", "zero1") and parallel.dp > 1:
+        fix = "take parallel.sharding=zero3" if plan.sharding == "zero1" else "take parallel.sharding=zero1"
+    elif plan.shape.micro_batch > 1:
+        fix = f"take parallel.micro_batch={plan.shape.micro_batch // 2}"
+    else:
+        times = 1
+        while memory.total / times > 0.9 * device.bytes:
+            times *= 2
+        fix = f"take parallel.pp={parallel.pp * times}, or {times} times the tensor parallelism"
+    return (
+        f"The plan needs {format_bytes(memory.total)} on a device and {device.name} has "
+        f"{format_bytes(device.bytes)} "
+        f"(weights {format_bytes(memory.state.weights)}, gradients "
+        f"{format_bytes(memory.state.gradients)}, optimizer "
+        f"{format_bytes(memory.state.optimizer)}, activations {format_bytes(memory.activations)}); {fix}."
+    )
