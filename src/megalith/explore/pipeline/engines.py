@@ -32,6 +32,8 @@ class Run:
     first_fetch_end: float
     """When the last parameters asked for at the beginning were there."""
     link_busy: list[float]
+    arrival: list[float]
+    """By message number: when it was there."""
     sent: list[tuple[int, str, int, int, float, float]] = field(default_factory=list)
     """Link, kind, device, operation, start and end of each message; only of `run_timed`."""
 
@@ -39,11 +41,9 @@ class Run:
 def run_ordered(schedule: Schedule, program: Program) -> Run:
     """Runs a program in which no two devices share a link."""
     devices = schedule.devices
-    run = _new_run(devices, len(program.links))
+    run = _new_run(devices, program)
     link_free = [0.0] * len(program.links)
-    link_busy = run.link_busy
-    arrival = [-1.0] * program.message_count
-    arrival[0] = 0.0
+    link_busy, arrival = run.link_busy, run.arrival
     delay = [0.0] * program.message_count
     waiting: dict[int, int] = {}
     fetched = _fetch_first(program, run, link_free)
@@ -159,10 +159,9 @@ class _Timed:
         self.program = program
         self.record = record
         devices = schedule.devices
-        self.out = _new_run(devices, len(program.links))
+        self.out = _new_run(devices, program)
         self.link_free = [0.0] * len(program.links)
-        self.arrival = [-1.0] * program.message_count
-        self.arrival[0] = 0.0
+        self.arrival = self.out.arrival
         self.delay = [0.0] * program.message_count
         self.waiting: dict[int, int] = {}
         self.positions = [0] * devices
@@ -293,7 +292,7 @@ class _Timed:
         return end
 
 
-def _new_run(devices: int, links: int) -> Run:
+def _new_run(devices: int, program: Program) -> Run:
     return Run(
         starts=[[] for _ in range(devices)],
         transfer_waits=[[] for _ in range(devices)],
@@ -302,7 +301,8 @@ def _new_run(devices: int, links: int) -> Run:
         compute_ends=[0.0] * devices,
         reduce_ends=[0.0] * devices,
         first_fetch_end=0.0,
-        link_busy=[0.0] * links,
+        link_busy=[0.0] * len(program.links),
+        arrival=[0.0] + [-1.0] * (program.message_count - 1),
     )
 
 

@@ -15,34 +15,54 @@ from megalith.explore.pipeline.costs import StepCosts
 from megalith.explore.pipeline.engines import Run, run_ordered, run_timed
 from megalith.explore.pipeline.operations import Schedule
 from megalith.explore.pipeline.program import Program, compile_program, grid_of
+from megalith.explore.pipeline.steady import Skipped, run_skipping
 from megalith.explore.pipeline.timeline import Span, Timeline
 
 
-def simulate(schedule: Schedule, costs: StepCosts, *, record: bool = False) -> Timeline:
-    """The step that this order and these costs make; `record` keeps every span."""
+def simulate(schedule: Schedule, costs: StepCosts, *, record: bool = False, skip: bool = True) -> Timeline:
+    """The step that this order and these costs make; `record` keeps every span, `skip=False` runs every
+    repetition of a long step too."""
     grid = grid_of(schedule, costs)
+    if skip and not record:
+        skipped = run_skipping(schedule, costs, grid)
+        if skipped is not None:
+            return _timeline(schedule, costs, skipped.program, skipped.run, skipped=skipped)
     program = compile_program(schedule, costs, grid)
     if record or program.shared:
         run = run_timed(schedule, program, record=record)
     else:
         run = run_ordered(schedule, program)
-    return _timeline(schedule, costs, program, run, record)
+    return _timeline(schedule, costs, program, run, record=record)
 
 
-def _timeline(schedule: Schedule, costs: StepCosts, program: Program, run: Run, record: bool) -> Timeline:
+def _timeline(
+    schedule: Schedule,
+    costs: StepCosts,
+    program: Program,
+    run: Run,
+    *,
+    record: bool = False,
+    skipped: Skipped | None = None,
+) -> Timeline:
     compute = [sum(map(program.seconds.__getitem__, slots)) for slots in program.slots]
-    starts = [mine[0] if mine else 0.0 for mine in run.starts]
     transfers = [mine[-1] if mine else 0.0 for mine in run.transfer_waits]
-    first_waits = [mine[0] if mine else 0.0 for mine in run.transfer_waits]
     busy: dict[Hashable, float] = dict(zip(program.links, run.link_busy, strict=True))
+    compute_ends, reduce_ends = run.compute_ends, run.reduce_ends
+    if skipped is not None:
+        compute = [mine + more for mine, more in zip(compute, skipped.compute, strict=True)]
+        transfers = [mine + more for mine, more in zip(transfers, skipped.waits, strict=True)]
+        for link, seconds in skipped.link_busy.items():
+            busy[link] += seconds
+        compute_ends = [end + skipped.seconds for end in compute_ends]
+        reduce_ends = [end + skipped.seconds if end else 0.0 for end in reduce_ends]
     return assemble(
         schedule,
         compute=compute,
-        starts=starts,
-        compute_ends=run.compute_ends,
-        reduce_ends=run.reduce_ends,
+        starts=[mine[0] if mine else 0.0 for mine in run.starts],
+        compute_ends=compute_ends,
+        reduce_ends=reduce_ends,
         transfers=transfers,
-        first_waits=first_waits,
+        first_waits=[mine[0] if mine else 0.0 for mine in run.transfer_waits],
         fetches=run.fetch_waits,
         first_fetches=run.first_fetch_waits,
         optimizer=program.optimizer,
