@@ -21,7 +21,6 @@ from megalith.explore.pipeline.operations import Op, Schedule, Segment, parts
 from megalith.explore.pipeline.program import Program, compile_program
 
 
-
 @dataclass(slots=True)
 class _Bodies:
     """The repeating segment of each device and how their turns depend on one another."""
@@ -153,8 +152,9 @@ def _shorten(schedule: Schedule, bodies: _Bodies, left_out: int) -> Schedule:
     segments = []
     for mine, index in zip(schedule.segments, bodies.index, strict=True):
         body = mine[index]._replace(repeats=mine[index].repeats - left_out)
-        after = (segment._replace(ops=tuple(_moved(op, by) for op in segment.ops)) for segment in mine[index +
-        1 :]) segments.append((*mine[:index], body, *after))
+        later = mine[index + 1 :]
+        after = (part._replace(ops=tuple(_moved(op, by) for op in part.ops)) for part in later)
+        segments.append((*mine[:index], body, *after))
     return replace(schedule, micro_batches=schedule.micro_batches - by, segments=tuple(segments))
 
 
