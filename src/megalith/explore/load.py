@@ -1,7 +1,7 @@
 """Jobs from files, names and mappings: catalog names are replaced by what stands behind them, then validated.
 
 load_job("job.yaml", ["parallel.tp=4"])      a file
-load_job("two-regions-70b")                  a scenario of the package
+load_job("llama3-405b-two-buildings")        an example or a scenario of the package
 load_job({"model": "llama3-70b", "cluster": "dgx-h100", "global_batch": 512})
 """
 
@@ -20,6 +20,7 @@ from megalith.hardware.catalog import catalog
 from megalith.hardware.cluster import Cluster
 
 _SCENARIOS = Path(__file__).parent / "scenarios"
+_JOBS = Path(__file__).parent / "jobs"
 
 
 def load_job(
@@ -49,6 +50,11 @@ def _resolved(spec: ClusterSpec, hardware: tuple[str, ...]) -> Cluster:
     return catalog(*(Path(path) for path in hardware)).build(spec)
 
 
+def job_names() -> list[str]:
+    """The examples that ship with the package."""
+    return sorted(path.stem for path in _JOBS.glob("*.yaml"))
+
+
 def scenario_names() -> list[str]:
     return sorted(path.stem for path in _SCENARIOS.glob("*.yaml"))
 
@@ -59,11 +65,13 @@ def _content(source: str | Path | Mapping[str, Any]) -> tuple[dict[str, Any], st
     path = Path(source)
     if path.suffix in (".yaml", ".yml", ".json") or path.exists():
         return load_yaml(path), str(path)
-    named = _SCENARIOS / f"{source}.yaml"
-    if named.exists():
-        return load_yaml(named), str(source)
-    offer = nearest(str(source), scenario_names()) if scenario_names() else "pass the path of a YAML file."
-    raise ConfigError(f"'{source}' is neither a file nor a scenario of the package; {offer}")
+    for folder in (_JOBS, _SCENARIOS):
+        named = folder / f"{source}.yaml"
+        if named.exists():
+            return load_yaml(named), str(source)
+    close = nearest(str(source), [*job_names(), *scenario_names()])
+    offer = close if close.startswith("did") else f"try {job_names()[0]}, or see `megalith explore catalog`."
+    raise ConfigError(f"'{source}' is neither a file nor a job of the package; {offer}")
 
 
 def _names_replaced(content: dict[str, Any], origin: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from math import prod
 
 from megalith.core.errors import PlanError
 from megalith.explore.job import Job, Parallel
+from megalith.explore.placement import pieces
 
 _LARGEST_HOST = 16
 _TRAY = 4
@@ -77,21 +78,12 @@ def placement_digits(parallel: Parallel) -> list[Digit]:
     >>> placement_digits(Parallel(pp=8, dp=2, global_batch=16, placement=("pp:4", "dp", "pp:2")))[0]
     Digit(axis='pp', size=4, stride=1)
     """
-    sizes = axis_sizes(parallel)
-    done = dict.fromkeys(sizes, 1)
+    done = dict.fromkeys(axis_sizes(parallel), 1)
     digits = []
-    for piece in parallel.placement:
-        axis, _, text = piece.partition(":")
-        if axis not in sizes:
-            raise PlanError(f"Placement '{piece}' names no axis; use {', '.join(sizes)}.")
-        size = int(text) if text else sizes[axis] // done[axis]
-        if size > 1:
-            digits.append(Digit(axis, size, done[axis]))
-        done[axis] *= size
-    # An axis that the placement does not name lies outermost.
-    digits += [
-        Digit(axis, size // done[axis], done[axis]) for axis, size in sizes.items() if size > done[axis]
-    ]
+    for piece in pieces(parallel):
+        if piece.count > 1:
+            digits.append(Digit(piece.axis, piece.count, done[piece.axis]))
+        done[piece.axis] *= piece.count
     return digits
 
 
