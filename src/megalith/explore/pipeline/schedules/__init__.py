@@ -6,6 +6,8 @@ from megalith.core.errors import PlanError, nearest
 from megalith.explore.pipeline.costs import StepCosts
 from megalith.explore.pipeline.operations import Schedule
 from megalith.explore.pipeline.schedules.dualpipe import dualpipe
+from megalith.explore.pipeline.schedules.greedy import Policy, greedy_schedule
+from megalith.explore.pipeline.schedules.long_link import long_link
 from megalith.explore.pipeline.schedules.one_forward_one_backward import (
     breadth_first,
     gpipe,
@@ -14,9 +16,19 @@ from megalith.explore.pipeline.schedules.one_forward_one_backward import (
 )
 from megalith.explore.pipeline.schedules.zero_bubble import zb_h1, zb_h2, zb_v
 
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "breadth-first", "zb-h1", "zb-h2", "zb-v", "dualpipe")
+SCHEDULES = (
+    "gpipe",
+    "1f1b",
+    "interleaved",
+    "breadth-first",
+    "zb-h1",
+    "zb-h2",
+    "zb-v",
+    "dualpipe",
+    "long-link",
+)
 
-__all__ = ["SCHEDULES", "build_schedule"]
+__all__ = ["SCHEDULES", "Policy", "build_schedule", "greedy_schedule"]
 
 
 def build_schedule(
@@ -38,9 +50,11 @@ def build_schedule(
         )
     if name == "interleaved":
         return interleaved(devices, micro_batches, chunks)
+    if name == "long-link":
+        return long_link(devices, micro_batches, chunks, extra_in_flight, costs)
     if name == "breadth-first":
         return breadth_first(devices, micro_batches, chunks)
-    if name in ("zb-v", "dualpipe"):
+    if name in ("zb-v", "dualpipe", "long-link"):
         if chunks not in (1, 2):
             raise PlanError(f"Schedule {name} has 2 chunks a device and {chunks} were asked for; use 2.")
         return zb_v(devices, micro_batches) if name == "zb-v" else dualpipe(devices, micro_batches)

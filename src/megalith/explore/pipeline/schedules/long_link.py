@@ -1,0 +1,124 @@
+"""Orders that hide a slow boundary: more micro-batches in flight before it, weight gradients where one waits.
+
+Forwards run ahead on the devices before the slow link, by as many micro-batches as the link's share of the
+way there and back; behind it the order stays as it is (forwards that ran ahead there would only wait in
+memory). The last devices hold fewer activations and use the room for weight gradients that they put off.
+Given the costs, the best of these and of a greedy made for them (`greedy`) is taken.
+"""
+
+from __future__ import annotations
+
+from megalith.explore.pipeline.costs import StepCosts
+from megalith.explore.pipeline.operations import Kind, Op, Schedule, Segment
+from megalith.explore.pipeline.schedules.greedy import Policy, greedy_schedule
+from megalith.explore.pipeline.schedules.one_forward_one_backward import interleaved
+
+GREEDY_OPERATIONS = 4000
+"""A greedy for more than this takes longer than it is worth: the regular orders come close in a long step."""
+
+
+def long_link(
+    devices: int,
+    micro_batches: int,
+    chunks: int = 1,
+    extra_in_flight: int = 0,
+    costs: StepCosts | None = None,
+) -> Schedule:
+    """Without costs, all links are taken for equally slow; memory is that of 1F1B (or of the interleaved
+    schedule) plus `extra_in_flight` micro-batches."""
+    from megalith.explore.pipeline.simulate import simulate
+
+    limit = devices + extra_in_flight
+    if costs is None:
+        if chunks > 1:
+            return interleaved(devices, micro_batches, chunks)
+        return running_ahead(
+            _ahead(devices, extra_in_flight, [float(devices - 1 - device) for device in range(devices)]),
+            micro_batches,
+            limit,
+            False,
+        )
+    candidates: list[Schedule] = []
+    if chunks == 1:
+        ways = _way_back(costs, devices)
+        tried = [_ahead(devices, extra, ways) for extra in (extra_in_flight, extra_in_flight // 2)]
+        tried.append(_ahead_by_time(limit - 1, ways, costs))
+        for ahead in tried:
+            candidates += [running_ahead(ahead, micro_batches, limit, split) for split in (False, True)]
+    elif micro_batches % devices == 0:
+        candidates.append(interleaved(devices, micro_batches, chunks))
+    if not candidates or 3 * devices * chunks * micro_batches <= GREEDY_OPERATIONS:
+        held = costs.activation or (1.0,) * (devices * chunks)
+        # The interleaved schedule's memory, p - 1 micro-batches of one chunk above 1F1B's.
+        units = [
+            sum(held[device::devices]) * limit
+            + (max(held[device::devices]) * (devices - 1) if chunks > 1 else 0)
+            for device in range(devices)
+        ]
+        candidates.append(greedy_schedule(costs, devices, micro_batches, chunks, units, policy=Policy()))
+    return min(candidates, key=lambda schedule: simulate(schedule, costs).step_seconds)
+
+
+def running_ahead(ahead: list[int], micro_batches: int, limit: int, split: bool) -> Schedule:
+    """1F1B with `ahead[i]` forwards before the first backward of device i. With `split`, weight gradients lag
+    as far behind as a limit on micro-batches held allows."""
+    devices = len(ahead)
+    segments: list[tuple[Segment, ...]] = []
+    for device in range(devices):
+
+        def op(kind: Kind, micro_batch: int, device: int = device) -> Op:
+            return Op(kind, device, 0, micro_batch)
+
+        first = min(ahead[device], micro_batches)
+        if not split:
+            steady = micro_batches - first
+            segments.append(
+                (
+                    Segment((op("F", 0),), first, 1),
+                    Segment((op("F", first), op("BW", 0)), steady, 1),
+                    Segment((op("BW", steady),), first, 1),
+                )
+            )
+            continue
+        lag = max(0, min(limit - 1 - first, micro_batches - first))
+        steady = micro_batches - first - lag
+        segments.append(
+            (
+                Segment((op("F", 0),), first, 1),
+                Segment((op("F", first), op("B", 0)), lag, 1),
+                Segment((op("F", first + lag), op("B", lag), op("W", 0)), steady, 1),
+                Segment((op("B", micro_batches - first), op("W", steady)), first, 1),
+                Segment((op("W", steady + first),), lag, 1),
+            )
+        )
+    return Schedule("long-link", devices, 1, micro_batches, tuple(segments), tuple(range(devices)))
+
+
+def _ahead(devices: int, extra: int, ways: list[float]) -> list[int]:
+    """Forwards before the first backward: one for each device behind, and of the extra ones the share of the
+    way that still lies ahead."""
+    whole = ways[0] or 1.0
+    return [devices - 1 - device + round(extra * ways[device] / whole) for device in range(devices - 1)] + [0]
+
+
+def _ahead_by_time(most: int, ways: list[float], costs: StepCosts) -> list[int]:
+    """All that memory allows, dealt out by the time from each device to the last and back, computing too."""
+    times = [0.0] * len(ways)
+    for device in range(len(ways) - 2, -1, -1):
+        computing = costs.forward[device + 1] + costs.backward_input[device + 1]
+        times[device] = times[device + 1] + computing + ways[device] - ways[device + 1]
+    whole = times[0] or 1.0
+    return [max(len(ways) - 1 - device, round(most * time / whole)) for device, time in enumerate(times)]
+
+
+def _way_back(costs: StepCosts, devices: int) -> list[float]:
+    """By device: seconds that messages take from there to the last device and back."""
+    ways = [0.0] * devices
+    for device in range(devices - 2, -1, -1):
+        here = 0.0
+        for transfers in (costs.forward_transfers, costs.backward_transfers):
+            transfer = transfers[device] if transfers else None
+            if transfer is not None:
+                here += transfer.seconds + transfer.latency_seconds
+        ways[device] = ways[device + 1] + here
+    return ways
