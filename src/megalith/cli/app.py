@@ -11,6 +11,7 @@ from megalith.cli.bench import bench
 from megalith.cli.data import data
 from megalith.cli.demo import demo
 from megalith.cli.doctor import doctor
+from megalith.cli.explore import explore
 from megalith.cli.report import report
 from megalith.cli.train import evaluate, train
 
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")
+app.add_typer(explore, name="explore")
 app.command("train")(train)
 app.command("eval")(evaluate)
 app.command()(report)

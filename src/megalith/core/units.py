@@ -53,3 +53,24 @@ def format_seconds(seconds: float) -> str:
     if whole >= 3600:
         return f"{whole // 3600}:{whole % 3600 // 60:02d}:{whole % 60:02d}"
     return f"{whole // 60}:{whole % 60:02d}"
+
+
+def format_duration(seconds: float) -> str:
+    """Seconds, milliseconds or microseconds, as fits.
+
+    >>> format_duration(0.0125)
+    '12.5 ms'
+    """
+    if seconds == 0 or seconds >= 1:
+        return f"{seconds:.4g} s"
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
+
+
+def format_bandwidth(bytes_per_second: float) -> str:
+    """In bits, as links are sold.
+
+    >>> format_bandwidth(400e9)
+    '3.2 Tb/s'
+    """
+    bits = 8 * bytes_per_second
+    return f"{bits / 1e12:.3g} Tb/s" if bits >= 1e12 else f"{bits / 1e9:.3g} Gb/s"

@@ -1,15 +1,39 @@
-"""Reports: a run's folder or a saved benchmark in, one HTML file out that opens anywhere and asks the network
-for nothing.
+"""Reports: a run's folder, a saved benchmark or a plan in, one HTML file out that opens anywhere and asks the
+network for nothing.
 
-collect.py     what the files of a run say
-timing.py      where its time went, from trace.jsonl
-tables.py      how large its embedding tables are and how uneven the traffic on them is
-charts.py      the charts, as plotly.js figures
-page.py        the page around them; page.css and page.js lie beside it
-bench_page.py  the page of a saved benchmark
+shell.py         the file around every page: style, sections, charts
+collect.py       what the files of a run say
+timing.py        where its time went, from trace.jsonl
+tables.py        how large its embedding tables are and how uneven the traffic on them is
+charts.py        the charts of a run, as plotly.js figures
+page.py          the page of a run; page.css and page.js lie beside it
+bench_page.py    the page of a saved benchmark
+explore_page.py  the pages of the Explorer: a predicted step, a search
+explore_cluster.py, explore_pipeline.py, explore_parts.py
+                 its cluster map, its picture of the pipeline, its bars and tables
 """
 
-from megalith.report.bench_page import write_bench_report
-from megalith.report.page import write_report
+from __future__ import annotations
 
-__all__ = ["write_bench_report", "write_report"]
+from importlib import import_module
+from typing import Any
+
+# The Explorer's pages need no torch and the others do, so each is imported when it is asked for.
+_HOMES = {
+    "write_bench_report": "bench_page",
+    "write_prediction_report": "explore_page",
+    "write_report": "page",
+    "write_search_report": "explore_page",
+}
+__all__ = [
+    "write_bench_report",
+    "write_prediction_report",
+    "write_report",
+    "write_search_report",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -11,8 +11,7 @@ from typing import Any
 from megalith.core.errors import DataError
 from megalith.core.files import write_atomic
 from megalith.core.units import format_bytes
-from megalith.report.charts import Chart
-from megalith.report.page import figures_html, html_page, section_html
+from megalith.report.shell import Chart, figures_html, html_page, section_html
 
 Values = dict[str, Any]
 _COLOURS = ("--train", "--eval", "--best", "--soft")

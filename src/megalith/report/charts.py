@@ -8,29 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from megalith.core.units import format_bytes, format_count, format_seconds
 from megalith.report.collect import RunFacts, Values
+from megalith.report.shell import Chart, Figure
 from megalith.report.tables import TableFacts
 
 MAX_POINTS = 1500
 MAX_TABLES = 40
 
-Figure = dict[str, Any]
 Numbers = Sequence[float | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """A figure with its heading and one sentence for those who cannot see it."""
-
-    key: str
-    title: str
-    caption: str
-    figure: Figure
-    height: int = 320
 
 
 def metric_chart(facts: RunFacts, key: str, title: str, axis: str, caption: str) -> Chart | None:

@@ -1,18 +1,9 @@
-"""The page: headline numbers, charts and tables of a run in one HTML file.
-
-plotly.js, the style and the figures are written into the file, so it can be mailed, archived and opened
-without a network.
-"""
+"""The report of a run: headline numbers, charts and tables in one HTML file."""
 
 from __future__ import annotations
 
-import json
 import platform
-import re
-from collections.abc import Sequence
-from datetime import datetime
 from html import escape
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +11,18 @@ from megalith.core.files import write_atomic
 from megalith.core.units import format_bytes, format_count, format_seconds
 from megalith.hardware.machine import this_machine
 from megalith.report import charts
-from megalith.report.charts import Chart
 from megalith.report.collect import RunFacts, Values, collect
+from megalith.report.shell import (
+    code_html,
+    figures_html,
+    footer_html,
+    html_page,
+    package_version,
+    section_html,
+    tile_html,
+)
 
-_HERE = Path(__file__).parent
 _PACKAGES = ("megalith", "torch", "numpy", "pyarrow")
-_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 _NONE = "\u2013"
 
 
@@ -63,37 +60,10 @@ def render(facts: RunFacts) -> str:
             section_html("Speed", figures_html(speed)),
             section_html("Embedding tables", figures_html(tables) + _table_list(facts)),
             section_html("Details", _details(facts)),
-            f"<footer>Made by Megalith {_version('megalith')} on {datetime.now():%Y-%m-%d %H:%M}. "
-            "This file needs no network.</footer>",
+            footer_html(),
         )
     )
     return html_page(facts.recipe.name, body, (*learning, *speed, *tables))
-
-
-def html_page(title: str, body: str, shown: Sequence[Chart | None]) -> str:
-    """The file around a body: style, figures and plotly.js written into it."""
-    from plotly.offline import get_plotlyjs
-
-    figures = [_plain(chart) for chart in shown if chart is not None]
-    return "\n".join(
-        (
-            "<!doctype html>",
-            '<html lang="en"><head><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            # The browser itself holds the page to it: nothing is fetched, from anywhere.
-            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-            # Without it browsers ask the server for /favicon.ico.
-            '<link rel="icon" href="data:,">',
-            f"<title>{escape(title)} · Megalith report</title>",
-            f"<style>{(_HERE / 'page.css').read_text(encoding='utf-8')}</style></head>",
-            f"<body><main>{body}</main>",
-            "<noscript>The charts need JavaScript; the numbers above do not.</noscript>",
-            f'<script type="application/json" id="charts">{_script_json(figures)}</script>',
-            f"<script>{get_plotlyjs()}</script>",
-            f"<script>{(_HERE / 'page.js').read_text(encoding='utf-8')}</script>",
-            "</body></html>\n",
-        )
-    )
 
 
 def _header(facts: RunFacts) -> str:
@@ -129,16 +99,16 @@ def _tiles(facts: RunFacts) -> str:
     steps = f"{facts.step:,} of {total:,} steps" if total else f"{facts.step:,} steps"
     best = found.get("best_log_loss")
     tiles = [
-        _tile("AUC", _number(found.get("auc")), "1 ranks every click first"),
-        _tile(
+        tile_html("AUC", _number(found.get("auc")), "1 ranks every click first"),
+        tile_html(
             "Log loss",
             _number(found.get("log_loss")),
             f"best possible {best:.4f}" if best is not None else "nats a sample",
         ),
-        _tile("Calibration", _number(found.get("calibration"), 3), "predicted over observed clicks"),
-        _tile("Samples a second", _NONE if rate is None else format_count(rate), inside),
-        _tile("Samples seen", format_count(facts.samples), steps),
-        _tile("Time", format_seconds(facts.seconds), "evaluation and checkpoints included"),
+        tile_html("Calibration", _number(found.get("calibration"), 3), "predicted over observed clicks"),
+        tile_html("Samples a second", _NONE if rate is None else format_count(rate), inside),
+        tile_html("Samples seen", format_count(facts.samples), steps),
+        tile_html("Time", format_seconds(facts.seconds), "evaluation and checkpoints included"),
     ]
     shown = _main_tile(found, where) + "".join(tiles)
     return f'<section class="tiles" aria-label="Headline numbers">{shown}</section>'
@@ -162,13 +132,6 @@ def _main_tile(found: Values, where: str) -> str:
     return (
         f'<div class="card tile main"><div class="name">Normalized entropy (NE), {escape(where)}</div>'
         f'<div class="value">{_number(ne)}</div>{gauge}<div class="note">{note}</div></div>'
-    )
-
-
-def _tile(name: str, value: str, note: str) -> str:
-    return (
-        f'<div class="card tile"><div class="name">{name}</div><div class="value">{value}</div>'
-        f'<div class="note">{note}</div></div>'
     )
 
 
@@ -200,22 +163,8 @@ def _evaluations(facts: RunFacts) -> str:
     )
 
 
-def figures_html(found: Sequence[Chart | None]) -> str:
-    shown = [chart for chart in found if chart is not None]
-    # An odd one at the end takes the whole width instead of leaving a hole.
-    odd = len(shown) - 1 if len(shown) % 2 else None
-    figures = [
-        f'<figure class="card{" wide" if place == odd else ""}"><h3>{chart.title}</h3>'
-        f"<figcaption>{_code(chart.caption)}</figcaption>"
-        f'<div class="plot" id="chart-{chart.key}" role="img" aria-label="{escape(chart.title)}. '
-        f'{escape(chart.caption)}" style="min-height:{chart.height}px"></div></figure>'
-        for place, chart in enumerate(shown)
-    ]
-    return f'<div class="charts">{"".join(figures)}</div>' if figures else ""
-
-
 def _table_list(facts: RunFacts) -> str:
-    note = f'<p class="note-line">{_code(facts.tables.note)}</p>' if facts.tables.note else ""
+    note = f'<p class="note-line">{code_html(facts.tables.note)}</p>' if facts.tables.note else ""
     if not facts.tables.tables:
         return note
     columns = ["Table", "Rows", "Dim", "Type", "Bytes", "Ids seen", "Top 1", "Top 10", "Top 100"]
@@ -260,7 +209,7 @@ def _details(facts: RunFacts) -> str:
         "Vector instructions": ", ".join(machine["simd"]) or _NONE,
         "System": str(machine["system"]),
         "Python": platform.python_version(),
-        **{name: _version(name) for name in _PACKAGES},
+        **{name: package_version(name) for name in _PACKAGES},
     }
     listed = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in shown.items())
     where = "that trained" if recorded else "that made this report"
@@ -272,30 +221,5 @@ def _details(facts: RunFacts) -> str:
     )
 
 
-def section_html(title: str, content: str) -> str:
-    return f"<section><h2>{title}</h2>{content}</section>" if content else ""
-
-
 def _number(value: float | None, digits: int = 4) -> str:
     return _NONE if value is None else f"{value:.{digits}f}"
-
-
-def _code(text: str) -> str:
-    """Escaped text with `such words` in a monospaced face."""
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
-
-
-def _plain(chart: Chart) -> Values:
-    return {"key": chart.key, "height": chart.height, "figure": chart.figure}
-
-
-def _script_json(content: Any) -> str:
-    """JSON that no text inside it can break out of the script element."""
-    return json.dumps(content, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"

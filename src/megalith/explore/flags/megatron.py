@@ -206,8 +206,8 @@ def _training(job: Job, parallel: Parallel, prediction: Prediction, missing: lis
         flags.append("--overlap-grad-reduce")
         if parallel.sharding != "none":
             flags.append("--overlap-param-gather")
-        # Megatron counts elements; it reduces gradients in FP32 unless told otherwise.
-        size = 2 if training.compression == "bf16" else 4
+        # Megatron counts elements; it reduces in FP32 unless weights are FP16 or it is told otherwise.
+        size = 2 if training.precision == "fp16" or training.compression == "bf16" else 4
         flags.append(f"--ddp-bucket-size {max(1, training.bucket_bytes // size)}")
     if training.compression == "bf16":
         flags.append("--grad-reduce-in-bf16")

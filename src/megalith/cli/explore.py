@@ -1,0 +1,192 @@
+"""`megalith explore`: predict, search, compare, validate, scenarios, catalog."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from megalith.cli.output import JsonFlag, print_json, progress_console
+
+if TYPE_CHECKING:
+    from megalith.explore.job import Job
+
+explore = typer.Typer(
+    help="Plan training across buildings and regions.",
+    no_args_is_help=True,
+)
+
+JobArgument = Annotated[
+    str,
+    typer.Argument(metavar="JOB", help="A job's .yaml path, or the name of one that ships with Megalith."),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change, such as parallel.tp=4."),
+]
+Hardware = Annotated[
+    list[Path] | None,
+    typer.Option("--hardware", help="A YAML file with devices, links and clusters of your own."),
+]
+TraceOption = Annotated[
+    Path | None, typer.Option("--trace", help="Write the simulated step here, for Perfetto.")
+]
+ReportOption = Annotated[Path | None, typer.Option("--report", help="Write an HTML page here.")]
+
+
+@explore.command()
+def predict(
+    job: JobArgument,
+    overrides: Overrides = None,
+    trace: TraceOption = None,
+    report: ReportOption = None,
+    hardware: Hardware = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """The step of a plan, what bounds it, and how sure."""
+    from megalith.cli.explore_tables import show_prediction
+    from megalith.explore.load import resolve_cluster
+    from megalith.explore.predict import predict as predict_step
+
+    asked = _load(job, overrides, hardware)
+    prediction = predict_step(asked, record=trace is not None or report is not None)
+    cluster = resolve_cluster(asked.cluster, asked.hardware)
+    if trace is not None:
+        from megalith.cli.explore_files import write_trace
+
+        write_trace(prediction, trace)
+    if report is not None:
+        from megalith.report import write_prediction_report
+
+        write_prediction_report(asked, cluster, prediction, report)
+    if as_json:
+        print_json(prediction.to_dict())
+        return
+    show_prediction(asked, cluster, prediction)
+    _wrote(trace, report)
+
+
+@explore.command()
+def search(
+    job: JobArgument,
+    overrides: Overrides = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for the best plans: job, Megatron-LM and torchtitan files, traces, report."
+        ),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder.")] = False,
+    report: ReportOption = None,
+    hardware: Hardware = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """The best plans for a model on a cluster, and why."""
+    from megalith.cli.explore_files import check_folder, write_plans
+    from megalith.cli.explore_tables import show_search
+    from megalith.explore.load import resolve_cluster
+    from megalith.explore.predict import predict as predict_step
+    from megalith.explore.search import search as search_plans
+
+    asked = _load(job, overrides, hardware)
+    if out is not None:
+        check_folder(out, overwrite)
+    with progress_console.status(f"Searching for {asked.name or 'the job'}") as status:
+        result = search_plans(asked, progress=lambda line: status.update(line))
+    cluster = resolve_cluster(result.best.job.cluster, asked.hardware)
+    if out is not None:
+        write_plans(asked, cluster, result, out, overwrite)
+    if report is not None:
+        from megalith.report import write_search_report
+
+        best = predict_step(result.best.job, record=True)
+        write_search_report(asked, cluster, result, best, report)
+    if as_json:
+        print_json(result.to_dict())
+        return
+    show_search(asked, cluster, result)
+    _wrote(out, report)
+
+
+@explore.command()
+def compare(
+    job: JobArgument,
+    other: Annotated[
+        str | None, typer.Argument(metavar="[OTHER]", help="Another job; or name a cluster.")
+    ] = None,
+    overrides: Overrides = None,
+    cluster: Annotated[
+        str | None, typer.Option(help="Compare JOB with itself on this cluster of the catalog.")
+    ] = None,
+    hardware: Hardware = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Two plans or clusters: what differs, what it costs."""
+    from megalith.cli.explore_tables import show_comparison
+    from megalith.core.errors import ConfigError
+    from megalith.explore.compare import compare as compare_jobs
+
+    settings = list(overrides or ())
+    if cluster is not None and other is not None:
+        # With --cluster the second word can only be a setting.
+        settings.insert(0, other)
+        other = None
+    if (other is None) == (cluster is None):
+        raise ConfigError("explore compare: name a second job, or a cluster with --cluster.")
+    one = _load(job, settings, hardware)
+    two = _load(other or job, [*settings, *([f"cluster={cluster}"] if cluster else [])], hardware)
+    with progress_console.status("Comparing") as status:
+        comparison = compare_jobs(one, two, say=lambda line: status.update(line))
+    if as_json:
+        print_json(comparison.to_dict())
+        return
+    show_comparison(comparison)
+
+
+@explore.command()
+def validate(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Measurements of your own, in the columns of explore/validation/llm_training.csv."
+        ),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """How accurate it is: published measurements, replayed."""
+    from megalith.cli.explore_tables import show_validation
+    from megalith.explore.validate import validate as replay
+
+    with progress_console.status("Replaying published measurements"):
+        found = replay(file)
+    if as_json:
+        print_json(found.to_dict())
+        return
+    show_validation(found)
+
+
+@explore.command()
+def catalog(hardware: Hardware = None, as_json: JsonFlag = False) -> None:
+    """Names that jobs may use: models, devices, links, ..."""
+    from megalith.cli.explore_tables import catalog_content, show_catalog
+
+    content = catalog_content(tuple(hardware or ()))
+    if as_json:
+        print_json(content)
+        return
+    show_catalog(content)
+
+
+def _load(job: str, overrides: list[str] | None, hardware: list[Path] | None) -> Job:
+    from megalith.explore.load import load_job
+
+    return load_job(job, overrides or (), hardware or ())
+
+
+def _wrote(*paths: Path | None) -> None:
+    from megalith.cli.output import console
+
+    for path in paths:
+        if path is not None:
+            console.print(f"Wrote {path}.", highlight=False)

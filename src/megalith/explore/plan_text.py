@@ -1,0 +1,77 @@
+"""Plans in words, for tables and pages: what bounds a step, what a plan is, what crosses each level."""
+
+from __future__ import annotations
+
+from megalith.explore.job import Job, Parallel
+from megalith.explore.placement import pieces
+from megalith.explore.search.result import Sensitivity
+from megalith.hardware.cluster import Cluster
+
+
+def bound_name(bound_by: str) -> str:
+    """compute, memory-bandwidth, bubble or link:zone, as people say it."""
+    kind, _, level = bound_by.partition(":")
+    return f"links of {level}" if level else kind.replace("-", " ")
+
+
+def plan_words(job: Job) -> str:
+    """A plan in one line: what differs from plan to plan."""
+    parallel = job.parallel
+    if parallel is None:
+        return ""
+    sizes = [
+        f"{axis}={getattr(parallel, axis)}"
+        for axis in ("tp", "cp", "ep", "pp", "vpp", "dp")
+        if getattr(parallel, axis) > 1
+    ]
+    training, network = job.training, job.network
+    words = [" ".join(sizes) or "dp=1", f"{training.schedule}"]
+    if training.extra_in_flight:
+        words[-1] += f" +{training.extra_in_flight} in flight"
+    words.append(f"placement {' '.join(parallel.placement)}")
+    if parallel.sharding != "none":
+        words.append(
+            parallel.sharding + (f" within {parallel.shard_within}" if parallel.shard_within else "")
+        )
+    if training.recompute and training.recompute != "none":
+        words.append(f"{training.recompute} recompute")
+    words.append(f"{network.routing}, {network.collectives} collectives")
+    if network.multipath > 1:
+        words[-1] += f", {network.multipath} paths"
+    if training.compression != "none":
+        words.append(f"{training.compression} gradients across sites")
+    if training.local_steps > 1:
+        words.append(f"{training.local_steps} local steps")
+    return "; ".join(words)
+
+
+def axes_of_levels(parallel: Parallel, cluster: Cluster) -> list[dict[str, int]]:
+    """For each level, the axes that its members differ in and how often, fastest first.
+
+    >>> two = Cluster("", device, (Level("node", 8, link), Level("zone", 4, link)))  # doctest: +SKIP
+    >>> axes_of_levels(Parallel(tp=8, dp=4, global_batch=4), two)  # doctest: +SKIP
+    [{'tp': 8}, {'dp': 4}]
+    """
+    found = []
+    for index in range(len(cluster.levels)):
+        inner, outer = cluster.devices_within(index - 1) if index else 1, cluster.devices_within(index)
+        axes: dict[str, int] = {}
+        for piece in pieces(parallel):
+            low = max(1, inner // piece.stride)
+            high = max(1, min(piece.count, outer // piece.stride))
+            if high > low:
+                axes[piece.axis] = axes.get(piece.axis, 1) * (high // low)
+        found.append(axes)
+    return found
+
+
+def sensitivity_name(one: Sensitivity) -> str:
+    kind, _, name = one.part.partition(":")
+    what = {
+        "bandwidth": "twice the bandwidth",
+        "latency": "half the latency",
+        "flops": "twice the FLOP/s",
+        "memory": "twice the memory",
+        "memory_bandwidth": "twice the memory bandwidth",
+    }.get(one.quantity, f"{one.factor:g} x {one.quantity}")
+    return f"{what} of {'links of ' if kind == 'level' else ''}{name or kind}"
