@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 from rich.table import Table
 
 from megalith.cli.output import console, print_table
 from megalith.core.units import format_bandwidth, format_bytes, format_count, format_duration
-from megalith.explore.compare import Comparison
 from megalith.explore.job import Job, TransformerModel
 from megalith.explore.plan_text import axes_of_levels, bound_name, plan_words, sensitivity_name
 from megalith.explore.prediction import Prediction
-from megalith.explore.search.result import SearchResult
-from megalith.explore.validate import ValidationReport
 from megalith.hardware.cluster import Cluster
+
+if TYPE_CHECKING:
+    from megalith.explore.compare import Comparison
+    from megalith.explore.search.result import SearchResult
+    from megalith.explore.validate import ValidationReport
 
 _BAR = 28
 _PARETO_ROWS = 10

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from megalith.explore.job import Job, Parallel
 from megalith.explore.placement import pieces
-from megalith.explore.search.result import Sensitivity
 from megalith.hardware.cluster import Cluster
+
+if TYPE_CHECKING:
+    from megalith.explore.search.result import Sensitivity
 
 
 def bound_name(bound_by: str) -> str:

@@ -44,7 +44,8 @@ def _row(cluster: Cluster, index: int, axes: dict[str, int], prediction: Predict
     return (
         f'<div class="level"><div class="who">{escape(level.name)}'
         f"<small>{level.count} x {escape(inner)}{many}</small></div>"
-        f'<div><div class="members">{_members(level, axes)}</div><div class="wire"></div>'
+        f'<div><div class="members{" several" if len(axes) > 1 else ""}">{_members(level, axes)}</div>'
+        '<div class="wire"></div>'
         f'<div class="facts">{_facts(level, axes, prediction)}</div></div></div>'
     )
 

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from html import escape
 from math import prod
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from megalith.core.config import to_yaml
 from megalith.core.files import write_atomic
-from megalith.core.units import format_count, format_duration
+from megalith.core.units import format_count
 from megalith.explore.job import Job, TransformerModel
 from megalith.explore.prediction import Prediction
-from megalith.explore.search.result import SearchResult
 from megalith.hardware.cluster import Cluster
 from megalith.report.explore_cluster import cluster_map
 from megalith.report.explore_parts import (
@@ -30,6 +30,9 @@ from megalith.report.explore_parts import (
 )
 from megalith.report.explore_pipeline import legend_html, pipeline_pictures
 from megalith.report.shell import code_html, figures_html, footer_html, html_page, section_html
+
+if TYPE_CHECKING:
+    from megalith.explore.search.result import SearchResult
 
 _STYLE = Path(__file__).with_name("explore.css")
 
@@ -161,14 +164,8 @@ def _pipeline(prediction: Prediction) -> str:
 
 
 def _sentences(result: SearchResult) -> str:
-    said = [code_html(sentence) for sentence in result.explanation]
-    gap = "proved to be the best" if result.exact else f"within {result.gap:.1%} of the lower bound"
-    said.append(
-        f"{gap.capitalize()}: nothing is below {format_duration(result.lower_bound_seconds)}; "
-        f"{result.examined:,} plans simulated, {format_count(result.pruned)} ruled out, "
-        f"in {result.seconds:.1f} s."
-    )
-    return '<div class="card"><ul class="said">' + "".join(f"<li>{one}</li>" for one in said) + "</ul></div>"
+    said = "".join(f"<li>{code_html(sentence)}</li>" for sentence in result.explanation)
+    return f'<div class="card"><ul class="said">{said}</ul></div>' if said else ""
 
 
 def _details(job: Job) -> str:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from megalith.core.units import format_bytes, format_count, format_duration
 from megalith.explore.job import Job, TransformerModel
 from megalith.explore.plan_text import bound_name, plan_words, sensitivity_name
 from megalith.explore.prediction import Prediction
-from megalith.explore.search.result import Plan, Sensitivity
 from megalith.hardware.cluster import Cluster
 from megalith.report.shell import Chart, tile_html
+
+if TYPE_CHECKING:
+    from megalith.explore.search.result import Plan, Sensitivity
 
 # Breakdown and memory parts: colour of the style, what it is.
 BREAKDOWN = {

@@ -48,7 +48,7 @@ class Picture:
 
 def pipeline_pictures(timeline: Timeline) -> list[Picture]:
     """The whole step and, when its boxes are too narrow to be told apart, its beginning."""
-    spans = timeline.spans
+    spans = _joined(timeline.spans)
     if not spans:
         return []
     rows = _rows(timeline)
@@ -79,6 +79,23 @@ def legend_html(timeline: Timeline) -> str:
         if kind in found
     ]
     return f'<p class="legend">{"".join(keys)}</p>'
+
+
+def _joined(spans: Sequence[Span]) -> list[Span]:
+    """An operation that ran in pieces (as parameters came in) is one box, if nothing lies between them."""
+    joined: list[Span] = []
+    last: dict[Hashable, int] = {}
+    for span in sorted(spans, key=lambda span: span.start):
+        at = last.get(span.place)
+        if at is not None:
+            before = joined[at]
+            touching = span.start - before.end <= 1e-6 * (span.end - before.start)
+            if touching and span[:4] == before[:4]:
+                joined[at] = before._replace(end=span.end)
+                continue
+        last[span.place] = len(joined)
+        joined.append(span)
+    return joined
 
 
 def _rows(timeline: Timeline) -> dict[Hashable, str]:
