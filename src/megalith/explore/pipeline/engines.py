@@ -26,6 +26,8 @@ class Run:
     """By device: seconds waited for parameters."""
     first_fetch_waits: list[float]
     """The part of it before the first operation."""
+    reduce_waits: list[float]
+    """By device: seconds waited for gradients between operations."""
     compute_ends: list[float]
     reduce_ends: list[float]
     """By device: when the last gradients were there."""
@@ -137,6 +139,9 @@ def run_ordered(schedule: Schedule, program: Program) -> Run:
                 if special.reduce is not None:
                     end = _send(special.reduce, clock, link_free, link_busy)
                     run.reduce_ends[device] = max(run.reduce_ends[device], end)
+                    if special.waits_for_reduce and index + 1 < len(slots):
+                        run.reduce_waits[device] += end - clock
+                        clock = end
         else:
             index = len(slots)
             for reduce in program.last_reduces[device]:
@@ -148,13 +153,36 @@ def run_ordered(schedule: Schedule, program: Program) -> Run:
     return run
 
 
-def run_timed(schedule: Schedule, program: Program, *, record: bool = False) -> Run:
+@dataclass(slots=True)
+class Watch:
+    """Looks, once in each turn of device 0's body, whether everything is as it was some turns before."""
+
+    firsts: list[int]
+    """By device: where the second turn of its body begins."""
+    lengths: list[int]
+    """Operations (or parts of them) in a turn."""
+    lasts: list[int]
+    """Where the last turn of its body begins."""
+    shift: int
+    next_position: int
+    turn: int = 0
+    seen: dict[object, tuple[int, float, tuple[list[float], ...]]] = field(default_factory=dict)
+    found: tuple[int, float, tuple[list[float], ...]] | None = None
+    """Turns and seconds of the period; what waiting for transfers, parameters and gradients grew by."""
+
+
+_START, _END, _RESUME = 0, 1, 2
+
+
+def run_timed(
+    schedule: Schedule, program: Program, *, record: bool = False, watch: Watch | None = None
+) -> Run:
     """Runs any program, event by event."""
-    return _Timed(schedule, program, record).run()
+    return _Timed(schedule, program, record, watch).run()
 
 
 class _Timed:
-    def __init__(self, schedule: Schedule, program: Program, record: bool) -> None:
+    def __init__(self, schedule: Schedule, program: Program, record: bool, watch: Watch | None) -> None:
         self.schedule = schedule
         self.program = program
         self.record = record
@@ -169,26 +197,31 @@ class _Timed:
         self.waited = [0.0] * devices
         self.pending: list[tuple[Message, float] | None] = [None] * devices
         self.events: list[tuple[float, int, int]] = []
-        """Time, 0 for a start and 1 for an end, device."""
+        """Time, what (START, END or RESUME), device."""
+        self.watch = watch
+        self.unused: dict[int, float] = {}
+        """Messages that were sent and not yet used: when they are there."""
 
     def run(self) -> Run:
         sent = self.out.sent if self.record else None
         self.fetched = _fetch_first(self.program, self.out, self.link_free, sent)
         for device in range(self.schedule.devices):
             self._try_start(device)
-        events = self.events
+        events, watch = self.events, self.watch
         while events:
-            time, is_end, device = heappop(events)
-            if is_end:
+            time, event, device = heappop(events)
+            if event == _END:
                 self._end(device, time)
+            elif event == _RESUME:
+                self._try_start(device)
             else:
                 index = self.positions[device]
                 prefetch = self.program.specials[device][index].prefetch
                 assert prefetch is not None
-                self.pending[device] = (
-                    prefetch,
-                    self._send(prefetch, time, "parameters", device, index + 1),
-                )
+                end = self._send(prefetch, time, "parameters", device, index + 1)
+                self.pending[device] = (prefetch, end)
+            if watch is not None and self.positions[0] >= watch.next_position:
+                self._take_snapshot(watch, time)
         _check_finished(self.schedule, self.program, self.positions)
         return self.out
 
@@ -233,10 +266,14 @@ class _Timed:
                     self.out.first_fetch_waits[device] = fetch_end - start
                 start = fetch_end
             if special.prefetch is not None:
-                heappush(self.events, (start, 0, device))
+                heappush(self.events, (start, _START, device))
+        if self.watch is not None:
+            self.unused.pop(program.needs[device][index], None)
+            if special is not None:
+                self.unused.pop(special.second_needs, None)
         self.out.starts[device].append(start)
         self.out.transfer_waits[device].append(self.waited[device])
-        heappush(self.events, (start + program.seconds[slot], 1, device))
+        heappush(self.events, (start + program.seconds[slot], _END, device))
 
     def _fetch_end(self, special: Special, device: int) -> float:
         if special.early_fetch >= 0:
@@ -250,6 +287,7 @@ class _Timed:
         self.clocks[device] = time
         self.positions[device] = index + 1
         woken: list[int] = []
+        resume = time
         kind = "forward" if program.labels[slot][0] in ("F", "FB") else "backward"
         self._deliver(program.sends[device][index], program.messages[slot], time, kind, device, index, woken)
         if slot >= program.odd_slot:
@@ -257,10 +295,16 @@ class _Timed:
             second = special.second_sends
             self._deliver(second, special.second_message, time, "backward", device, index, woken)
             if special.reduce is not None:
-                self._reduce(special.reduce, time, device, index)
+                end = self._reduce(special.reduce, time, device, index)
+                if special.waits_for_reduce and index + 1 < len(program.slots[device]):
+                    self.out.reduce_waits[device] += end - time
+                    resume = self.clocks[device] = end
         for other in woken:
             self._try_start(other)
-        self._try_start(device)
+        if resume > time:
+            heappush(self.events, (resume, _RESUME, device))
+        else:
+            self._try_start(device)
 
     def _deliver(
         self,
@@ -277,12 +321,57 @@ class _Timed:
         end = time if message is None else self._send(message, time, kind, device, index)
         self.arrival[send] = end
         self.delay[send] = end - time
+        if self.watch is not None:
+            self.unused[send] = end
         if send in self.waiting:
             woken.append(self.waiting.pop(send))
 
-    def _reduce(self, message: Message, time: float, device: int, index: int) -> None:
+    def _reduce(self, message: Message, time: float, device: int, index: int) -> float:
         end = self._send(message, time, "gradient", device, index)
         self.out.reduce_ends[device] = max(self.out.reduce_ends[device], end)
+        return end
+
+    def _take_snapshot(self, watch: Watch, now: float) -> None:
+        """Everything that decides what comes next, relative to this moment and this turn."""
+        turn = watch.turn
+        watch.turn += 1
+        watch.next_position += watch.lengths[0]
+        places = [
+            position - first - turn * length
+            for position, first, length in zip(self.positions, watch.firsts, watch.lengths, strict=True)
+        ]
+        inside = all(
+            first <= position < last
+            for position, first, last in zip(self.positions, watch.firsts, watch.lasts, strict=True)
+        )
+        if watch.found is not None or not inside or self.out.first_fetch_end > now:
+            return
+        count, moved = self.program.micro_batches, turn * watch.shift
+        state = (
+            tuple(places),
+            tuple(clock - now for clock in self.clocks),
+            tuple(None if one is None else one[1] - now for one in self.pending),
+            tuple(max(free - now, 0.0) for free in self.link_free),
+            tuple(sorted((time - now, event, device) for time, event, device in self.events)),
+            tuple(
+                sorted(
+                    ((number - 1) // count, (number - 1) % count - moved, end - now, self.delay[number])
+                    for number, end in self.unused.items()
+                )
+            ),
+        )
+        out = self.out
+        sums = (list(self.waited), list(out.fetch_waits), list(out.reduce_waits))
+        before = watch.seen.get(state)
+        if before is None:
+            watch.seen[state] = (turn, now, sums)
+            return
+        since, then, old = before
+        grown = tuple(
+            [new - past for new, past in zip(mine, other, strict=True)]
+            for mine, other in zip(sums, old, strict=True)
+        )
+        watch.found = (turn - since, now - then, grown)
 
     def _send(self, message: Message, time: float, kind: str, device: int, index: int) -> float:
         end = _send(message, time, self.link_free, self.out.link_busy)
@@ -298,6 +387,7 @@ def _new_run(devices: int, program: Program) -> Run:
         transfer_waits=[[] for _ in range(devices)],
         fetch_waits=[0.0] * devices,
         first_fetch_waits=[0.0] * devices,
+        reduce_waits=[0.0] * devices,
         compute_ends=[0.0] * devices,
         reduce_ends=[0.0] * devices,
         first_fetch_end=0.0,

@@ -41,6 +41,8 @@ class Special:
     """Parameters of the next operation, asked for when this one starts."""
     reduce: Message | None = None
     """Gradients that leave when it ends."""
+    waits_for_reduce: bool = False
+    """Whether the device does nothing until they have arrived."""
 
 
 @dataclass(slots=True)
@@ -286,6 +288,7 @@ class _Compiler:
                 owners.append(index)
                 continue
             pieces = max(fetch.buckets if fetch else 1, reduce.buckets if reduce and overlap else 1)
+            at_once = reduce is not None and (overlap or reduce.each != "step")
             before = old.get(index, Special())
             cut = list(self._cut(self.seconds[slot], pieces))
             for piece, seconds in enumerate(cut):
@@ -297,15 +300,16 @@ class _Compiler:
                     special.second_message = before.second_message
                 if fetch is not None:
                     self._note_fetch(program, device, special, fetch, pieces, at, specials)
-                if reduce is not None and overlap:
+                if reduce is not None and at_once:
                     special.reduce = self._piece(device, reduce, pieces)
+                    special.waits_for_reduce = not overlap
                 new_needs.append(needs[index] if piece == 0 else 0)
                 new_sends.append(sends[index] if last else 0)
                 message = self.messages[slot] if last else None
                 new_slots.append(self._odd_slot(seconds, message, self.labels[slot]))
                 owners.append(index)
                 specials[at] = special
-            if reduce is not None and not overlap:
+            if reduce is not None and not at_once:
                 program.last_reduces[device].append(self._piece(device, reduce, 1))
         self._mark_odd(new_slots, specials, program.odd_slot)
         program.needs[device], program.sends[device] = new_needs, new_sends

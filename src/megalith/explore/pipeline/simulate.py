@@ -46,15 +46,23 @@ def _timeline(
 ) -> Timeline:
     compute = [sum(map(program.seconds.__getitem__, slots)) for slots in program.slots]
     transfers = [mine[-1] if mine else 0.0 for mine in run.transfer_waits]
+    fetches, reduces = run.fetch_waits, run.reduce_waits
     busy: dict[Hashable, float] = dict(zip(program.links, run.link_busy, strict=True))
     compute_ends, reduce_ends = run.compute_ends, run.reduce_ends
     if skipped is not None:
-        compute = [mine + more for mine, more in zip(compute, skipped.compute, strict=True)]
-        transfers = [mine + more for mine, more in zip(transfers, skipped.waits, strict=True)]
+        period, times = skipped.period, skipped.periods
+
+        def grown(seconds: list[float], more: list[float], by: int = times) -> list[float]:
+            return [mine + by * part for mine, part in zip(seconds, more, strict=True)]
+
+        compute = grown(compute, skipped.compute, 1)
+        transfers = grown(transfers, period.transfer_waits)
+        fetches = grown(fetches, period.fetch_waits)
+        reduces = grown(reduces, period.reduce_waits)
         for link, seconds in skipped.link_busy.items():
             busy[link] += seconds
-        compute_ends = [end + skipped.seconds for end in compute_ends]
-        reduce_ends = [end + skipped.seconds if end else 0.0 for end in reduce_ends]
+        compute_ends = [end + times * period.seconds for end in compute_ends]
+        reduce_ends = [end + times * period.seconds if end else 0.0 for end in reduce_ends]
     return assemble(
         schedule,
         compute=compute,
@@ -63,7 +71,8 @@ def _timeline(
         reduce_ends=reduce_ends,
         transfers=transfers,
         first_waits=[mine[0] if mine else 0.0 for mine in run.transfer_waits],
-        fetches=run.fetch_waits,
+        fetches=fetches,
+        reduces=reduces,
         first_fetches=run.first_fetch_waits,
         optimizer=program.optimizer,
         link_busy=busy,
@@ -83,6 +92,7 @@ def assemble(
     first_waits: list[float],
     fetches: list[float],
     first_fetches: list[float],
+    reduces: list[float],
     optimizer: list[float],
     link_busy: dict[Hashable, float],
     peaks: tuple[float, ...],
@@ -95,7 +105,7 @@ def assemble(
     makespan = max(ends)
     lengths = [ends[device] - starts[device] + first_fetches[device] for device in devices]
     step = makespan if schedule.barrier else max(lengths)
-    gradient = [reduced[device] - compute_ends[device] for device in devices]
+    gradient = [reduced[device] - compute_ends[device] + reduces[device] for device in devices]
     if not schedule.barrier:
         # A device's step begins with its first operation: what it waited for before belongs to nobody.
         transfers = [transfers[device] - first_waits[device] for device in devices]

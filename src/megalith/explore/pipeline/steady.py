@@ -8,6 +8,10 @@ with fewer turns and the constant added as often as turns were left out. Times l
 exact (`program`), so the test for "plus a constant" is equality.
 
 Turns of different devices are numbered as generations, in which nothing depends on a later generation.
+
+Where devices share links or collectives run in every turn, the events are watched instead: once the whole
+state (what each device is doing, what is on its way, how long links are taken) is one that was seen some
+turns before, what follows is what followed then.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
 from megalith.explore.pipeline.costs import StepCosts
-from megalith.explore.pipeline.engines import Run, run_ordered
+from megalith.explore.pipeline.engines import Run, Watch, run_ordered, run_timed
 from megalith.explore.pipeline.operations import Op, Schedule, Segment, parts
 from megalith.explore.pipeline.program import Program, compile_program
 
@@ -36,17 +40,27 @@ class _Bodies:
 
 
 @dataclass(slots=True)
+class Period:
+    """What repeats: so many turns, so many seconds, and by device what is waited for in that time."""
+
+    turns: int
+    seconds: float
+    transfer_waits: list[float]
+    fetch_waits: list[float]
+    reduce_waits: list[float]
+
+
+@dataclass(slots=True)
 class Skipped:
     """A run with turns left out, and what they add."""
 
     program: Program
     run: Run
-    turns: int
-    seconds: float
-    """What all turns left out take."""
+    period: Period
+    periods: int
+    """How many were left out."""
     compute: list[float]
     """By device: computing in the turns left out."""
-    waits: list[float]
     link_busy: dict[Hashable, float]
 
 
@@ -58,23 +72,24 @@ def run_skipping(schedule: Schedule, costs: StepCosts, grid: float) -> Skipped |
     spread = max(bodies.offset) - min(bodies.offset)
     # A micro-batch's way through all devices and back is often the period, so keep twice that at least.
     kept = spread + 2 * bodies.reach + 2 * schedule.devices // bodies.shift + 6
-    period = 1
+    turns = 1
     while kept * 2 <= min(bodies.turns):
-        left_out = (min(bodies.turns) - kept) // period * period
+        left_out = (min(bodies.turns) - kept) // turns * turns
         short = _shorten(schedule, bodies, left_out)
         program = compile_program(short, costs, grid)
-        if program.shared or _collectives_inside(program, short, bodies):
-            return None
-        run = run_ordered(short, program)
-        found = _find_period(short, bodies, program, run)
-        if found is None:
+        flat = [_flat_range(short, bodies, program, device) for device in range(short.devices)]
+        if program.shared or _collectives_inside(program, flat):
+            run, period = _run_watched(short, bodies, program, flat)
+        else:
+            run = run_ordered(short, program)
+            period = _find_period(short, bodies, program, run, flat)
+        if period is None:
             kept *= 3
-            continue
-        if left_out % found[0]:
-            period = found[0]
-            kept += period
-            continue
-        return _skipped(short, bodies, program, run, left_out, *found)
+        elif left_out % period.turns:
+            turns = period.turns
+            kept += turns
+        else:
+            return _skipped(program, run, flat, left_out, period)
     return None
 
 
@@ -170,41 +185,70 @@ def _body_range(schedule: Schedule, bodies: _Bodies, device: int) -> tuple[int, 
     return first, len(mine[index].ops), mine[index].repeats
 
 
-def _collectives_inside(program: Program, schedule: Schedule, bodies: _Bodies) -> bool:
+def _flat_range(schedule: Schedule, bodies: _Bodies, program: Program, device: int) -> tuple[int, int, int]:
+    """Where the second turn of a body begins in the program, how long a turn is there, and where the last
+    begins. The first and the last turn may be longer: collectives that run once a step cut their
+    operations."""
+    first, length, turns = _body_range(schedule, bodies, device)
+    owners = program.owners[device]
+    if not owners:
+        return first + length, length, first + (turns - 1) * length
+    begin = owners.index(first + length)
+    return begin, owners.index(first + 2 * length) - begin, owners.index(first + (turns - 1) * length)
+
+
+def _collectives_inside(program: Program, flat: list[tuple[int, int, int]]) -> bool:
     """Whether collectives belong to the turns between the first and the last of a body."""
-    for device, specials in enumerate(program.specials):
-        first, length, turns = _body_range(schedule, bodies, device)
-        owners = program.owners[device]
+    for specials, (first, _, last) in zip(program.specials, flat, strict=True):
         for at, special in specials.items():
-            if special.needs_fetch or special.early_fetch >= 0 or special.prefetch or special.reduce:
-                owner = owners[at]
-                if first + length <= owner < first + (turns - 1) * length:
-                    return True
+            if first <= at < last and (
+                special.needs_fetch or special.early_fetch >= 0 or special.prefetch or special.reduce
+            ):
+                return True
     return False
 
 
+def _run_watched(
+    schedule: Schedule, bodies: _Bodies, program: Program, flat: list[tuple[int, int, int]]
+) -> tuple[Run, Period | None]:
+    watch = Watch(
+        firsts=[first for first, _, _ in flat],
+        lengths=[length for _, length, _ in flat],
+        lasts=[last for _, _, last in flat],
+        shift=bodies.shift,
+        next_position=flat[0][0],
+    )
+    run = run_timed(schedule, program, watch=watch)
+    if watch.found is None:
+        return run, None
+    turns, seconds, (transfers, fetches, reduces) = watch.found
+    return run, Period(turns, seconds, transfers, fetches, reduces)
+
+
 def _find_period(
-    schedule: Schedule, bodies: _Bodies, program: Program, run: Run
-) -> tuple[int, float, list[float]] | None:
-    """Turns and seconds of a period and what each device waits for transfers in it, if the step has
-    settled."""
+    schedule: Schedule, bodies: _Bodies, program: Program, run: Run, flat: list[tuple[int, int, int]]
+) -> Period | None:
+    """The period of a step in which each link has one sender, if it has settled."""
     turns = [_body_range(schedule, bodies, device)[2] for device in range(schedule.devices)]
     # One turn less at both ends: collectives may belong to the first and the last.
     newest = min(count - 2 + offset for count, offset in zip(turns, bodies.offset, strict=True))
     oldest = max(bodies.offset) + 1
     window = max(newest - _tail_reaches(schedule, bodies, newest), bodies.reach) + 1
-    times = [_Times(schedule, bodies, program, run, device) for device in range(schedule.devices)]
+    times = [
+        _Times(flat[device], bodies.offset[device], program, run, device)
+        for device in range(schedule.devices)
+    ]
     for period in range(1, newest - window - oldest - bodies.reach + 1):
-        seconds = times[0].at(newest)[0] - times[0].at(newest - period)[0]
+        seconds = times[0].start(newest) - times[0].start(newest - period)
         if all(
             mine.repeats(generation, period, seconds)
             for generation in range(newest, newest - window, -1)
             for mine in times
         ):
-            first = min(mine.at(newest - window - period + 1)[0] for mine in times)
-            if run.first_fetch_end > first:
+            if run.first_fetch_end > min(mine.start(newest - window - period + 1) for mine in times):
                 return None
-            return period, seconds, [mine.waited(newest, period) for mine in times]
+            nothing = [0.0] * schedule.devices
+            return Period(period, seconds, [mine.waited(newest, period) for mine in times], nothing, nothing)
     return None
 
 
@@ -236,22 +280,20 @@ def _tail_reaches(schedule: Schedule, bodies: _Bodies, newest: int) -> int:
 class _Times:
     """Start and arrival times of one device's turns, by generation."""
 
-    def __init__(self, schedule: Schedule, bodies: _Bodies, program: Program, run: Run, device: int) -> None:
-        first, self.length, _ = _body_range(schedule, bodies, device)
-        owners = program.owners[device]
-        if owners:
-            # Parts cut from the first turn or before move everything after them.
-            first += owners.index(first + self.length) - first - self.length
-        self.first = first - bodies.offset[device] * self.length
+    def __init__(
+        self, flat: tuple[int, int, int], offset: int, program: Program, run: Run, device: int
+    ) -> None:
+        first, self.length, _ = flat
+        self.first = first - (offset + 1) * self.length
         self.starts, self.waits = run.starts[device], run.transfer_waits[device]
         self.arrival = run.arrival
         self.sends, self.specials = program.sends[device], program.specials[device]
 
-    def at(self, generation: int) -> list[float]:
-        base = self.first + generation * self.length
-        return self.starts[base : base + self.length]
+    def start(self, generation: int) -> float:
+        return self.starts[self.first + generation * self.length]
 
     def repeats(self, generation: int, period: int, seconds: float) -> bool:
+        """Whether all of a generation happened `seconds` after the same `period` generations before."""
         base = self.first + generation * self.length
         back = period * self.length
         for at in range(base, base + self.length):
@@ -273,39 +315,21 @@ class _Times:
 
 
 def _skipped(
-    schedule: Schedule,
-    bodies: _Bodies,
-    program: Program,
-    run: Run,
-    left_out: int,
-    period: int,
-    seconds: float,
-    waits: list[float],
+    program: Program, run: Run, flat: list[tuple[int, int, int]], left_out: int, period: Period
 ) -> Skipped:
-    periods = left_out // period
     compute = []
     busy: dict[Hashable, float] = {}
-    for device in range(schedule.devices):
-        first = _Times(schedule, bodies, program, run, device).first
-        length = _body_range(schedule, bodies, device)[1]
-        base = first + (bodies.offset[device] + 1) * length
-        turn = range(base, base + length)
-        slots = program.slots[device]
-        compute.append(left_out * sum(program.seconds[slots[at]] for at in turn))
-        for at in turn:
-            special = program.specials[device].get(at)
-            message = program.messages[slots[at]] if program.sends[device][at] else None
-            second = special.second_message if special is not None and special.second_sends else None
-            for sent in (message, second):
-                if sent is not None:
-                    link = program.links[sent[0]]
-                    busy[link] = busy.get(link, 0.0) + left_out * sent[1]
-    return Skipped(
-        program=program,
-        run=run,
-        turns=left_out,
-        seconds=periods * seconds,
-        compute=compute,
-        waits=[periods * wait for wait in waits],
-        link_busy=busy,
-    )
+    for device, (first, length, _) in enumerate(flat):
+        slots, specials = program.slots[device], program.specials[device]
+        compute.append(left_out * sum(program.seconds[slots[at]] for at in range(first, first + length)))
+        for at in range(first, first + length):
+            sent = [program.messages[slots[at]] if program.sends[device][at] else None]
+            special = specials.get(at)
+            if special is not None:
+                sent += [special.second_message if special.second_sends else None, special.reduce]
+                sent.append(special.needs_fetch)
+            for message in sent:
+                if message is not None:
+                    link = program.links[message[0]]
+                    busy[link] = busy.get(link, 0.0) + left_out * message[1]
+    return Skipped(program, run, period, left_out // period.turns, compute, busy)
