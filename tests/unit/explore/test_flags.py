@@ -236,9 +236,13 @@ def check_keys(content: dict[str, Any], known: dict[str, Any], where: str = "") 
             assert type(value).__name__ == wanted, f"{where}{key} = {value}"
 
 
-def test_a_schedule_without_a_name_is_written_out_as_torch_reads_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "extra"), [("zb-h1", 0), ("zb-h2", 0), ("long-link", 4)])
+def test_a_schedule_without_a_name_is_written_out_as_torch_reads_it(name: str, extra: int) -> None:
+    """torch checks the order and adds sends and receives to it, which fails where it could not run."""
     schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
-    toml, csv = torchtitan_files(job_of("zero-bubble"), prediction())
+    job = job_of("zero-bubble")
+    training = job.training.model_copy(update={"schedule": name, "extra_in_flight": extra})
+    toml, csv = torchtitan_files(job.model_copy(update={"training": training}), prediction())
     assert tomllib.loads(toml.text)["parallelism"]["pipeline_parallel_schedule_csv"] == csv.name
     actions = {
         rank: [schedules._Action.from_str(word) for word in line.split(",")]
@@ -246,6 +250,7 @@ def test_a_schedule_without_a_name_is_written_out_as_torch_reads_it(tmp_path: Pa
     }
     mapping = schedules._validate_schedule(actions, 8, 8, 32)
     assert mapping == {stage: stage for stage in range(8)}
+    schedules._add_send_recv(actions, stage_to_rank=mapping.__getitem__, num_stages=8)
 
 
 def test_known_shapes_are_torchtitans_flavours() -> None:
