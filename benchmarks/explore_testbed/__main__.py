@@ -1,6 +1,6 @@
 """Real training steps between two emulated buildings, and what the Explorer predicts for them.
 
-    sudo .venv/bin/python benchmarks/explore_testbed [--only TEXT] [--steps 7] [--json] [--out FILE]
+    sudo .venv/bin/python benchmarks/explore_testbed [--only TEXT] [--steps 3] [--json] [--out FILE]
 
 README.md says what it shows and how to read it.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import json
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -51,12 +52,25 @@ def choose(wanted: Sequence[str]) -> list[Setting]:
     return chosen
 
 
+def earlier_rows(path: Path, again: Sequence[Setting]) -> dict[str, Any]:
+    """Rows of an earlier result whose settings are still the same and are not run again."""
+    if not path.exists():
+        return {}
+    names = {setting.name for setting in again}
+    known = {setting.name: setting.to_dict() for setting in SETTINGS if setting.name not in names}
+    rows = json.loads(path.read_text())["results"]
+    return {name: row for name, row in rows.items() if row["setting"] == known.get(name)}
+
+
 def benchmark(options: argparse.Namespace) -> dict[str, Any]:
     settings = choose(options.only)
     if (reason := missing()) is not None:
         raise ConfigError(reason)
     with only_one_testbed():
         rows, link = run(settings, options.steps)
+    if options.add:
+        rows = earlier_rows(options.out, settings) | rows
+        rows = {setting.name: rows[setting.name] for setting in SETTINGS if setting.name in rows}
     errors = [abs(row["error"]) for row in rows.values()]
     content = result("explore-testbed", {"model": SHAPE, "steps": options.steps, "link": link}, rows, None)
     content["summary"] = {
@@ -100,10 +114,13 @@ def main() -> int:
     )
     add = parser.add_argument
     add("--only", action="append", default=[], help="settings whose name holds this text; may be repeated")
-    add("--steps", type=int, default=7, help="steps measured of each setting (default 7)")
+    add("--steps", type=int, default=3, help="steps measured in each of 3 rounds of a setting (default 3)")
     add("--json", action="store_true", help="print one JSON object and nothing else")
     add("--out", type=Path, help="also write the result to this JSON file")
+    add("--add", action="store_true", help="keep rows of other settings that --out already has")
     options = parser.parse_args()
+    if options.add and not options.out:
+        parser.error("--add needs --out")
     if options.steps < 1:
         parser.error("--steps must be at least 1")
     # A polite kill takes the same way out as Ctrl-C: through every `finally`.

@@ -1,4 +1,8 @@
-"""One setting: set the link, measure parts and link in isolation, predict, and only then run steps."""
+"""One setting: set the link, measure link and parts in isolation, predict from those, run steps, compare.
+
+Calibration and steps take turns, so that a slow minute of the machine falls on both alike; no step enters
+a prediction.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,9 @@ from settings import SHAPE, Setting, part_of
 from megalith.cli.output import progress_console
 from megalith.hardware.cluster import Link
 
-PART_REPEATS = 6
+ROUNDS = 3
+WARMUP_STEPS = 2
+PART_REPEATS = 2
 LARGE_MESSAGE_BYTES = 1 << 20
 INSIDE_RANKS = (0, 1)
 QUIET_CORES = 0.1
@@ -39,7 +45,7 @@ def measure_parts(ranks: Ranks) -> tuple[Parts, ...]:
 
 
 def measure_link(ranks: Ranks, name: str, first: int, second: int) -> Link:
-    command = {"do": "link", "first": first, "second": second, "bytes": LARGE_MESSAGE_BYTES, "repeats": 12}
+    command = {"do": "link", "first": first, "second": second, "bytes": LARGE_MESSAGE_BYTES, "repeats": 6}
     found = ranks.ask(command)[first]
     return Link(name, found["bytes_per_second"], found["latency_seconds"])
 
@@ -76,25 +82,28 @@ def _chunk_command(setting: Setting, measured: Measured, stage: int) -> dict[str
     return {"part": part, "seconds": seconds, "gradient_bytes": gradient_bytes(setting, stage)}
 
 
-def run_setting(
-    setting: Setting, measured: Measured, ranks: Ranks, steps: int
-) -> tuple[list[float], list[float]]:
-    """Seconds of each step, from the common start until the last rank was done; and seconds for which the
-    busiest rank computed."""
+def prepare(setting: Setting, measured: Measured, ranks: Ranks) -> None:
+    """Everything a setting needs on every rank, and steps that do not count."""
     command = {
-        "do": "steps",
+        "do": "prepare",
         "shape": SHAPE,
         "ranks": rank_commands(setting, measured),
         "exchange": setting.exchange,
         "overlap": setting.overlap,
-        "warmup": 3,
-        "steps": steps,
+        "warmup": WARMUP_STEPS,
         "margin_seconds": 0.01 + 3 * setting.delay_seconds,
     }
-    answers = [answer["moments"] for answer in ranks.ask(command)]
-    steps_of_all = list(zip(*answers, strict=True))
-    taken = [max(end for _, end, _ in moments) - moments[0][0] for moments in steps_of_all]
-    return taken, [max(computed for _, _, computed in moments) for moments in steps_of_all]
+    ranks.ask(command)
+
+
+def run_steps(ranks: Ranks, steps: int) -> list[tuple[float, float]]:
+    """Of each step: seconds from the common start until the last rank was done, and those for which the
+    busiest rank computed."""
+    answers = ranks.ask({"do": "steps", "steps": steps})
+    return [
+        (max(end for _, end, _ in moments) - moments[0][0], max(computed for _, _, computed in moments))
+        for moments in zip(*answers, strict=True)
+    ]
 
 
 def compare(
@@ -117,15 +126,20 @@ def compare(
 def _compare(
     setting: Setting, buildings: Buildings, ranks: Ranks, steps: int, waits: Sequence[Parts]
 ) -> dict[str, Any]:
-    """Predicted first, then measured."""
     buildings.set_link(delay_seconds=setting.delay_seconds, bits_per_second=setting.bits_per_second)
     across = measure_link(ranks, "across", 0, setting.ranks_per_building)
     inside = measure_link(ranks, "inside", *INSIDE_RANKS) if setting.ranks_per_building > 1 else across
     # Ranks that wait do so as long as parts took when there was a core for each.
-    seconds = tuple(waits) * setting.ranks if setting.waiting else measure_parts(ranks)
-    measured = Measured(seconds, inside, across)
+    waiting = tuple(waits) * setting.ranks
+    prepare(setting, Measured(waiting, inside, across), ranks)
+    found, steps_taken = [waiting] if setting.waiting else [], []
+    for _ in range(ROUNDS):
+        if not setting.waiting:
+            found.append(measure_parts(ranks))
+        steps_taken += run_steps(ranks, steps)
+    measured = Measured(_median_parts(found), inside, across)
     predicted = predict_step(setting, measured)
-    taken, computed = run_setting(setting, measured, ranks, steps)
+    taken = [seconds for seconds, _ in steps_taken]
     middle = median(taken)
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -134,11 +148,19 @@ def _compare(
         "predicted_seconds": predicted.step_seconds,
         "measured_seconds": middle,
         "predicted_compute_seconds": predicted.compute_seconds,
-        "measured_compute_seconds": median(computed),
+        "measured_compute_seconds": median(computed for _, computed in steps_taken),
         "spread": (max(taken) - min(taken)) / middle,
         "steps_seconds": taken,
         "error": predicted.step_seconds / middle - 1,
     }
+
+
+def _median_parts(rounds: Sequence[Sequence[Parts]]) -> tuple[Parts, ...]:
+    """Rank by rank, the median over rounds of every figure."""
+    return tuple(
+        {part: {kind: median(one[part][kind] for one in rank) for kind in rank[0][part]} for part in rank[0]}
+        for rank in zip(*rounds, strict=True)
+    )
 
 
 def _say_row(row: dict[str, Any]) -> None:
@@ -156,8 +178,8 @@ def _say_row(row: dict[str, Any]) -> None:
 def run(settings: Sequence[Setting], steps: int) -> tuple[dict[str, Any], str]:
     """A row for each setting by its name, and how the long link was made."""
     rows: dict[str, Any] = {}
-    waits: tuple[Parts, ...] = ()
     kind = ""
+    waits: tuple[Parts, ...] = ()
     if any(setting.waiting for setting in settings):
         with two_buildings(1) as buildings, started_ranks(buildings) as ranks:
             waits = measure_parts(ranks)[:1]

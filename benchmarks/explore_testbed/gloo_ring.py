@@ -11,6 +11,7 @@ from megalith.hardware.cluster import Link
 
 _LARGEST_SEGMENT_BYTES = 1 << 20
 _UNDER_WAY = 2
+_SAME_MOMENT = 1e-9
 
 
 def gloo_all_reduce_seconds(buffer_bytes: float, ranks: int, link: Link) -> float:
@@ -32,13 +33,18 @@ def gloo_all_reduce_seconds(buffer_bytes: float, ranks: int, link: Link) -> floa
 
 def _phase_end(start: float, count: int, transmit: float, latency: float, *, shared: bool) -> float:
     """All ranks do the same at the same time, so that one of them stands for all. `shared`: with two ranks,
-    what a rank sends goes to the one it receives from, requests and segments in one stream."""
-    sent: list[tuple[float, float]] = []
+    what a rank sends goes to the one it receives from, requests and segments in one stream.
+
+    In that stream a segment is followed by the request for the next but one; who receives both sends the
+    segment that was asked for from the thread that reads, before the thread that reduces asks on."""
+    handed_over: list[float] = []
+    sent: list[float] = []
     arrived: list[float] = []
     for index in range(count):
         asked = start if index < _UNDER_WAY else arrived[index - _UNDER_WAY]
-        leaves = max([asked, *(end for began, end in sent if shared and began < asked)])
-        began = max([leaves + latency, *(end for _, end in sent[-1:])])
-        sent.append((began, began + transmit))
-        arrived.append(began + transmit + latency)
+        ahead = [end for moment, end in zip(handed_over, sent, strict=True) if moment <= asked + _SAME_MOMENT]
+        leaves = max([asked, *ahead]) if shared else asked
+        handed_over.append(leaves + latency)
+        sent.append(max([leaves + latency, *sent[-1:]]) + transmit)
+        arrived.append(sent[-1] + latency)
     return arrived[-1]

@@ -38,19 +38,21 @@ class RankStep:
     """Gradient exchange of a chunk."""
     overlap: bool
     """Exchanges start when their chunk's gradients are complete, not after all operations."""
+    margin_seconds: float
+    """From naming the start of a step to that start."""
     _receives: dict[tuple[str, int, int], tuple[Any, Tensor]] = field(default_factory=dict)
     _local: dict[tuple[str, int, int], Tensor] = field(default_factory=dict)
     _sends: list[tuple[Any, Tensor]] = field(default_factory=list)
     _computed: float = 0.0
 
-    def run(self, margin_seconds: float) -> tuple[float, float, float]:
+    def run(self) -> tuple[float, float, float]:
         """When the step began for all ranks and when this one was done, in seconds of the machine's clock,
         and how long it computed."""
         self._computed = 0.0
         self._post_receives()
         for exchange in self.exchanges.values():
             exchange.post()
-        start = _wait_for_common_start(margin_seconds)
+        start = _wait_for_common_start(self.margin_seconds)
         self._run_operations()
         for chunk in self.chunks:
             chunk.update()

@@ -2,9 +2,10 @@
 
     {"do": "parts", ...}   seconds of F, BW, B, W and update of single parts of the model
     {"do": "link", ...}    latency and bandwidth between two ranks, from small and large messages
-    {"do": "steps", ...}   training steps: when each began and when this rank was done
+    {"do": "prepare", ...} a setting: chunks, order of operations, exchanges; and steps that do not count
+    {"do": "steps", ...}   training steps: when each began, when this rank was done, how long it computed
 
-What it measures in the first two is all that predictions are made from.
+What the first two say is all that predictions are made from.
 """
 
 from __future__ import annotations
@@ -89,10 +90,11 @@ def measure_link(first: int, second: int, large_bytes: int, repeats: int) -> dic
         return None
     small, large = torch.zeros(1), torch.zeros(large_bytes // 4)
     other, leads = (second, True) if rank == first else (first, False)
-    for _ in range(6):
+    # Windows grow to what the link holds before anything counts.
+    for _ in range(3):
         _exchange(large, other, leads)
     small_seconds = median(_exchange(small, other, leads) for _ in range(repeats))
-    large_seconds = median(_exchange(large, other, leads) for _ in range(max(3, repeats // 4)))
+    large_seconds = median(_exchange(large, other, leads) for _ in range(max(3, repeats // 2)))
     # One large message each way, after each other.
     return {
         "latency_seconds": small_seconds / 2,
@@ -118,7 +120,7 @@ def _exchange(tensor: torch.Tensor, other: int, leads: bool) -> float:
     return taken
 
 
-def run_steps(command: dict[str, Any], groups: Groups) -> dict[str, Any]:
+def prepare(command: dict[str, Any], groups: Groups) -> RankStep:
     shape, rank = Shape(**command["shape"]), dist.get_rank()
     mine = command["ranks"][rank]
     torch.manual_seed(rank)
@@ -129,12 +131,19 @@ def run_steps(command: dict[str, Any], groups: Groups) -> dict[str, Any]:
         if exchange is not None:
             exchanges[number] = exchange
     order = [(kind, chunk, micro_batch) for kind, chunk, micro_batch in mine["order"]]
-    step = RankStep(shape, mine["placement"], order, chunks, exchanges, command["overlap"])
+    step = RankStep(
+        shape, mine["placement"], order, chunks, exchanges, command["overlap"], command["margin_seconds"]
+    )
+    run_steps(step, command["warmup"])
+    return step
+
+
+def run_steps(step: RankStep, steps: int) -> list[tuple[float, float, float]]:
     gc.collect()
     gc.disable()
-    moments = [step.run(command["margin_seconds"]) for _ in range(command["warmup"] + command["steps"])]
+    moments = [step.run() for _ in range(steps)]
     gc.enable()
-    return {"moments": moments[command["warmup"] :]}
+    return moments
 
 
 def _make_chunk(shape: Shape, chunk: dict[str, Any], split: bool) -> Chunk:
@@ -165,15 +174,19 @@ def _make_exchange(
 def serve(answers: int) -> None:
     ranks = list(range(dist.get_world_size()))
     groups: Groups = {tuple(ranks): dist.new_group(ranks)}
+    step: RankStep | None = None
     for line in sys.stdin:
         command = json.loads(line)
+        answer: Any = None
         if command["do"] == "parts":
             parts = {name: Part(**part) for name, part in command["parts"].items()}
-            answer: Any = measure_parts(Shape(**command["shape"]), parts, command["repeats"])
+            answer = measure_parts(Shape(**command["shape"]), parts, command["repeats"])
         elif command["do"] == "link":
             answer = measure_link(command["first"], command["second"], command["bytes"], command["repeats"])
-        else:
-            answer = run_steps(command, groups)
+        elif command["do"] == "prepare":
+            step = prepare(command, groups)
+        elif step is not None:
+            answer = run_steps(step, command["steps"])
         os.write(answers, (json.dumps(answer) + "\n").encode())
 
 
