@@ -12,45 +12,56 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from math import prod
 
 AXES = ("tp", "cp", "dp", "pp")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Layout:
     """Members of each level, from the innermost out, by axis: factors[level] = (tp, cp, dp, pp)."""
 
     factors: tuple[tuple[int, int, int, int], ...]
 
-    @property
+    # Sizes are asked for millions of times in a search, and so is the hash.
+
+    @cached_property
     def tp(self) -> int:
         return self.size("tp")
 
-    @property
+    @cached_property
     def cp(self) -> int:
         return self.size("cp")
 
-    @property
+    @cached_property
     def dp(self) -> int:
         return self.size("dp")
 
-    @property
+    @cached_property
     def pp(self) -> int:
         return self.size("pp")
 
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.factors)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Layout) and self.factors == other.factors
+
     def size(self, axis: str) -> int:
         column = AXES.index(axis)
-        total = 1
-        for level in self.factors:
-            total *= level[column]
-        return total
+        return prod(level[column] for level in self.factors)
 
     def crosses(self, axis: str) -> tuple[int, ...]:
         """Levels whose links this axis talks over."""
         column = AXES.index(axis)
         return tuple(index for index, level in enumerate(self.factors) if level[column] > 1)
 
-    @property
+    @cached_property
     def placement(self) -> tuple[str, ...]:
         """The layout as `Parallel.placement` spells it, with as few cuts as possible.
 
@@ -108,7 +119,7 @@ def layouts(
             rest = [count // taken for count, taken in zip(left, middle, strict=True)]
             for stages in _products_up_to([divisors(count) for count in rest], max_pp):
                 copies = [count // stage for count, stage in zip(rest, stages, strict=True)]
-                if _product(copies) <= max_dp:
+                if prod(copies) <= max_dp:
                     yield Layout(tuple(zip(inner, middle, copies, stages, strict=True)))
 
 
@@ -150,10 +161,3 @@ def _products_up_to(options: list[list[int]], most: int) -> Iterator[tuple[int, 
             break
         for others in _products_up_to(options[1:], most // first):
             yield (first, *others)
-
-
-def _product(numbers: Iterable[int]) -> int:
-    total = 1
-    for number in numbers:
-        total *= number
-    return total

@@ -7,8 +7,8 @@ all of it: that is what the exactness of the search is tested against.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from typing import cast, get_args
@@ -28,33 +28,52 @@ from megalith.explore.job import (
 from megalith.explore.search.choices import Choice, Fabric, Rhythm, Sharing
 from megalith.explore.search.layouts import Layout, divisors, layouts
 from megalith.explore.search.limits import Limits
+from megalith.explore.search.partition import head_in_layers, spread_layers
 from megalith.hardware.cluster import Cluster
 
 _CHUNKED = ("interleaved", "breadth-first")
-_TWO_CHUNKS = ("zb-v", "dualpipe")
+_TWO_CHUNKS = ("zb-v",)
+_SCHEDULES = tuple(name for name in get_args(ScheduleName) if name != "dualpipe")
 _CHUNKS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
 _PATHS = (1, 2, 4, 8, 16, 32, 64)
 _MOST_STAGES = 256
+_OPERATIONS_OF_A_UNIT = 2000
 # Larger ones no longer make matrix products more efficient and cost micro-batches to fill the pipeline with.
 _MOST_MICRO_BATCH = 16
 # Below this a slice of the sequence is too short to hide its keys' and values' way round the ring.
 _LEAST_TOKENS_OF_A_SLICE = 1024
 
 
+@dataclass(frozen=True, slots=True)
+class Restriction:
+    """A part of the tree, such as what a baseline may choose from: a test for each decision."""
+
+    layout: Callable[[Layout], bool] = lambda _: True
+    sharing: Callable[[Sharing], bool] = lambda _: True
+    rhythm: Callable[[Rhythm], bool] = lambda _: True
+    fabrics: tuple[Fabric, ...] = ()
+    """In place of all network options; empty: all."""
+
+
 class Space:
     """The tree of one job on one cluster."""
 
-    def __init__(self, job: Job, cluster: Cluster, fabrics: Sequence[Fabric] | None = None) -> None:
-        """`fabrics` replaces the list of network options, such as by those that no other option beats."""
+    def __init__(self, job: Job, cluster: Cluster, only: Restriction | None = None) -> None:
         self.job = job
         self.cluster = cluster
         self.limits = Limits(job, cluster)
         self.global_batch = global_batch(job)
-        self.fabrics = tuple(fabrics) if fabrics is not None else tuple(self._list_fabrics())
+        self.only = only or Restriction()
+        self.fabrics = self.only.fabrics or tuple(self._list_fabrics())
         self._sharings: dict[tuple[int, ...], tuple[Sharing, ...]] = {}
         self._rhythms: dict[tuple[int, int], tuple[Rhythm, ...]] = {}
+        self._layers: dict[tuple[int, int, bool], list[tuple[int, ...] | None]] = {}
 
     # The four decisions
+
+    @property
+    def transformer(self) -> TransformerModel | None:
+        return self.job.model if isinstance(self.job.model, TransformerModel) else None
 
     @cached_property
     def layout_set(self) -> frozenset[Layout]:
@@ -68,19 +87,20 @@ class Space:
             found = layouts(counts, *sizes, max_pp=stages, max_dp=self.global_batch)
         else:
             found = layouts(counts, [1], [1], max_pp=1, max_dp=self.cluster.devices)
-        return (one for one in found if self.global_batch % one.dp == 0 and self.limits.allow(one))
+        allowed = self.limits.allow, self.only.layout
+        return (one for one in found if self.global_batch % one.dp == 0 and all(ask(one) for ask in allowed))
 
     def sharings(self, layout: Layout) -> tuple[Sharing, ...]:
         crossed = tuple(sorted({*layout.crosses("dp"), *layout.crosses("cp")}))
         key = (layout.cp * layout.dp, *crossed)
         if key not in self._sharings:
-            self._sharings[key] = tuple(self._list_sharings(layout, crossed))
+            self._sharings[key] = tuple(filter(self.only.sharing, self._list_sharings(layout, crossed)))
         return self._sharings[key]
 
     def rhythms(self, layout: Layout) -> tuple[Rhythm, ...]:
         key = (layout.pp, layout.dp)
         if key not in self._rhythms:
-            self._rhythms[key] = tuple(self._list_rhythms(layout))
+            self._rhythms[key] = tuple(filter(self.only.rhythm, self._list_rhythms(layout)))
         return self._rhythms[key]
 
     # The tree
@@ -108,6 +128,15 @@ class Space:
         if choice.fabric is None:
             count *= len(self.fabrics)
         return count
+
+    def work(self, choice: Choice) -> float:
+        """What simulating a plan takes, in units of a short one: it grows with the operations in a step."""
+        rhythm, layout = choice.rhythm, choice.layout
+        assert rhythm is not None
+        micro_batches = self.global_batch // layout.dp // rhythm.micro_batch
+        # Beyond some micro-batches a pipeline repeats itself, and repetitions are skipped.
+        operations = 2 * layout.pp * rhythm.vpp * min(micro_batches, 8 * layout.pp)
+        return 1 + operations / _OPERATIONS_OF_A_UNIT
 
     def every_plan(self) -> Iterator[Choice]:
         stack = list(self.roots())
@@ -200,12 +229,32 @@ class Space:
                 continue
             for schedule, vpp, extra in self._schedules(layout.pp, samples // micro_batch):
                 for recompute in recomputes:
-                    yield Rhythm(micro_batch, schedule, vpp, extra, recompute)
+                    for layers in self._layer_options(layout.pp, vpp, schedule):
+                        yield Rhythm(micro_batch, schedule, vpp, extra, recompute, layers)
+
+    def _layer_options(self, pp: int, vpp: int, schedule: str) -> list[tuple[int, ...] | None]:
+        """Layers of each stage: even, if that can be, and with the head of the model made up for."""
+        model = self.transformer
+        chunks = 1 if schedule == "dualpipe" else vpp
+        if model is None or pp * chunks == 1:
+            return [None]
+        key = pp, chunks, schedule == "zb-v"
+        if key not in self._layers:
+            even: list[tuple[int, ...] | None] = [None] if model.layers % (pp * chunks) == 0 else []
+            share = spread_layers(model.layers, pp, chunks, self._head, folded=schedule == "zb-v")
+            self._layers[key] = even if even and len(set(share)) == 1 else [*even, share]
+        return self._layers[key]
+
+    @cached_property
+    def _head(self) -> float:
+        """What the vocabulary's projection and the loss cost, in layers."""
+        model = self.transformer
+        return head_in_layers(model) if model else 0.0
 
     def _schedules(self, pp: int, micro_batches: int) -> Iterator[tuple[ScheduleName, int, int]]:
         layers = self.job.model.layers if isinstance(self.job.model, TransformerModel) else 1
         # One stage has no pipeline to order: all schedules are the same.
-        names = get_args(ScheduleName) if pp > 1 else ("1f1b",)
+        names = _SCHEDULES if pp > 1 else ("1f1b",)
         for schedule in cast("Sequence[ScheduleName]", self.limits.only("schedule", names)):
             chunks: Sequence[int] = (1,)
             extras: Sequence[int] = (0,)
@@ -224,7 +273,7 @@ class Space:
         constraints = self.job.constraints
         only = self.limits.only
         outermost = self.cluster.levels[-1].link.ports
-        collectives_names: tuple[Collectives, ...] = ("flat", "hierarchical")
+        collectives_names: tuple[Collectives, ...] = ("flat", "hierarchical", "auto")
         compressions: tuple[Compression, ...] = ("none", "bf16", "int8", "int4")
         options = product(
             only("routing", cast("tuple[Routing, ...]", get_args(Routing))),

@@ -97,7 +97,8 @@ def best_first(
             spent += sum(map(work, waiting))
             waiting, floor = [], inf
     for lowest, _, node in heap:
-        if lowest > best * (1 + slack) or lowest == inf:
+        # What is no better than the best is ruled out as the best, however near it comes.
+        if lowest >= best or lowest == inf:
             outcome.pruned += leaves(node)
         else:
             outcome.unopened += leaves(node)

@@ -1,0 +1,303 @@
+"""Lower bounds on the step of a plan, and of all plans that share its first decisions.
+
+Nothing here is a guess: each term is time that the simulation cannot avoid, whatever else the plan does
+(pace.py), in seconds of the cost model itself. A node of the tree is bounded by what it has decided:
+
+    Layout     the layers' work on the average device, for the best micro-batch
+    Sharing    the same; infinite if weights, gradients and optimizer state alone do not fit in memory
+    Rhythm     the pipeline's closed forms, nothing recomputed
+    Fabric     the same with the recompute that memory forces, infinite if none is enough
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from itertools import accumulate
+from math import inf
+
+from megalith.cost.collectives import Fabric as Links
+from megalith.cost.collectives import Group
+from megalith.cost.memory import state_bytes
+from megalith.explore.pipeline.schedules import build_schedule
+from megalith.explore.placement import expert_groups, group
+from megalith.explore.plan import Plan, make_plan, memory_of
+from megalith.explore.predict import RECOMPUTE
+from megalith.explore.search.choices import Choice, Fabric, Rhythm, Sharing
+from megalith.explore.search.layouts import AXES, Layout
+from megalith.explore.search.pace import Pace, Times
+from megalith.explore.search.partition import spread_layers
+from megalith.explore.search.space import Space
+from megalith.explore.step import _exchange as exchange_seconds
+from megalith.explore.step import _group_link as group_link
+from megalith.explore.step import build_step, stage_parameters, stage_seconds
+
+_PP = AXES.index("pp")
+
+
+class Floors:
+    """Bounds for the nodes of one space; the network is the best of its options until it is chosen."""
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+        self._model = space.transformer
+        self._sites: dict[tuple[Layout, Fabric], _Site] = {}
+        self._work: dict[tuple[int, ...], float] = {}
+        self._times: dict[object, Times] = {}
+        self._paces: dict[object, Pace] = {}
+        self._every_op: dict[str, tuple[bool, bool]] = {}
+        first = space.fabrics[0]
+        # Before the network is chosen replicas may be free: compressed, or met once in many steps.
+        networks = {replace(one, overlap=True, bucket_bytes=1) for one in space.fabrics}
+        self._plain = first if len(networks) == 1 else None
+        self._constant = _links(space, first).constants.step_seconds if self._model else 0.0
+
+    def __call__(self, choice: Choice) -> float:
+        """No plan below this node takes fewer seconds; infinite if none can run."""
+        if self._model is None:
+            return 0.0
+        layout, sharing, rhythm, fabric = choice.layout, choice.sharing, choice.rhythm, choice.fabric
+        if sharing is None:
+            experts = {one.ep for one in self._space.sharings(layout)}
+            return min((self._least_work(layout, ep) for ep in experts), default=inf)
+        if rhythm is None:
+            fits = self._site(layout, self._space.fabrics[0]).state_fits(sharing)
+            return self._least_work(layout, sharing.ep) if fits else inf
+        recompute: str = rhythm.recompute or "none"
+        if fabric is not None:
+            found = self._recompute(layout, sharing, rhythm, fabric)
+            if found is None:
+                return inf
+            recompute = found
+        pace = self._pace(layout, sharing, rhythm, fabric or self._plain, recompute)
+        return pace.floor(rhythm.schedule) + self._constant
+
+    def layers(self, choice: Choice) -> tuple[int, ...] | None:
+        """Layers of each virtual stage of a plan, also where they are left to be even."""
+        if self._model is None or choice.rhythm is None:
+            return None
+        return self._layers(choice.layout, choice.rhythm)
+
+    def _layers(self, layout: Layout, rhythm: Rhythm) -> tuple[int, ...]:
+        assert self._model is not None
+        return rhythm.layers_per_stage or spread_layers(self._model.layers, layout.pp, rhythm.vpp)
+
+    def _least_work(self, layout: Layout, ep: int) -> float:
+        """All micro-batches on the average device, layers without their traffic, the best micro-batch."""
+        key = layout.tp, layout.cp, ep, layout.pp, layout.dp
+        if key not in self._work:
+            site = self._site(layout, self._space.fabrics[0])
+            samples = self._space.global_batch // layout.dp
+            best = inf
+            for size in {rhythm.micro_batch for rhythm in self._space.rhythms(layout)}:
+                stages = stage_seconds(site.alone(ep, size))
+                total = sum(stage.total for stage in stages)
+                best = min(best, samples // size * total / layout.pp)
+            self._work[key] = best + self._constant
+        return self._work[key]
+
+    def _pace(
+        self, layout: Layout, sharing: Sharing, rhythm: Rhythm, fabric: Fabric | None, recompute: str
+    ) -> Pace:
+        folded = rhythm.schedule == "zb-v"
+        part = rhythm.micro_batch, rhythm.vpp, rhythm.layers_per_stage, folded, recompute
+        key = layout, sharing, part, fabric
+        if key not in self._paces:
+            known = fabric or self._space.fabrics[0]
+            site = self._site(layout, known)
+            reduce = gather = 0.0
+            always = False, False
+            if fabric is not None:
+                reduce, gather = site.exchange(sharing, rhythm, self._layers(layout, rhythm))
+                always = self._often(layout, sharing, site)
+            self._paces[key] = Pace(
+                self._stage_times(site, sharing, rhythm, recompute),
+                site.way(rhythm.micro_batch, rhythm.vpp, folded),
+                self._space.global_batch // layout.dp // rhythm.micro_batch,
+                layout.pp,
+                rhythm.vpp,
+                site.watched,
+                reduce,
+                gather,
+                *always,
+                sharers=site.sharers,
+            )
+        return self._paces[key]
+
+    def _stage_times(self, site: _Site, sharing: Sharing, rhythm: Rhythm, recompute: str) -> Times:
+        layout, folded = site.layout, rhythm.schedule == "zb-v"
+        layers = self._layers(layout, rhythm)
+        key = site.talk(sharing.ep), rhythm.micro_batch, layers, layout.pp, folded, recompute
+        if key not in self._times:
+            plan = replace(site.plan(sharing, rhythm.micro_batch, layers), recompute=recompute)
+            stages = stage_seconds(plan)
+            devices = [_stages_of(device, layout.pp, rhythm.vpp, folded) for device in range(layout.pp)]
+            self._times[key] = Times.of(
+                [stage.forward for stage in stages],
+                [stage.backward_input for stage in stages],
+                [stage.backward_weight for stage in stages],
+                devices,
+            )
+        return self._times[key]
+
+    def _recompute(self, layout: Layout, sharing: Sharing, rhythm: Rhythm, fabric: Fabric) -> str | None:
+        """The least recompute with which the plan fits; None if there is none."""
+        site = self._site(layout, fabric)
+        plan = site.plan(sharing, rhythm.micro_batch, self._layers(layout, rhythm))
+        plan = replace(
+            plan,
+            parallel=plan.parallel.model_copy(update={"vpp": rhythm.vpp}),
+            schedule=rhythm.schedule,
+            extra_in_flight=rhythm.extra_in_flight,
+            micro_batches=self._space.global_batch // layout.dp // rhythm.micro_batch,
+        )
+        for mode in (rhythm.recompute,) if rhythm.recompute else RECOMPUTE:
+            if memory_of(replace(plan, recompute=mode)).fits(plan.cluster.device.bytes):
+                return mode
+        return None
+
+    def _often(self, layout: Layout, sharing: Sharing, site: _Site) -> tuple[bool, bool]:
+        """Whether gradients are reduced, and weights gathered, with every operation and not once a step."""
+        key = sharing.sharding
+        if key not in self._every_op:
+            plan = replace(site.plan(sharing, 1, ()), micro_batches=2)
+            costs = build_step(plan, build_schedule("1f1b", layout.pp, 2)).costs
+            self._every_op[key] = (
+                all(one.each == "op" for one in costs.gradient.values()),
+                all(one.each == "op" for one in costs.parameters.values()),
+            )
+        return self._every_op[key]
+
+    def _site(self, layout: Layout, fabric: Fabric) -> _Site:
+        key = layout, fabric
+        if key not in self._sites:
+            self._sites[key] = _Site(self._space, layout, fabric)
+        return self._sites[key]
+
+
+class _Site:
+    """What a layout and a network alone decide: groups, links, and the cost model's plan to start from."""
+
+    def __init__(self, space: Space, layout: Layout, fabric: Fabric) -> None:
+        assert space.transformer is not None
+        self.layout = layout
+        self._space, self._fabric, self._model = space, fabric, space.transformer
+        rhythm = Rhythm(1, "1f1b", layers_per_stage=spread_layers(self._model.layers, layout.pp, 1))
+        job = space.plan(Choice(layout, Sharing(1, "none"), rhythm, fabric))
+        self._template = make_plan(job, 1, "none")
+        parallel, cluster = self._template.parallel, self._template.cluster
+        self._replicas = group(parallel, cluster, ("dp", "cp"))
+        self._inner = group(parallel, cluster, ("tp",)), group(parallel, cluster, ("cp",))
+        self._experts: dict[int, tuple[Group, Group]] = {1: ((), self._replicas)}
+        self._ways: dict[tuple[int, int, bool], tuple[float, ...]] = {}
+        self._exchanges: dict[object, tuple[float, float]] = {}
+        self._fits: dict[Sharing, bool] = {}
+        links = Counter(group_link(self._template, self._replicas, device) for device in range(layout.pp))
+        self.sharers = max(links.values())
+        self.watched = self._watched()
+
+    def talk(self, ep: int) -> tuple[Group, Group, Group, int]:
+        """The groups that a layer's own traffic goes through."""
+        return *self._inner, self._expert_groups(ep)[0], ep
+
+    def plan(self, sharing: Sharing, micro_batch: int, layers: tuple[int, ...]) -> Plan:
+        """The cost model's plan with these choices."""
+        layout, names = self.layout, [level.name for level in self._space.cluster.levels]
+        level = names.index(sharing.shard_within) if sharing.shard_within else len(names) - 1
+        shards = layout.cp * layout.dp
+        if sharing.sharding == "hybrid":
+            shards = 1
+            for factors in layout.factors[:level]:
+                shards *= factors[1] * factors[2]
+        template = self._template
+        return replace(
+            template,
+            parallel=template.parallel.model_copy(update={"ep": sharing.ep, "sharding": sharing.sharding}),
+            shape=replace(template.shape, micro_batch=micro_batch, ep=sharing.ep),
+            layers_per_stage=layers or template.layers_per_stage,
+            sharding=sharing.sharding,
+            shard_level=level,
+            shards=shards,
+        )
+
+    def alone(self, ep: int, micro_batch: int) -> Plan:
+        """The same devices with nobody to talk to: compute and nothing else."""
+        plan = self.plan(Sharing(ep, "none"), micro_batch, ())
+        silent = {"tp": 1, "cp": 1, "ep": 1, "dp": 1, "placement": AXES}
+        return replace(plan, parallel=plan.parallel.model_copy(update=silent))
+
+    def exchange(self, sharing: Sharing, rhythm: Rhythm, layers: tuple[int, ...]) -> tuple[float, float]:
+        """One reduction of the gradients of the smallest virtual stage, and one gathering of its weights."""
+        key = sharing, layers
+        if key not in self._exchanges:
+            plan = self.plan(sharing, rhythm.micro_batch, layers)
+            shared, routed = min(stage_parameters(plan))
+            one = exchange_seconds(plan, self._replicas, shared)
+            other = exchange_seconds(plan, self._expert_groups(sharing.ep)[1], routed)
+            self._exchanges[key] = one[0] + other[0], one[1] + other[1]
+        return self._exchanges[key]
+
+    def state_fits(self, sharing: Sharing) -> bool:
+        """Whether the average stage's state alone leaves room; nothing that fails this can run."""
+        if sharing not in self._fits:
+            plan, pp = self.plan(sharing, 1, ()), self.layout.pp
+            held = stage_parameters(plan)
+            shared, routed = (sum(part[index] for part in held) / pp for index in (0, 1))
+            state = state_bytes(shared, plan.precision, plan.sharding, plan.shards)
+            if routed:
+                shards = max(1, plan.shards // sharing.ep)
+                state = state + state_bytes(routed, plan.precision, plan.sharding, shards)
+            room = plan.cluster.device.bytes * (1 - plan.memory_margin)
+            self._fits[sharing] = state.total <= room
+        return self._fits[sharing]
+
+    def way(self, micro_batch: int, vpp: int, folded: bool) -> tuple[float, ...]:
+        """Seconds on links, one way, from the first virtual stage to each."""
+        key = micro_batch, vpp, folded
+        if key not in self._ways:
+            layout, model = self.layout, self._model
+            links = _links(self._space, self._fabric)
+            message = 2.0 * model.seq * micro_batch / layout.cp * model.hidden / layout.tp
+            sizes = [level[_PP] for level in layout.factors]
+            seconds, senders = [], 1
+            for level, factors in enumerate(layout.factors):
+                seconds.append(message / links.rate(level, senders) + links.latency(level))
+                senders *= factors[0] * factors[1] * factors[2]
+            once = [seconds[_crossed(stage, sizes)] for stage in range(1, layout.pp)]
+            again = seconds[max(layout.crosses("pp"), default=0)]
+            steps = [*once, 0.0, *reversed(once)] if folded else [*once, again] * (vpp - 1) + once
+            self._ways[key] = tuple(accumulate(steps, initial=0.0))
+        return self._ways[key]
+
+    def _expert_groups(self, ep: int) -> tuple[Group, Group]:
+        if ep not in self._experts:
+            parallel = self._template.parallel.model_copy(update={"ep": ep})
+            self._experts[ep] = expert_groups(parallel, self._template.cluster)
+        return self._experts[ep]
+
+    def _watched(self) -> tuple[int, ...]:
+        """Both ends, the middle, and the last stages before the longest links that the pipeline crosses."""
+        pp, crossed = self.layout.pp, self.layout.crosses("pp")
+        if not crossed:
+            return (0,)
+        inner = 1
+        for level in self.layout.factors[: crossed[-1]]:
+            inner *= level[_PP]
+        return tuple(sorted({0, pp // 2, pp - 1, *range(inner - 1, pp - 1, inner)}))[:6]
+
+
+def _links(space: Space, fabric: Fabric) -> Links:
+    return Links(space.cluster, fabric.routing, fabric.multipath, fabric.collectives)
+
+
+def _stages_of(device: int, pp: int, vpp: int, folded: bool) -> tuple[int, ...]:
+    return (device, 2 * pp - 1 - device) if folded else tuple(range(device, pp * vpp, pp))
+
+
+def _crossed(stage: int, sizes: list[int]) -> int:
+    """The level whose link a message into `stage` comes over."""
+    for level, size in enumerate(sizes):
+        if stage % size:
+            return level
+        stage //= size
+    raise AssertionError("stage 0 receives nothing")

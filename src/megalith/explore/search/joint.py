@@ -1,0 +1,254 @@
+"""The joint search over placement, schedule and network.
+
+    options that no plan needs are dropped (dominance.py)
+    the tree of the rest is searched best-first by lower bounds (space.py, floors.py, tree.py)
+    the best plans are moved about: single layers, buckets, and whatever the budget left (climb.py)
+    the answer is explained, and asked what a better cluster would bring (explain.py, sensitivity.py)
+
+With a deadline the cheapest plan that meets it is best. The price an hour belongs to the cluster and not to
+the plan, so that on one cluster the cheapest plan is the fastest; clusters of fewer sites are searched too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import inf
+
+from megalith.core.errors import PlanError
+from megalith.explore.job import Job
+from megalith.explore.load import resolve_cluster
+from megalith.explore.predict import predict
+from megalith.explore.search.choices import Choice
+from megalith.explore.search.climb import Climb, climb
+from megalith.explore.search.dominance import undominated
+from megalith.explore.search.explain import explain
+from megalith.explore.search.floors import Floors
+from megalith.explore.search.judge import Predict, Verdict, judge
+from megalith.explore.search.nearest import nothing_fits
+from megalith.explore.search.pareto import pareto_front
+from megalith.explore.search.prices import cost_per_step, cross_site_bytes, smaller_clusters
+from megalith.explore.search.result import Plan, SearchResult
+from megalith.explore.search.sensitivity import sensitivities
+from megalith.explore.search.space import Restriction, Space
+from megalith.explore.search.tree import best_first
+from megalith.explore.search.workers import Workers
+from megalith.hardware.machine import usable_cores
+
+TOP = 5
+BATCH = 32
+BUDGET = 1500
+_CLIMB_BUDGET = 300
+_SLACK = 0.02
+"""Leaves this near to the best are evaluated too, so that the next best is known."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """All plans judged on one cluster, fastest first, and what is proved of the others."""
+
+    plans: tuple[Plan, ...]
+    lower_bound_seconds: float
+    examined: int
+    pruned: int
+    unexamined: int
+
+
+def search_space(
+    space: Space,
+    predict: Predict,
+    bound: Callable[[Choice], float],
+    even_layers: Callable[[Choice], tuple[int, ...] | None],
+    *,
+    budget: int = BUDGET,
+    workers: int = 1,
+    say: Say = lambda _: None,
+) -> Found:
+    """Searches one space: the tree first, then moves from the best plans."""
+    with Workers(partial(judge, space, predict), workers) as pool:
+
+        def evaluate(leaves: Sequence[Choice]) -> list[tuple[float, Verdict]]:
+            verdicts = pool.ask(leaves)
+            return [(verdict.seconds, verdict) for verdict in verdicts]
+
+        outcome = best_first(
+            space.roots(),
+            bound=bound,
+            branch=space.branch,
+            leaves=space.leaves,
+            evaluate=evaluate,
+            batch=BATCH,
+            budget=budget,
+            work=space.work,
+            slack=_SLACK,
+        )
+        say(f"{outcome.evaluated} plans simulated, {outcome.pruned} ruled out, {outcome.unopened} left")
+        climbing = Climb({one.leaf: one.value for one in outcome.found})
+        feasible = [one.leaf for one in outcome.found if one.value.seconds < inf]
+        climb(
+            space,
+            _apart(feasible)[: TOP if outcome.exact else 2 * TOP],
+            climbing,
+            pool.ask,
+            bound,
+            even_layers,
+            budget=_CLIMB_BUDGET,
+            inside_tree=not outcome.exact,
+        )
+    source = "proved best-first search" if outcome.exact else "best-first search"
+    judged = sorted(climbing.verdicts.items(), key=lambda item: item[1].seconds)
+    plans = tuple(
+        _plan(space, choice, verdict, climbing.origin.get(choice, ""), source)
+        for choice, verdict in judged
+        if verdict.seconds < inf
+    )
+    fastest = plans[0].prediction.step_seconds if plans else inf
+    moved = sum(_in_tree(choice) for choice in climbing.origin)
+    return Found(
+        plans,
+        min(outcome.lower_bound, fastest),
+        len(climbing.verdicts),
+        outcome.pruned,
+        max(0, outcome.unopened - moved),
+    )
+
+
+def _in_tree(choice: Choice) -> bool:
+    return choice.rhythm is not None and choice.rhythm.layers_per_stage is None
+
+
+def _plan(space: Space, choice: Choice, verdict: Verdict, move: str, source: str) -> Plan:
+    prediction = verdict.prediction
+    assert prediction is not None
+    return Plan(
+        job=space.plan(choice),
+        prediction=prediction,
+        provenance=f"local move ({move}) after {source}" if move else source,
+        cross_site_bytes=cross_site_bytes(space.cluster, prediction),
+        cost_per_step=cost_per_step(space.cluster, prediction),
+    )
+
+
+def _apart(choices: Iterable[Choice]) -> list[Choice]:
+    """The first of each kind of plan, so that runners-up are more than the same plan with other details."""
+    kinds: dict[object, Choice] = {}
+    for choice in choices:
+        assert choice.rhythm is not None
+        rhythm = choice.rhythm.schedule, choice.rhythm.vpp, choice.rhythm.micro_batch
+        kinds.setdefault((choice.layout, choice.sharing, rhythm), choice)
+    return list(kinds.values())
+
+
+def top_plans(plans: Iterable[Plan], count: int = TOP) -> tuple[Plan, ...]:
+    """The first plans of different kinds: another placement, sharding, schedule or micro-batch each."""
+    kinds: dict[object, Plan] = {}
+    for plan in plans:
+        parallel, training = plan.job.parallel, plan.job.training
+        assert parallel is not None
+        sizes = parallel.tp, parallel.cp, parallel.ep, parallel.pp, parallel.vpp, parallel.micro_batch
+        kind = plan.job.cluster, sizes, parallel.placement, parallel.sharding, training.schedule
+        kinds.setdefault((*kind, training.local_steps), plan)
+        if len(kinds) == count:
+            break
+    return tuple(kinds.values())
+
+
+def search(
+    job: Job,
+    *,
+    progress: Say | None = None,
+    workers: int | None = None,
+    budget: int = BUDGET,
+) -> SearchResult:
+    """The best plan for a job, the runners-up, and what is known about the rest.
+
+    `budget` is how many plans are simulated at most before local moves take over; the answer is the same for
+    any number of `workers`. PlanError says what to change when nothing fits.
+    """
+    started = time.perf_counter()
+    say = progress or (lambda _: None)
+    processes = workers or min(4, usable_cores())
+    deadline = job.constraints.deadline_seconds
+    clusters = list(smaller_clusters(job)) if deadline is not None else [job]
+    answers: list[Found] = []
+    for one in clusters:
+        cluster = resolve_cluster(one.cluster, one.hardware)
+        say(f"searching {cluster.devices} devices")
+        found = search_job(one, workers=processes, budget=budget, say=say)
+        answers.append(found)
+        if not found.plans or found.plans[0].prediction.step_seconds > (deadline or inf):
+            # Fewer devices than those that were too few will not do either.
+            break
+    plans = [plan for found in answers for plan in found.plans]
+    if not plans:
+        raise PlanError(nothing_fits(job))
+    plans = _in_order(plans, deadline)
+    top = top_plans(plans)
+    step = top[0].prediction.step_seconds
+    chosen = next(found for found in answers if top[0] in found.plans)
+    bound = min(chosen.lower_bound_seconds, step)
+    cluster = resolve_cluster(top[0].job.cluster, job.hardware)
+    say("asking what a better cluster would bring")
+    alike = [plan for plan in top if plan.job.cluster == top[0].job.cluster]
+    changes = sensitivities(alike, cluster)
+    counts = {
+        "examined": sum(found.examined for found in answers),
+        "pruned": sum(found.pruned for found in answers),
+        "unexamined": sum(found.unexamined for found in answers),
+    }
+    gap = max(0.0, 1 - bound / step)
+    return SearchResult(
+        best=top[0],
+        top=top,
+        pareto=tuple(pareto_front(plans, _measures)),
+        lower_bound_seconds=bound,
+        gap=gap,
+        sensitivities=changes,
+        explanation=explain(top, changes, lower_bound_seconds=bound, gap=gap, **counts),
+        seconds=time.perf_counter() - started,
+        **counts,
+    )
+
+
+def search_job(
+    job: Job,
+    *,
+    only: Restriction | None = None,
+    workers: int = 1,
+    budget: int = BUDGET,
+    say: Say = lambda _: None,
+) -> Found:
+    """All of one job's space on its cluster, or the part of it that `only` leaves."""
+    cluster = resolve_cluster(job.cluster, job.hardware)
+    listed = Space(job, cluster, only)
+    network = tuple(undominated(listed.fabrics, cluster))
+    space = Space(job, cluster, replace(only or Restriction(), fabrics=network))
+    floors = Floors(space)
+    found = search_space(space, predict, floors, floors.layers, workers=workers, budget=budget, say=say)
+    dropped = len(listed.fabrics) / len(network)
+    # Options that dominance dropped would each have been a plan.
+    total = found.examined + found.pruned + found.unexamined
+    return replace(found, pruned=found.pruned + int(total * (dropped - 1)))
+
+
+def _in_order(plans: Sequence[Plan], deadline: float | None) -> list[Plan]:
+    if deadline is None:
+        return sorted(plans, key=lambda plan: plan.prediction.step_seconds)
+    in_time = [plan for plan in plans if plan.prediction.step_seconds <= deadline]
+    if not in_time:
+        fastest = min(plan.prediction.step_seconds for plan in plans)
+        raise PlanError(
+            f"No plan meets constraints.deadline_seconds={deadline:g}: the fastest step takes {fastest:.4g} "
+            f"s; allow {fastest:.4g} s or add devices."
+        )
+    return sorted(in_time, key=lambda plan: (plan.cost_per_step, plan.prediction.step_seconds))
+
+
+def _measures(plan: Plan) -> tuple[float, float, float, float]:
+    prediction = plan.prediction
+    memory = prediction.memory_bytes_per_device
+    return prediction.step_seconds, memory, plan.cross_site_bytes, plan.cost_per_step

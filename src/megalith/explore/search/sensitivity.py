@@ -1,0 +1,84 @@
+"""What a better part of the cluster would bring: links of each level, devices.
+
+Each quantity is doubled (latency halved) and the Top plans are predicted again: the best of them may change,
+and which one it is belongs to the answer. A search from scratch could find a little more; this is a lower
+estimate of the gain, for the price of a few predictions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from megalith.core.errors import MegalithError
+from megalith.explore.job import Job, TransformerModel
+from megalith.explore.plan import Plan as CostPlan
+from megalith.explore.plan import make_plan, memory_of
+from megalith.explore.predict import RECOMPUTE, predict_plan
+from megalith.explore.search.result import Plan, Sensitivity
+from megalith.hardware.cluster import Cluster, Device
+
+
+def sensitivities(top: Sequence[Plan], cluster: Cluster) -> tuple[Sensitivity, ...]:
+    """One entry for each part and quantity; gains are against the best plan as it stands."""
+    step = top[0].prediction.step_seconds
+    found: list[Sensitivity] = []
+    if not isinstance(top[0].job.model, TransformerModel):
+        return ()
+    for part, quantity, factor, better in better_clusters(cluster):
+        seconds = [_seconds(plan.job, better) for plan in top]
+        best = min(range(len(seconds)), key=seconds.__getitem__)
+        found.append(
+            Sensitivity(part, quantity, factor, seconds[best], max(0.0, 1 - seconds[best] / step), best)
+        )
+    return tuple(found)
+
+
+def better_clusters(cluster: Cluster) -> Iterator[tuple[str, str, float, Cluster]]:
+    """(part, quantity, factor, the cluster with it)."""
+    for index, level in enumerate(cluster.levels):
+        if level.count == 1:
+            continue
+        link = level.link
+        faster = replace(
+            link,
+            bytes_per_second=2 * link.bytes_per_second,
+            flow_bytes_per_second=2 * link.flow_bytes_per_second,
+        )
+        nearer = replace(link, latency_seconds=link.latency_seconds / 2)
+        for quantity, factor, better in (("bandwidth", 2.0, faster), ("latency", 0.5, nearer)):
+            levels = list(cluster.levels)
+            levels[index] = replace(level, link=better)
+            yield f"level:{level.name}", quantity, factor, replace(cluster, levels=tuple(levels))
+    device = cluster.device
+    for quantity, changed in (
+        ("flops", replace(device, flops={name: 2 * rate for name, rate in device.flops.items()})),
+        ("memory", _with_memory(device, size=2, rate=1)),
+        ("memory_bandwidth", _with_memory(device, size=1, rate=2)),
+    ):
+        yield f"device:{device.name}", quantity, 2.0, replace(cluster, device=changed)
+
+
+def _with_memory(device: Device, size: int, rate: int) -> Device:
+    first = device.memory[0]
+    larger = replace(first, bytes=size * first.bytes, bytes_per_second=rate * first.bytes_per_second)
+    return replace(device, memory=(larger, *device.memory[1:]))
+
+
+def _seconds(job: Job, cluster: Cluster) -> float:
+    try:
+        return predict_plan(_on(job, cluster)).step_seconds
+    except MegalithError:
+        return float("inf")
+
+
+def _on(job: Job, cluster: Cluster) -> CostPlan:
+    """The plan on another cluster, with the least recompute that fits there."""
+    assert job.parallel is not None
+    modes = (job.training.recompute,) if job.training.recompute else RECOMPUTE
+    for recompute in modes:
+        plan = make_plan(job, job.parallel.micro_batch or 1, recompute)
+        plan = replace(plan, cluster=cluster, fabric=replace(plan.fabric, cluster=cluster))
+        if memory_of(plan).fits(cluster.device.bytes):
+            break
+    return plan
