@@ -53,7 +53,7 @@ def run_ordered(schedule: Schedule, program: Program) -> Run:
     positions = [0] * devices
     clocks = [0.0] * devices
     waited = [0.0] * devices
-    pending: list[Message | None] = [None] * devices
+    pending = [-1] * devices  # the operation whose parameters were last asked for, and when they are there
     pending_end = [0.0] * devices
     ready = list(range(devices - 1, -1, -1))
     while ready:
@@ -69,8 +69,8 @@ def run_ordered(schedule: Schedule, program: Program) -> Run:
             if slot >= odd_slot:
                 special = specials[index]
                 fetch = special.needs_fetch
-                if fetch is not None and pending[device] is not fetch:
-                    pending[device] = fetch
+                if fetch is not None and pending[device] != index:
+                    pending[device] = index
                     pending_end[device] = _send(fetch, clock, link_free, link_busy)
             else:
                 special = None
@@ -103,7 +103,7 @@ def run_ordered(schedule: Schedule, program: Program) -> Run:
                         run.first_fetch_waits[device] = fetch_end - start
                     start = fetch_end
                 if special.prefetch is not None:
-                    pending[device] = special.prefetch
+                    pending[device] = index + 1
                     pending_end[device] = _send(special.prefetch, start, link_free, link_busy)
             starts_append(start)
             waits_append(wait)
@@ -195,7 +195,8 @@ class _Timed:
         self.positions = [0] * devices
         self.clocks = [0.0] * devices
         self.waited = [0.0] * devices
-        self.pending: list[tuple[Message, float] | None] = [None] * devices
+        self.pending = [(-1, 0.0)] * devices
+        """The operation whose parameters were last asked for, and when they are there."""
         self.events: list[tuple[float, int, int]] = []
         """Time, what (START, END or RESUME), device."""
         self.watch = watch
@@ -219,7 +220,7 @@ class _Timed:
                 prefetch = self.program.specials[device][index].prefetch
                 assert prefetch is not None
                 end = self._send(prefetch, time, "parameters", device, index + 1)
-                self.pending[device] = (prefetch, end)
+                self.pending[device] = (index + 1, end)
             if watch is not None and self.positions[0] >= watch.next_position:
                 self._take_snapshot(watch, time)
         _check_finished(self.schedule, self.program, self.positions)
@@ -237,11 +238,9 @@ class _Timed:
         slot = slots[index]
         clock = self.clocks[device]
         special = program.specials[device][index] if slot >= program.odd_slot else None
-        if special is not None and special.needs_fetch is not None:
-            pending = self.pending[device]
-            if pending is None or pending[0] is not special.needs_fetch:
-                end = self._send(special.needs_fetch, clock, "parameters", device, index)
-                self.pending[device] = (special.needs_fetch, end)
+        fetch = special.needs_fetch if special is not None else None
+        if fetch is not None and self.pending[device][0] != index:
+            self.pending[device] = (index, self._send(fetch, clock, "parameters", device, index))
         need = program.needs[device][index]
         start = self.arrival[need]
         if start < 0.0:
@@ -278,8 +277,7 @@ class _Timed:
     def _fetch_end(self, special: Special, device: int) -> float:
         if special.early_fetch >= 0:
             return self.fetched[device][special.early_fetch]
-        pending = self.pending[device]
-        return 0.0 if special.needs_fetch is None or pending is None else pending[1]
+        return 0.0 if special.needs_fetch is None else self.pending[device][1]
 
     def _end(self, device: int, time: float) -> None:
         program, index = self.program, self.positions[device]
@@ -350,7 +348,10 @@ class _Timed:
         state = (
             tuple(places),
             tuple(clock - now for clock in self.clocks),
-            tuple(None if one is None else one[1] - now for one in self.pending),
+            tuple(
+                (asked - position, end - now) if asked >= position else (-1, 0.0)
+                for (asked, end), position in zip(self.pending, self.positions, strict=True)
+            ),
             tuple(max(free - now, 0.0) for free in self.link_free),
             tuple(sorted((time - now, event, device) for time, event, device in self.events)),
             tuple(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from megalith.core.errors import PlanError
 from megalith.explore.pipeline.costs import Collective, StepCosts, Transfer
@@ -26,7 +26,7 @@ Message = tuple[int, float, float]
 """Link number, seconds, latency."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Special:
     """What an operation has to do with collectives, or its second half if it is an FB."""
 
@@ -277,6 +277,10 @@ class _Compiler:
         new_slots: list[int] = []
         specials: dict[int, Special] = {}
         owners = program.owners[device]
+        cuts: dict[tuple[int, int, int], list[tuple[int, Special]]] = {}
+        ahead: dict[tuple[Special, Message], Special] = {}
+        """(what a part does, parameters to ask for meanwhile) -> both: many operations share them."""
+        plain = Special()
         for index, slot in enumerate(slots):
             fetch, reduce = fetches.get(index), reduces.get(index)
             if fetch is None and reduce is None:
@@ -287,52 +291,64 @@ class _Compiler:
                 new_slots.append(slot)
                 owners.append(index)
                 continue
-            pieces = max(fetch.buckets if fetch else 1, reduce.buckets if reduce and overlap else 1)
-            at_once = reduce is not None and (overlap or reduce.each != "step")
-            before = old.get(index, Special())
-            cut = list(self._cut(self.seconds[slot], pieces))
-            for piece, seconds in enumerate(cut):
-                last = piece == pieces - 1
+            key = slot, id(fetch), id(reduce)
+            if key not in cuts:
+                cuts[key] = self._cut_operation(device, slot, fetch, reduce)
+            pieces = cuts[key]
+            last = len(pieces) - 1
+            new_needs += [needs[index]] + [0] * last
+            new_sends += [0] * last + [sends[index]]
+            owners += [index] * (last + 1)
+            before = old.get(index)
+            for piece, (part, special) in enumerate(pieces):
                 at = len(new_slots)
-                special = Special(second_needs=before.second_needs if piece == 0 else 0)
-                if last:
-                    special.second_sends = before.second_sends
-                    special.second_message = before.second_message
-                if fetch is not None:
-                    self._note_fetch(program, device, special, fetch, pieces, at, specials)
-                if reduce is not None and at_once:
-                    special.reduce = self._piece(device, reduce, pieces)
-                    special.waits_for_reduce = not overlap
-                new_needs.append(needs[index] if piece == 0 else 0)
-                new_sends.append(sends[index] if last else 0)
-                message = self.messages[slot] if last else None
-                new_slots.append(self._odd_slot(seconds, message, self.labels[slot]))
-                owners.append(index)
+                new_slots.append(part)
+                if before is not None and piece in (0, last):
+                    special = replace(
+                        special,
+                        second_needs=before.second_needs if piece == 0 else 0,
+                        second_sends=before.second_sends if piece == last else 0,
+                        second_message=before.second_message if piece == last else None,
+                    )
+                message = special.needs_fetch
+                if message is not None and overlap and fetch is not None:
+                    if fetch.each == "step" or at == 0:
+                        early = len(program.first_fetches[device])
+                        special = replace(special, needs_fetch=None, early_fetch=early)
+                        program.first_fetches[device].append(message)
+                    else:
+                        previous = specials.get(at - 1, plain)
+                        if previous.second_needs or previous.second_sends:
+                            specials[at - 1] = replace(previous, prefetch=message)
+                        else:
+                            both = previous, message
+                            if both not in ahead:
+                                ahead[both] = replace(previous, prefetch=message)
+                            specials[at - 1] = ahead[both]
                 specials[at] = special
-            if reduce is not None and not at_once:
+            if reduce is not None and not overlap and reduce.each == "step":
                 program.last_reduces[device].append(self._piece(device, reduce, 1))
         self._mark_odd(new_slots, specials, program.odd_slot)
         program.needs[device], program.sends[device] = new_needs, new_sends
         program.slots[device], program.specials[device] = new_slots, specials
 
-    def _note_fetch(
-        self,
-        program: Program,
-        device: int,
-        special: Special,
-        fetch: Collective,
-        pieces: int,
-        at: int,
-        specials: dict[int, Special],
-    ) -> None:
-        message = self._piece(device, fetch, pieces)
-        if self.costs.overlap and (fetch.each == "step" or at == 0):
-            special.early_fetch = len(program.first_fetches[device])
-            program.first_fetches[device].append(message)
-            return
-        special.needs_fetch = message
-        if self.costs.overlap:
-            specials.setdefault(at - 1, Special()).prefetch = message
+    def _cut_operation(
+        self, device: int, slot: int, fetch: Collective | None, reduce: Collective | None
+    ) -> list[tuple[int, Special]]:
+        """Parts of an operation: the slot of each and what it has to do with the collectives."""
+        overlap = self.costs.overlap
+        pieces = max(fetch.buckets if fetch else 1, reduce.buckets if reduce and overlap else 1)
+        at_once = reduce is not None and (overlap or reduce.each != "step")
+        special = Special(
+            needs_fetch=self._piece(device, fetch, pieces) if fetch is not None else None,
+            reduce=self._piece(device, reduce, pieces) if reduce is not None and at_once else None,
+            waits_for_reduce=at_once and not overlap,
+        )
+        parts = []
+        for piece, seconds in enumerate(self._cut(self.seconds[slot], pieces)):
+            message = self.messages[slot] if piece == pieces - 1 else None
+            parts.append((self._odd_slot(seconds, message, self.labels[slot]), special))
+        return parts
 
     def _mark_odd(self, slots: list[int], specials: dict[int, Special], odd: int) -> None:
         """Gives operations that only now became special a slot of their own."""

@@ -72,9 +72,11 @@ def run_skipping(schedule: Schedule, costs: StepCosts, grid: float) -> Skipped |
     spread = max(bodies.offset) - min(bodies.offset)
     # A micro-batch's way through all devices and back is often the period, so keep twice that at least.
     kept = spread + 2 * bodies.reach + 2 * schedule.devices // bodies.shift + 6
-    turns = 1
+    turns = max(1, schedule.devices // bodies.shift)
     while kept * 2 <= min(bodies.turns):
         left_out = (min(bodies.turns) - kept) // turns * turns
+        if not left_out:
+            return None
         short = _shorten(schedule, bodies, left_out)
         program = compile_program(short, costs, grid)
         flat = [_flat_range(short, bodies, program, device) for device in range(short.devices)]

@@ -8,6 +8,10 @@ Given the costs, the best of these and of a greedy made for them (`greedy`) is t
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import inf
+
+from megalith.core.errors import PlanError
 from megalith.explore.pipeline.costs import StepCosts
 from megalith.explore.pipeline.operations import Kind, Op, Schedule, Segment
 from megalith.explore.pipeline.schedules.greedy import Policy, greedy_schedule
@@ -38,6 +42,11 @@ def long_link(
             limit,
             False,
         )
+    if len(costs.forward) != devices * chunks:
+        raise PlanError(
+            f"The costs are for {len(costs.forward)} virtual stages and {devices} devices x {chunks} chunks "
+            f"have {devices * chunks}; give one per stage."
+        )
     candidates: list[Schedule] = []
     if chunks == 1:
         ways = _way_back(costs, devices)
@@ -45,8 +54,8 @@ def long_link(
         tried.append(_ahead_by_time(limit - 1, ways, costs))
         for ahead in tried:
             candidates += [running_ahead(ahead, micro_batches, limit, split) for split in (False, True)]
-    elif micro_batches % devices == 0:
-        candidates.append(interleaved(devices, micro_batches, chunks))
+    else:
+        candidates += _in_groups(devices, micro_batches, chunks, extra_in_flight * chunks, costs)
     if not candidates or 3 * devices * chunks * micro_batches <= GREEDY_OPERATIONS:
         held = costs.activation or (1.0,) * (devices * chunks)
         # The interleaved schedule's memory, p - 1 micro-batches of one chunk above 1F1B's.
@@ -56,7 +65,30 @@ def long_link(
             for device in range(devices)
         ]
         candidates.append(greedy_schedule(costs, devices, micro_batches, chunks, units, policy=Policy()))
-    return min(candidates, key=lambda schedule: simulate(schedule, costs).step_seconds)
+
+    def seconds(schedule: Schedule) -> float:
+        try:
+            return simulate(schedule, costs).step_seconds
+        except PlanError:  # ran so far ahead that devices wait for each other
+            return inf
+
+    return replace(min(candidates, key=seconds), name="long-link")
+
+
+def _in_groups(devices: int, micro_batches: int, chunks: int, extra: int, costs: StepCosts) -> list[Schedule]:
+    """Interleaved orders that spend `extra` micro-batches of one chunk on larger groups, so that a
+    micro-batch comes back for its next chunk later, and on forwards that run ahead before the slow
+    boundary."""
+    room = extra // (chunks - 1)
+    groups = [size for size in range(devices, devices + room + 1) if micro_batches % size == 0]
+    ways = _way_back(costs, devices)
+    found = []
+    for group in dict.fromkeys((*groups[:2], *groups[-1:])):
+        left = extra - (chunks - 1) * (group - devices)
+        for ahead in sorted({0, left // 2, min(left, group), left}):
+            share = [round(ahead * way / (ways[0] or 1.0)) for way in ways]
+            found.append(interleaved(devices, micro_batches, chunks, group=group, ahead=share))
+    return found
 
 
 def running_ahead(ahead: list[int], micro_batches: int, limit: int, split: bool) -> Schedule:

@@ -5,6 +5,8 @@ All of them compute both gradients at once and give the weights one update after
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from megalith.core.errors import PlanError
 from megalith.explore.pipeline.operations import Kind, Op, Schedule, Segment
 
@@ -46,39 +48,48 @@ def one_forward_one_backward(devices: int, micro_batches: int, extra_in_flight: 
     return Schedule("1f1b", devices, 1, micro_batches, tuple(segments), tuple(range(devices)))
 
 
-def interleaved(devices: int, micro_batches: int, chunks: int) -> Schedule:
+def interleaved(
+    devices: int, micro_batches: int, chunks: int, *, group: int | None = None, ahead: Sequence[int] = ()
+) -> Schedule:
     """Interleaved 1F1B (Narayanan et al. 2021): groups of as many micro-batches as there are devices go
-    through chunk after chunk, so that the bubble is `chunks` times shorter."""
-    if micro_batches % devices:
-        below = micro_batches - micro_batches % devices
-        offers = [str(count) for count in (below, below + devices) if count]
+    through chunk after chunk, so that the bubble is `chunks` times shorter.
+
+    Larger groups (`group`, a divisor of the micro-batches) and `ahead` more forwards of each device before
+    its first backward hold more and hide links that take long.
+    """
+    group = group or devices
+    if micro_batches % group:
+        below = micro_batches - micro_batches % group
+        offers = [str(count) for count in (below, below + group) if count]
         raise PlanError(
-            f"The interleaved schedule takes micro-batches in groups of {devices}, one for each pipeline "
-            f"device, and {micro_batches} do not divide; use {' or '.join(offers)} micro-batches."
+            f"The interleaved schedule takes micro-batches in groups of {group} for {devices} pipeline "
+            f"devices, and {micro_batches} do not divide; use {' or '.join(offers)} micro-batches."
         )
-    total, group = micro_batches * chunks, devices * chunks
+    total, turn = micro_batches * chunks, group * chunks
     segments = []
     for device in range(devices):
 
         def forward(number: int, device: int = device) -> Op:
-            chunk = number % group // devices
-            return Op("F", device, chunk, number // group * devices + number % devices)
+            chunk = number % turn // group
+            return Op("F", device, chunk, number // turn * group + number % group)
 
         def backward(number: int, device: int = device) -> Op:
-            chunk = chunks - 1 - number % group // devices
-            return Op("BW", device, chunk, number // group * devices + number % devices)
+            chunk = chunks - 1 - number % turn // group
+            return Op("BW", device, chunk, number // turn * group + number % group)
 
-        warm_up = min(2 * (devices - device - 1) + (chunks - 1) * devices, total)
-        if micro_batches == devices:
+        warm_up = min(2 * (devices - device - 1) + (chunks - 1) * group, total)
+        if ahead:
+            warm_up = min(warm_up + ahead[device], total)
+        if micro_batches == group:
             warm_up = total
         steady = total - warm_up
-        whole = steady // group
-        pairs = [op for n in range(min(group, steady)) for op in (forward(n + warm_up), backward(n))]
-        rest = [op for n in range(whole * group, steady) for op in (forward(n + warm_up), backward(n))]
+        whole = steady // turn
+        pairs = [op for n in range(min(turn, steady)) for op in (forward(n + warm_up), backward(n))]
+        rest = [op for n in range(whole * turn, steady) for op in (forward(n + warm_up), backward(n))]
         segments.append(
             (
                 Segment(tuple(forward(n) for n in range(warm_up))),
-                Segment(tuple(pairs if whole else ()), whole, devices),
+                Segment(tuple(pairs if whole else ()), whole, group),
                 Segment(tuple(rest)),
                 Segment(tuple(backward(n) for n in range(steady, total))),
             )
