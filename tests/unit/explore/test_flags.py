@@ -54,7 +54,7 @@ PLANS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     ),
     "hybrid": (
         "llama3-8b",
-        {"dp": 128, "sharding": "hybrid", "shard_within": "zone", "global_batch": 256},
+        {"dp": 128, "sharding": "hybrid", "shard_within": "campus", "global_batch": 256},
         {"recompute": "selective"},
     ),
     "uneven": (

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Iterable
 from itertools import groupby
 
+from megalith.cost.memory import traffic_bytes
 from megalith.explore.flags.plan_notes import (
     headline,
     host_count,
@@ -202,17 +203,21 @@ def _training(job: Job, parallel: Parallel, prediction: Prediction, missing: lis
             "--recompute-num-layers 1",
         ],
     }[training.recompute or prediction.recompute]
-    if training.overlap and parallel.dp * parallel.cp > 1:
-        flags.append("--overlap-grad-reduce")
-        if parallel.sharding != "none":
-            flags.append("--overlap-param-gather")
-        # Megatron counts elements; it reduces in FP32 unless weights are FP16 or it is told otherwise.
-        size = 2 if training.precision == "fp16" or training.compression == "bf16" else 4
-        flags.append(f"--ddp-bucket-size {max(1, training.bucket_bytes // size)}")
-    if training.compression == "bf16":
-        flags.append("--grad-reduce-in-bf16")
-        missing.append("compression=bf16 holds on every level here, not on the outermost alone.")
-    elif training.compression != "none":
+    if parallel.dp * parallel.cp > 1:
+        if training.overlap:
+            flags.append("--overlap-grad-reduce")
+            if parallel.sharding != "none":
+                flags.append("--overlap-param-gather")
+            # Megatron counts elements.
+            flags.append(
+                f"--ddp-bucket-size {max(1, training.bucket_bytes // traffic_bytes(training.precision))}"
+            )
+        if training.precision in ("bf16", "fp8"):
+            flags += [
+                "# As predicted; without it gradients travel in FP32, twice the bytes.",
+                "--grad-reduce-in-bf16",
+            ]
+    if training.compression not in ("none", "bf16"):
         missing.append(f"compression={training.compression}: Megatron-LM sends gradients uncompressed.")
     if training.local_steps > 1:
         missing.append(

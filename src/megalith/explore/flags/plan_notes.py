@@ -5,8 +5,10 @@ from __future__ import annotations
 from math import prod
 
 from megalith.core.errors import PlanError
-from megalith.explore.flags.ranks import HostRanks, axis_sizes, placement_digits, processes_per_host
+from megalith.explore.flags.ranks import HostRanks, axis_sizes, processes_per_host
 from megalith.explore.job import Job, Parallel, TransformerModel
+from megalith.explore.load import resolve_cluster
+from megalith.explore.placement import group
 from megalith.explore.prediction import Prediction
 
 
@@ -84,18 +86,12 @@ def placement_note(ranks: HostRanks | None, job: Job) -> str | None:
 
 
 def sharded_copies(job: Job) -> int:
-    """Whole copies of the sharded state: above 1 only in hybrid sharding."""
+    """Whole copies of the sharded state: above 1 only in hybrid sharding, where they lie across the members
+    of `shard_within`."""
     _, parallel = plan_of(job)
     if parallel.sharding != "hybrid":
         return 1
-    within = 1
-    for level in job.cluster.levels[:-1] if parallel.shard_within is None else job.cluster.levels:
-        within *= level.count
-        if level.name == parallel.shard_within:
-            break
-    inside, shard = 1, 1
-    for digit in placement_digits(parallel):
-        if digit.axis == "dp":
-            shard *= min(digit.size, max(1, within // inside))
-        inside *= digit.size
-    return parallel.dp // shard
+    cluster = resolve_cluster(job.cluster, job.hardware)
+    names = [level.name for level in cluster.levels]
+    level = names.index(parallel.shard_within) if parallel.shard_within in names else len(names) - 1
+    return prod(span.ranks for span in group(parallel, cluster, ("dp", "cp"))[level:])

@@ -97,8 +97,11 @@ def _training(
     training = job.training
     if training.precision == "fp16":
         missing.append("precision fp16: torchtitan trains in bfloat16 or float32; this runs bfloat16.")
-    if training.compression != "none":
-        missing.append(f"compression={training.compression}: torchtitan reduces gradients in float32.")
+    if training.precision != "fp32" and parallel.dp * parallel.cp > 1:
+        missing.append(
+            "gradients travel in float32 in torchtitan: expect more traffic than predicted "
+            f"(compression={training.compression})."
+        )
     if training.local_steps > 1:
         missing.append(
             f"local_steps={training.local_steps}: torchtitan has DiLoCo only through torchft "
