@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+from megalith.explore.pipeline.compiler import compile_program, grid_of
 from megalith.explore.pipeline.costs import StepCosts
-from megalith.explore.pipeline.engines import Run, run_ordered, run_timed
 from megalith.explore.pipeline.operations import Schedule
-from megalith.explore.pipeline.program import Program, compile_program, grid_of
+from megalith.explore.pipeline.ordered import run_ordered
+from megalith.explore.pipeline.program import Program
+from megalith.explore.pipeline.run import Run
 from megalith.explore.pipeline.steady import Skipped, run_skipping
+from megalith.explore.pipeline.timed import run_timed
 from megalith.explore.pipeline.timeline import Span, Timeline
 
 
