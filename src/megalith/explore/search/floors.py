@@ -88,9 +88,10 @@ class Floors:
         if key not in self._work:
             site = self._site(layout, self._space.fabrics[0])
             samples = self._space.global_batch // layout.dp
+            most_chunks = max((rhythm.vpp for rhythm in self._space.rhythms(layout)), default=1)
             best = inf
             for size in {rhythm.micro_batch for rhythm in self._space.rhythms(layout)}:
-                stages = stage_seconds(site.alone(ep, size))
+                stages = stage_seconds(site.alone(ep, size, most_chunks))
                 total = sum(stage.total for stage in stages)
                 best = min(best, samples // size * total / layout.pp)
             self._work[key] = best + self._constant
@@ -129,8 +130,8 @@ class Floors:
         layers = self._layers(layout, rhythm)
         key = site.talk(sharing.ep), rhythm.micro_batch, layers, layout.pp, folded, recompute
         if key not in self._times:
-            plan = replace(site.plan(sharing, rhythm.micro_batch, layers), recompute=recompute)
-            stages = stage_seconds(plan)
+            plan = site.plan(sharing, rhythm.micro_batch, layers, rhythm.vpp)
+            stages = stage_seconds(replace(plan, recompute=recompute))
             devices = [_stages_of(device, layout.pp, rhythm.vpp, folded) for device in range(layout.pp)]
             self._times[key] = Times.of(
                 [stage.forward for stage in stages],
@@ -143,10 +144,8 @@ class Floors:
     def _recompute(self, layout: Layout, sharing: Sharing, rhythm: Rhythm, fabric: Fabric) -> str | None:
         """The least recompute with which the plan fits; None if there is none."""
         site = self._site(layout, fabric)
-        plan = site.plan(sharing, rhythm.micro_batch, self._layers(layout, rhythm))
         plan = replace(
-            plan,
-            parallel=plan.parallel.model_copy(update={"vpp": rhythm.vpp}),
+            site.plan(sharing, rhythm.micro_batch, self._layers(layout, rhythm), rhythm.vpp),
             schedule=rhythm.schedule,
             extra_in_flight=rhythm.extra_in_flight,
             micro_batches=self._space.global_batch // layout.dp // rhythm.micro_batch,
@@ -200,7 +199,7 @@ class _Site:
         """The groups that a layer's own traffic goes through."""
         return *self._inner, self._expert_groups(ep)[0], ep
 
-    def plan(self, sharing: Sharing, micro_batch: int, layers: tuple[int, ...]) -> Plan:
+    def plan(self, sharing: Sharing, micro_batch: int, layers: tuple[int, ...], vpp: int = 1) -> Plan:
         """The cost model's plan with these choices."""
         layout, names = self.layout, [level.name for level in self._space.cluster.levels]
         level = names.index(sharing.shard_within) if sharing.shard_within else len(names) - 1
@@ -210,9 +209,10 @@ class _Site:
             for factors in layout.factors[:level]:
                 shards *= factors[1] * factors[2]
         template = self._template
+        chosen = {"ep": sharing.ep, "sharding": sharing.sharding, "vpp": vpp}
         return replace(
             template,
-            parallel=template.parallel.model_copy(update={"ep": sharing.ep, "sharding": sharing.sharding}),
+            parallel=template.parallel.model_copy(update=chosen),
             shape=replace(template.shape, micro_batch=micro_batch, ep=sharing.ep),
             layers_per_stage=layers or template.layers_per_stage,
             sharding=sharing.sharding,
@@ -220,9 +220,9 @@ class _Site:
             shards=shards,
         )
 
-    def alone(self, ep: int, micro_batch: int) -> Plan:
+    def alone(self, ep: int, micro_batch: int, vpp: int) -> Plan:
         """The same devices with nobody to talk to: compute and nothing else."""
-        plan = self.plan(Sharing(ep, "none"), micro_batch, ())
+        plan = self.plan(Sharing(ep, "none"), micro_batch, (), vpp)
         silent = {"tp": 1, "cp": 1, "ep": 1, "dp": 1, "placement": AXES}
         return replace(plan, parallel=plan.parallel.model_copy(update=silent))
 

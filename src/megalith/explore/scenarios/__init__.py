@@ -1,0 +1,15 @@
+"""Training across buildings and regions, as questions with answers: the suite behind `explore scenarios`.
+
+Each YAML file here is a job without a plan: a model, a cluster of several sites, a batch. `run_scenarios`
+finds the best plan for it and holds that against how it is done in production and the state of the art.
+
+baselines.py    the production-like configuration, at its best
+suite.py        the rows: best plan, baselines, speed-ups, where gains come from
+"""
+
+from __future__ import annotations
+
+from megalith.explore.scenarios.baselines import production
+from megalith.explore.scenarios.suite import ScenarioRow, ablation, run_scenario, run_scenarios, scenario_jobs
+
+__all__ = ["ScenarioRow", "ablation", "production", "run_scenario", "run_scenarios", "scenario_jobs"]

@@ -1,0 +1,53 @@
+"""How training across sites is done in production: hybrid-sharded data parallelism, and the best it can do.
+
+Every site holds whole copies of the model, sharded among its own devices; gradients alone cross sites. Inside, the
+pipeline is Megatron's interleaved 1F1B (plain 1F1B where that does not divide, none where none is needed). The
+network is used as it comes: ECMP, and rings through all ranks of a group. Within this everything is chosen as a
+careful engineer would: tensor, context, expert and pipeline parallelism, their order inside a site, chunks,
+micro-batch, recompute, which level shards; the best plan of all these is the baseline.
+"""
+
+from __future__ import annotations
+
+from megalith.core.errors import PlanError
+from megalith.explore.crosspipe import USUAL_PATHS, site_levels
+from megalith.explore.job import Job
+from megalith.explore.load import resolve_cluster
+from megalith.explore.search.choices import Fabric, Rhythm, Sharing
+from megalith.explore.search.joint import search_job
+from megalith.explore.search.layouts import AXES, Layout
+from megalith.explore.search.result import Plan
+from megalith.explore.search.space import Restriction
+from megalith.hardware.cluster import Cluster
+
+NETWORK = Fabric("ecmp", "flat", multipath=USUAL_PATHS)
+SCHEDULES = ("interleaved", "1f1b")
+
+
+def production(job: Job, *, workers: int = 1, budget: int = 300) -> Plan:
+    """The best production-like plan; PlanError if none fits."""
+    only = production_space(resolve_cluster(job.cluster, job.hardware))
+    found = search_job(job, only=only, workers=workers, budget=budget)
+    if not found.plans:
+        raise PlanError(
+            f"{job.name or 'The job'} has no copy of the model that fits in one site; take larger sites."
+        )
+    return found.plans[0]
+
+
+def production_space(cluster: Cluster) -> Restriction:
+    """What production chooses from: copies, and nothing else, on different sites, each of them whole."""
+    sites = site_levels(cluster)
+    names = {cluster.levels[level].name for level in sites}
+    column = AXES.index("dp")
+
+    def layout(one: Layout) -> bool:
+        return all(one.factors[level][column] == cluster.levels[level].count for level in sites)
+
+    def sharing(one: Sharing) -> bool:
+        return one.sharding == "hybrid" and one.shard_within in names
+
+    def rhythm(one: Rhythm) -> bool:
+        return one.schedule in SCHEDULES
+
+    return Restriction(layout, sharing, rhythm, (NETWORK,))

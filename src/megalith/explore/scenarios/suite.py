@@ -1,0 +1,146 @@
+"""The suite: every scenario's best plan beside the two baselines, and by which mechanism it gains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from megalith.core.errors import ConfigError, PlanError, nearest
+from megalith.explore.crosspipe import crosspipe
+from megalith.explore.job import Job
+from megalith.explore.load import load_job, resolve_cluster, scenario_names
+from megalith.explore.prediction import Prediction
+from megalith.explore.scenarios.baselines import production, production_space
+from megalith.explore.search.joint import search, search_job
+from megalith.explore.search.result import Plan
+from megalith.explore.search.space import Restriction
+
+PAPER_OVER_PRODUCTION = 0.6462
+PAPER_OVER_STATE_OF_THE_ART = 0.3759
+"""What ScaleAcross Explorer reports at best (arXiv 2605.24326)."""
+_BUDGET = 600
+_ABLATION_BUDGET = 300
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioRow:
+    """One scenario; a speed-up of 0.5 means that 1.5 times as many steps are done in the same time."""
+
+    name: str
+    devices: int
+    best: Plan
+    gap: float
+    """Of the best plan to its lower bound."""
+    production: Plan | None
+    """None: no copy of the model fits in a site."""
+    crosspipe: Plan | None
+    seconds: float
+    """What the search took."""
+
+    @property
+    def over_production(self) -> float | None:
+        return _speed_up(self.production, self.best)
+
+    @property
+    def over_crosspipe(self) -> float | None:
+        return _speed_up(self.crosspipe, self.best)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "devices": self.devices,
+            "over_production": self.over_production,
+            "over_crosspipe": self.over_crosspipe,
+            "gap": self.gap,
+            "seconds": self.seconds,
+            "best": _summary(self.best),
+            "production": _summary(self.production) if self.production else None,
+            "crosspipe": _summary(self.crosspipe) if self.crosspipe else None,
+        }
+
+
+def scenario_jobs(names: Sequence[str] | None = None) -> Iterator[Job]:
+    """The jobs of the suite, or those named."""
+    known = scenario_names()
+    for name in names or known:
+        if name not in known:
+            raise ConfigError(f"There is no scenario '{name}'; {nearest(name, known)}")
+        yield load_job(name)
+
+
+def run_scenarios(
+    progress: Say | None = None, names: Sequence[str] | None = None, *, workers: int | None = None
+) -> list[ScenarioRow]:
+    """Rows of the scenarios named, or of all."""
+    say = progress or (lambda _: None)
+    rows = []
+    for job in scenario_jobs(names):
+        say(job.name)
+        rows.append(run_scenario(job, workers=workers))
+    return rows
+
+
+def run_scenario(job: Job, *, workers: int | None = None, budget: int = _BUDGET) -> ScenarioRow:
+    result = search(job, workers=workers, budget=budget)
+    return ScenarioRow(
+        name=job.name,
+        devices=resolve_cluster(job.cluster, job.hardware).devices,
+        best=result.best,
+        gap=result.gap,
+        production=_or_none(production, job),
+        crosspipe=_or_none(crosspipe, job),
+        seconds=result.seconds,
+    )
+
+
+def ablation(job: Job, *, budget: int = _ABLATION_BUDGET) -> dict[str, float | None]:
+    """Speed-ups over production when one dimension alone is optimised, and when all are together."""
+    cluster = resolve_cluster(job.cluster, job.hardware)
+    base = production_space(cluster)
+    free = Restriction()
+    spaces = {
+        "placement": replace(base, layout=free.layout, sharing=free.sharing),
+        "schedule": replace(base, rhythm=free.rhythm),
+        "network": replace(base, fabrics=free.fabrics),
+        "joint": free,
+    }
+    start = _or_none(production, job)
+    found: dict[str, float | None] = {}
+    for name, only in spaces.items():
+        plans = search_job(job, only=only, budget=budget).plans
+        found[name] = _speed_up(start, plans[0]) if plans else None
+    return found
+
+
+def _speed_up(baseline: Plan | None, best: Plan) -> float | None:
+    return baseline.prediction.step_seconds / best.prediction.step_seconds - 1 if baseline else None
+
+
+def _or_none(find: Callable[[Job], Plan], job: Job) -> Plan | None:
+    try:
+        return find(job)
+    except PlanError:
+        return None
+
+
+def _summary(plan: Plan) -> dict[str, Any]:
+    parallel, training, network = plan.job.parallel, plan.job.training, plan.job.network
+    assert parallel is not None
+    prediction: Prediction = plan.prediction
+    return {
+        "step_seconds": prediction.step_seconds,
+        "mfu": prediction.mfu,
+        "memory_bytes_per_device": prediction.memory_bytes_per_device,
+        "cross_site_bytes": plan.cross_site_bytes,
+        "bound_by": prediction.bound_by,
+        "breakdown": prediction.breakdown,
+        "provenance": plan.provenance,
+        "parallel": parallel.model_dump(mode="json", exclude={"global_batch"}),
+        "schedule": training.schedule,
+        "extra_in_flight": training.extra_in_flight,
+        "recompute": prediction.recompute,
+        "network": network.model_dump(mode="json"),
+    }
