@@ -59,6 +59,11 @@ class Compiler:
                 f"The costs are for {len(costs.forward)} virtual stages and schedule {schedule.name} has "
                 f"{self.stages} ({schedule.devices} devices x {schedule.chunks} chunks); give one per stage."
             )
+        if len(costs.optimizer_seconds) not in (0, schedule.devices):
+            raise PlanError(
+                f"StepCosts.optimizer_seconds has {len(costs.optimizer_seconds)} entries for "
+                f"{schedule.devices} devices; give one per device."
+            )
         wrong = costs.negative()
         if wrong is not None:
             raise PlanError(f"StepCosts.{wrong} holds a negative time; give 0 or more seconds.")

@@ -311,5 +311,7 @@ def test_costs_that_do_not_fit_the_schedule_are_refused() -> None:
         simulate(schedule, StepCosts.uniform(2, 1.0, 1.0, -1.0))
     with pytest.raises(PlanError, match=r"backward_input has 1 entries for 2"):
         StepCosts((1.0, 1.0), (1.0,), (1.0, 1.0))
+    with pytest.raises(PlanError, match=r"optimizer_seconds has 1 entries for 2 devices"):
+        simulate(schedule, replace(StepCosts.uniform(2, 1.0, 1.0, 1.0), optimizer_seconds=(1.0,)))
     with pytest.raises(PlanError, match=r"not a finite number"):
         simulate(schedule, StepCosts.uniform(2, float("inf"), 1.0, 1.0))
