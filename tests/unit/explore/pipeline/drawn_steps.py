@@ -18,7 +18,8 @@ def schedules(draw: st.DrawFn, most: int = 12, names: tuple[str, ...] = NAMES) -
     name = draw(st.sampled_from(names))
     devices = draw(st.integers(1, 4))
     micro_batches = draw(st.integers(1, most))
-    chunks, extra = 1, 0
+    chunks: int | None = None
+    extra = 0
     if name == "dualpipe":
         devices *= 2
         micro_batches = 2 * devices + 2 * micro_batches

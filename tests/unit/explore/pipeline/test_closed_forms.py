@@ -21,7 +21,7 @@ def run(
     p: int,
     m: int,
     times: tuple[float, float, float],
-    chunks: int = 1,
+    chunks: int | None = None,
     together: float | None = None,
 ) -> Timeline:
     """One step; `times` are of a device's share of the model, dealt out evenly over its chunks."""

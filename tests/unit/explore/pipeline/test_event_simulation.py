@@ -134,7 +134,7 @@ def test_skipping_repetitions_changes_nothing_when_links_are_shared(step: Step) 
 @pytest.mark.parametrize("shared", [False, True])
 def test_repetitions_of_a_long_step_are_indeed_skipped(name: str, shared: bool) -> None:
     schedule = build_schedule(
-        name, 4, 400, 2 if name == "interleaved" else 1, 3 if name == "long-link" else 0
+        name, 4, 400, 2 if name == "interleaved" else None, 3 if name == "long-link" else 0
     )
     costs = StepCosts.uniform(schedule.stages, 1.0, 0.9, 0.7, transfer_seconds=0.1, latency_seconds=0.3)
     if shared:
@@ -292,6 +292,7 @@ def test_an_order_that_is_wrong_is_refused(order: list[Op], words: str) -> None:
         (("dualpipe", 3, 8), "use 4 or 2"),
         (("dualpipe", 4, 7), "use 8"),
         (("zb-v", 4, 8, 3), "use 2"),
+        (("zb-v", 4, 8, 1), "use 2"),
         (("1f1b", 4, 8, 2), "use 1 chunk"),
         (("1f1b", 0, 8), "at least 1"),
     ],

@@ -35,14 +35,19 @@ def build_schedule(
     name: str,
     devices: int,
     micro_batches: int,
-    chunks: int = 1,
+    chunks: int | None = None,
     extra_in_flight: int = 0,
     costs: StepCosts | None = None,
 ) -> Schedule:
-    """The order of operations of a named schedule; PlanError with the nearest valid value if there is
-    none."""
+    """The order of operations of a named schedule; PlanError with the nearest valid value if there is none.
+
+    `chunks` is how many pieces of the model each device holds: 2 of zb-v, 1 where nothing else is said.
+    DualPipe's two are not pieces of one model but the same piece of two, so 1 is right for it as well.
+    """
     if name not in SCHEDULES:
         raise PlanError(f"There is no pipeline schedule '{name}'; {nearest(name, SCHEDULES)}")
+    if chunks is None:
+        chunks = 2 if name == "zb-v" else 1
     if devices < 1 or micro_batches < 1 or chunks < 1:
         raise PlanError(
             f"A pipeline of {devices} devices, {micro_batches} micro-batches and {chunks} chunks cannot run; "
@@ -54,8 +59,8 @@ def build_schedule(
         return long_link(devices, micro_batches, chunks, extra_in_flight, costs)
     if name == "breadth-first":
         return breadth_first(devices, micro_batches, chunks)
-    if name in ("zb-v", "dualpipe", "long-link"):
-        if chunks not in (1, 2):
+    if name in ("zb-v", "dualpipe"):
+        if chunks != 2 and (name == "zb-v" or chunks != 1):
             raise PlanError(f"Schedule {name} has 2 chunks a device and {chunks} were asked for; use 2.")
         return zb_v(devices, micro_batches) if name == "zb-v" else dualpipe(devices, micro_batches)
     if chunks != 1:
