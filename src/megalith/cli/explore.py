@@ -167,6 +167,39 @@ def validate(
 
 
 @explore.command()
+def scenarios(
+    names: Annotated[list[str] | None, typer.Argument(help="Some of the suite [default: all].")] = None,
+    ablation: Annotated[
+        bool, typer.Option("--ablation", help="Also what placement, schedule and network bring alone.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Best plans beside production and CrossPipe."""
+    from megalith.cli.explore_tables import show_scenarios
+    from megalith.explore.scenarios import ablation as parts_of
+    from megalith.explore.scenarios import run_scenario, scenario_jobs
+
+    jobs = list(scenario_jobs(names))
+    rows, parts = [], {}
+    with progress_console.status("Scenarios") as status:
+        for number, job in enumerate(jobs, start=1):
+            status.update(f"{number} of {len(jobs)}: {job.name}")
+            row = run_scenario(job)
+            rows.append(row)
+            if ablation:
+                parts[job.name] = parts_of(job)
+            gain = row.over_production
+            shown = "" if gain is None else f", {gain:+.1%} over production"
+            progress_console.print(
+                f"{job.name}: {row.best.prediction.step_seconds:.4g} s{shown}", style="dim"
+            )
+    if as_json:
+        print_json({"scenarios": [row.to_dict() for row in rows], "ablation": parts})
+        return
+    show_scenarios(rows, parts)
+
+
+@explore.command()
 def catalog(hardware: Hardware = None, as_json: JsonFlag = False) -> None:
     """Names that jobs may use: models, devices, links, ..."""
     from megalith.cli.explore_tables import catalog_content, show_catalog

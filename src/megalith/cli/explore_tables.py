@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
@@ -18,6 +19,7 @@ from megalith.hardware.cluster import Cluster
 
 if TYPE_CHECKING:
     from megalith.explore.compare import Comparison
+    from megalith.explore.scenarios import ScenarioRow
     from megalith.explore.search.result import SearchResult
     from megalith.explore.validate import ValidationReport
 
@@ -192,6 +194,43 @@ def show_validation(found: ValidationReport) -> None:
         )
 
 
+def show_scenarios(rows: Sequence[ScenarioRow], parts: dict[str, dict[str, float | None]]) -> None:
+    from megalith.explore.scenarios.suite import PAPER_OVER_PRODUCTION, PAPER_OVER_STATE_OF_THE_ART
+
+    print_table(
+        "How much faster the best plan is (gap: to the lower bound)",
+        ["", "best s", "gap", "over production", "over CrossPipe"],
+        [
+            [
+                row.name,
+                f"{row.best.prediction.step_seconds:.4g}",
+                f"{row.gap:.1%}",
+                _gain(row.over_production),
+                _gain(row.over_crosspipe),
+            ]
+            for row in rows
+        ],
+    )
+    if parts:
+        columns = list(next(iter(parts.values())))
+        print_table(
+            "Faster than production when one dimension alone is chosen, and all together",
+            ["", *columns],
+            [[name, *(_gain(found[column]) for column in columns)] for name, found in parts.items()],
+        )
+    for name, paper, found in (
+        ("production", PAPER_OVER_PRODUCTION, [row.over_production for row in rows]),
+        ("the state of the art", PAPER_OVER_STATE_OF_THE_ART, [row.over_crosspipe for row in rows]),
+    ):
+        gains = [gain for gain in found if gain is not None]
+        if gains:
+            best, middle = f"{max(gains):.2%}", f"{median(gains):.2%}"
+            _say(
+                f"Over {name}: {best} at best, {middle} in the median of {len(gains)} "
+                f"(ScaleAcross Explorer reports up to {paper:.2%})."
+            )
+
+
 def catalog_content(hardware: Sequence[Path]) -> dict[str, Any]:
     """Everything with a name, as one object."""
     from megalith.explore.load import job_names, scenario_names
@@ -330,6 +369,10 @@ def _pareto(result: SearchResult) -> None:
 
 def _say(line: str) -> None:
     console.print(line, highlight=False, soft_wrap=True)
+
+
+def _gain(gain: float | None) -> str:
+    return "none fits" if gain is None else f"{100 * gain:.1f}%"
 
 
 def _text(value: Any) -> str:

@@ -221,3 +221,7 @@ def test_catalog_lists_what_jobs_may_name() -> None:
 )  # fmt: skip
 def test_mistakes_get_one_sentence(arguments: list[str], words: str) -> None:
     assert words in refused("predict", *arguments)
+
+
+def test_an_unknown_scenario_is_refused_before_any_is_run() -> None:
+    assert "70b-2-buildings-1k-1to1" in refused("scenarios", "70b-2-building-1k-1to1")
