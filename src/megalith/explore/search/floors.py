@@ -158,12 +158,14 @@ class Floors:
     def _often(self, layout: Layout, sharing: Sharing, site: _Site) -> tuple[bool, bool]:
         """Whether gradients are reduced, and weights gathered, with every operation and not once a step."""
         key = sharing.sharding
+        if layout.cp * layout.dp == 1:
+            return False, False
         if key not in self._every_op:
             plan = replace(site.plan(sharing, 1, ()), micro_batches=2)
             costs = build_step(plan, build_schedule("1f1b", layout.pp, 2)).costs
             self._every_op[key] = (
-                all(one.each == "op" for one in costs.gradient.values()),
-                all(one.each == "op" for one in costs.parameters.values()),
+                any(one.each == "op" for one in costs.gradient.values()),
+                any(one.each == "op" for one in costs.parameters.values()),
             )
         return self._every_op[key]
 
@@ -227,14 +229,17 @@ class _Site:
         return replace(plan, parallel=plan.parallel.model_copy(update=silent))
 
     def exchange(self, sharing: Sharing, rhythm: Rhythm, layers: tuple[int, ...]) -> tuple[float, float]:
-        """One reduction of the gradients of the smallest virtual stage, and one gathering of its weights."""
+        """One reduction of gradients and one gathering of weights, of the virtual stage that has the least."""
         key = sharing, layers
         if key not in self._exchanges:
             plan = self.plan(sharing, rhythm.micro_batch, layers)
-            shared, routed = min(stage_parameters(plan))
-            one = exchange_seconds(plan, self._replicas, shared)
-            other = exchange_seconds(plan, self._expert_groups(sharing.ep)[1], routed)
-            self._exchanges[key] = one[0] + other[0], one[1] + other[1]
+            others = self._expert_groups(sharing.ep)[1]
+            found = []
+            for shared, routed in set(stage_parameters(plan)):
+                one = exchange_seconds(plan, self._replicas, shared)
+                other = exchange_seconds(plan, others, routed)
+                found.append((one[0] + other[0], one[1] + other[1]))
+            self._exchanges[key] = min(one[0] for one in found), min(one[1] for one in found)
         return self._exchanges[key]
 
     def state_fits(self, sharing: Sharing) -> bool:

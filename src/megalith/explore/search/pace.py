@@ -119,11 +119,12 @@ class Pace:
     def traffic(self, schedule: str) -> float:
         turns = self.micro_batches * self.vpp
         seconds = self.reduce_seconds * (turns if self.reduces_always else 1)
-        # Without a barrier a device's step begins when its first weights are there.
+        # Without a barrier a device's step begins when its first weights are there, and ends by itself.
         apart = schedule.startswith("zb")
-        first = 1 if apart else 0
-        gathers = (3 if apart else 2) * turns if self.gathers_always else 1
-        return (seconds + self.gather_seconds * (gathers - first)) * self.sharers
+        gathers = (3 * turns if apart else 2 * turns) if self.gathers_always else 1
+        if apart:
+            return seconds + self.gather_seconds * (gathers - 1)
+        return (seconds + self.gather_seconds * gathers) * self.sharers
 
     def _round_trip(self, device: int, fused: bool) -> float:
         """From the start of a forward on a device to the end of the same micro-batch's backward there."""

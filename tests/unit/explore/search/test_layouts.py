@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from megalith.explore.search.layouts import AXES, Layout, divisors, fill, layouts
 
-counts_strategy = st.lists(st.integers(1, 12), min_size=1, max_size=4)
+counts_strategy = st.lists(st.integers(1, 12), min_size=1, max_size=3)
 
 
 def every_dealing(counts: Sequence[int]) -> Iterator[tuple[tuple[int, ...], ...]]:
