@@ -229,7 +229,7 @@ class _Site:
         return replace(plan, parallel=plan.parallel.model_copy(update=silent))
 
     def exchange(self, sharing: Sharing, rhythm: Rhythm, layers: tuple[int, ...]) -> tuple[float, float]:
-        """One reduction of gradients and one gathering of weights, of the virtual stage that has the least."""
+        """One reduction of gradients and one gathering of weights, of the virtual stage with the least."""
         key = sharing, layers
         if key not in self._exchanges:
             plan = self.plan(sharing, rhythm.micro_batch, layers)

@@ -183,7 +183,7 @@ def test_a_batch_that_does_not_divide_says_which_does() -> None:
 
 def test_a_fixed_option_in_the_way_is_named() -> None:
     large = {**DENSE, "hidden": 8192, "layers": 32, "heads": 64, "ffn": 28672}
-    with pytest.raises(PlanError, match="leave pp free in constraints.fixed"):
+    with pytest.raises(PlanError, match=r"leave pp free in constraints\.fixed"):
         search(job(model=large, batch=16, fixed={"pp": 1, "tp": 2, "sharding": "none"}), workers=1)
 
 
