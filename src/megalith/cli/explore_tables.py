@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from megalith.explore.compare import Comparison
     from megalith.explore.scenarios import ScenarioRow
     from megalith.explore.search.result import SearchResult
-    from megalith.explore.validate import ValidationReport
+    from megalith.explore.validate import RowResult, ValidationReport
 
 _BAR = 28
 _PARETO_ROWS = 10
@@ -151,36 +151,40 @@ def show_comparison(found: Comparison) -> None:
 
 
 def show_validation(found: ValidationReport) -> None:
+    def value(row: RowResult, amount: float) -> str:
+        return format_duration(amount) if row.metric == "step_seconds" else f"{amount:.4g} TFLOP/s"
+
+    usual = max(found.groups, key=lambda name: found.groups[name].rows if name != "all" else 0)
     print_table(
-        "Rows (fitted: constants were fitted on it)",
-        ["id", "group", "metric", "measured", "predicted", "error", ""],
+        "Every row (fitted: constants were fitted on it)",
+        ["id", "measured", "predicted", "error", ""],
         [
             [
                 row.id,
-                row.group,
-                row.metric.removesuffix("_per_gpu"),
-                f"{row.measured:.4g}",
-                f"{row.predicted:.4g}",
+                value(row, row.measured),
+                value(row, row.predicted),
                 f"{row.error:+.1%}",
-                "fitted" if row.fitted else "",
+                ", ".join([row.group] * (row.group != usual) + ["fitted"] * row.fitted),
             ]
             for row in found.rows
         ],
     )
-    for title, groups in (("All rows", found.groups), ("Rows that nothing was fitted on", found.held_out)):
+    kinds = dict.fromkeys((*(row.group for row in found.rows), *(row.source for row in found.rows), "all"))
+    for title, groups in (("all rows", found.groups), ("rows that nothing was fitted on", found.held_out)):
         print_table(
-            f"{title}: absolute error",
+            f"Absolute error, {title}",
             ["group", "rows", "mean", "median", "worst", "bias"],
             [
                 [
                     name,
-                    group.rows,
-                    f"{group.mean:.1%}",
-                    f"{group.median:.1%}",
-                    f"{group.worst:.1%}",
-                    f"{group.bias:+.1%}",
+                    groups[name].rows,
+                    f"{groups[name].mean:.1%}",
+                    f"{groups[name].median:.1%}",
+                    f"{groups[name].worst:.1%}",
+                    f"{groups[name].bias:+.1%}",
                 ]
-                for name, group in groups.items()
+                for name in kinds
+                if name in groups
             ],
         )
     if found.bubbles:

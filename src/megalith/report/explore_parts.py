@@ -27,6 +27,8 @@ BREAKDOWN = {
     "pipeline_transfer": ("--send", "waiting for activations on their way"),
     "data_parallel": ("--b", "gradients and parameters not hidden behind compute"),
     "optimizer": ("--w", "updating weights"),
+    "embedding": ("--cp", "looking rows up and updating them"),
+    "all_to_all": ("--ep", "pooled vectors to the samples that need them, and back"),
 }
 MEMORY = {
     "weights": ("--f", "weights"),
