@@ -60,3 +60,8 @@ build: .venv/.install
 
 clean:
 	rm -rf .venv build demo site
+
+# Real steps between two emulated buildings against what the Explorer predicts. Needs root and iproute2.
+.PHONY: testbed
+testbed: build
+	$(BIN)/python benchmarks/explore_testbed --out benchmarks/results/explore-testbed.json

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import groupby
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 from buildings import Buildings, two_buildings
@@ -19,6 +19,7 @@ from predictions import (
     Parts,
     chunk_seconds,
     gradient_bytes,
+    hardware,
     needs_split,
     predict_step,
     schedule_of,
@@ -32,7 +33,7 @@ from megalith.hardware.cluster import Link
 
 ROUNDS = 3
 WARMUP_STEPS = 2
-PART_REPEATS = 2
+PART_REPEATS = 4
 LARGE_MESSAGE_BYTES = 1 << 20
 INSIDE_RANKS = (0, 1)
 QUIET_CORES = 0.1
@@ -137,7 +138,7 @@ def _compare(
         if not setting.waiting:
             found.append(measure_parts(ranks))
         steps_taken += run_steps(ranks, steps)
-    measured = Measured(_median_parts(found), inside, across)
+    measured = Measured(_mean_parts(found), inside, across)
     predicted = predict_step(setting, measured)
     taken = [seconds for seconds, _ in steps_taken]
     middle = median(taken)
@@ -145,6 +146,7 @@ def _compare(
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "setting": setting.to_dict(),
         "calibration": measured.to_dict(),
+        "hardware": hardware(measured),
         "predicted_seconds": predicted.step_seconds,
         "measured_seconds": middle,
         "predicted_compute_seconds": predicted.compute_seconds,
@@ -155,10 +157,10 @@ def _compare(
     }
 
 
-def _median_parts(rounds: Sequence[Sequence[Parts]]) -> tuple[Parts, ...]:
-    """Rank by rank, the median over rounds of every figure."""
+def _mean_parts(rounds: Sequence[Sequence[Parts]]) -> tuple[Parts, ...]:
+    """Rank by rank, the mean over rounds of every figure."""
     return tuple(
-        {part: {kind: median(one[part][kind] for one in rank) for kind in rank[0][part]} for part in rank[0]}
+        {part: {kind: mean(one[part][kind] for one in rank) for kind in rank[0][part]} for part in rank[0]}
         for rank in zip(*rounds, strict=True)
     )
 

@@ -7,9 +7,12 @@ No measured step enters, and there is no constant to fit.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import tempfile
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
+import yaml
 from gloo_ring import gloo_all_reduce_seconds
 from settings import FLOAT_BYTES, SHAPE, Setting, parameters_of, part_of
 
@@ -18,7 +21,8 @@ from megalith.explore.pipeline.costs import Collective, StepCosts, Transfer
 from megalith.explore.pipeline.operations import Schedule
 from megalith.explore.pipeline.schedules import build_schedule
 from megalith.explore.pipeline.simulate import simulate
-from megalith.hardware.cluster import Cluster, Device, Level, Link, MemoryTier
+from megalith.hardware.catalog import ClusterSpec, LevelSpec, catalog
+from megalith.hardware.cluster import Cluster, Link
 
 PARTS: dict[str, dict[str, Any]] = {
     "layer": {"layers": 1},
@@ -26,6 +30,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "head": {"layers": 0, "head": True},
 }
 """What is measured in isolation; every chunk is a sum of these."""
+DEVICE = "cpu-testbed"
 _NOTHING_BYTES = 1e-9
 Parts = dict[str, dict[str, float]]
 """Part -> operation -> seconds."""
@@ -154,7 +159,31 @@ def _all_reduce_seconds(setting: Setting, measured: Measured, size: float) -> fl
 
 
 def cluster_of(setting: Setting, measured: Measured) -> Cluster:
-    """The testbed as the Explorer describes clusters."""
-    device = Device("cpu-testbed", {"fp32": 0.0}, (MemoryTier("dram", 0, 0.0),))
-    building = Level("building", setting.ranks_per_building, measured.inside)
-    return Cluster("testbed", device, (building, Level("campus", 2, measured.across)))
+    """The testbed as users describe clusters of their own: a YAML file of devices and links, and levels."""
+    levels = (
+        LevelSpec(name="building", count=setting.ranks_per_building, link="inside"),
+        LevelSpec(name="campus", count=2, link="across"),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "testbed.yaml"
+        path.write_text(yaml.safe_dump(hardware(measured)))
+        return catalog(path).build(ClusterSpec(name="testbed", device=DEVICE, levels=levels))
+
+
+def hardware(measured: Measured) -> dict[str, Any]:
+    """What was measured, in the form of the package's catalog files."""
+    tokens = SHAPE["micro_batch"] * SHAPE["seq"]
+    # Of the four matrix products of a layer, per second of its forward.
+    products = 24 * tokens * SHAPE["hidden"] ** 2
+    rate = products / min(parts["layer"]["F"] for parts in measured.seconds)
+    memory = {"name": "dram", "gibibytes": 1, "gigabytes_per_second": 10}
+    return {
+        "devices": {DEVICE: {"generation": "cpu", "flops": {"fp32": rate}, "memory": [memory]}},
+        "links": {
+            link.name: {
+                "gigabytes_per_second": link.bytes_per_second / 1e9,
+                "latency_seconds": link.latency_seconds,
+            }
+            for link in (replace(measured.inside, name="inside"), measured.across)
+        },
+    }

@@ -20,8 +20,8 @@ _TUNSETIFF = 0x400454CA
 _IFF_TAP, _IFF_NO_PI = 0x0002, 0x1000
 _PR_SET_TIMERSLACK, _PR_SET_PDEATHSIG, _SIGKILL = 29, 1, 9
 # Waking for every single frame would take processor time from the ranks. On links longer than a millisecond,
-# frames are looked at in small batches: every half millisecond where the delay is 20.
-_SHORT_SECONDS, _PATIENCE = 1e-3, 1 / 40
+# frames are looked at in small batches, so often.
+_SHORT_SECONDS, _BATCH_SECONDS = 1e-3, 0.5e-3
 _LARGEST_FRAME = 65_600
 # Frames read in a row before due ones are looked at again.
 _READ_AT_ONCE = 64
@@ -72,7 +72,7 @@ def main(names: list[str]) -> None:
             write_due_frames(tap, queue)
         due = [queue[0][0] for queue in queues if queue]
         if due and delay_seconds > _SHORT_SECONDS:
-            time.sleep(_PATIENCE * delay_seconds)
+            time.sleep(_BATCH_SECONDS)
         wait = max(0.0, min(due) - time.monotonic()) if due else None
         readable, _, _ = select.select([*taps, control], [], [], wait)
         for tap, queue in zip(taps, queues, strict=True):

@@ -99,8 +99,9 @@ SETTINGS: tuple[Setting, ...] = (
         overlap=True,
         schedule="interleaved",
     ),
-    Setting("gloo all-reduce, 20 ms", "data", 20 * MS, 400 * MBIT, dp=2, micro_batches=4, exchange="gloo"),
-    Setting("gloo all-reduce, 60 ms", "data", 60 * MS, 400 * MBIT, dp=2, micro_batches=4, exchange="gloo"),
+    Setting("gloo, 20 ms", "data", 20 * MS, 200 * MBIT, dp=2, micro_batches=4, exchange="gloo"),
+    Setting("gloo, 20 ms, faster", "data", 20 * MS, 400 * MBIT, dp=2, micro_batches=4, exchange="gloo"),
+    Setting("gloo, 60 ms", "data", 60 * MS, 400 * MBIT, dp=2, micro_batches=4, exchange="gloo"),
     Setting("flat ring of 4, 20 ms", "data", 20 * MS, 200 * MBIT, dp=4, micro_batches=2, waiting=True),
     Setting(
         "hierarchical of 4, 20 ms",

@@ -16,7 +16,7 @@ import json
 import os
 import sys
 import time
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 import torch
@@ -31,7 +31,8 @@ _PR_SET_PDEATHSIG, _SIGKILL = 1, 9
 
 
 def measure_parts(shape: Shape, parts: dict[str, Part], repeats: int) -> dict[str, dict[str, float]]:
-    """Median seconds of each operation of each part, with a few micro-batches in flight as in a pipeline."""
+    """Mean seconds of each operation of each part, with a few micro-batches in flight as in a pipeline.
+    The mean, because a step adds up many operations, slow ones among them."""
     return {name: _measure_part(shape, part, repeats) for name, part in parts.items()}
 
 
@@ -49,7 +50,7 @@ def _measure_part(shape: Shape, part: Part, repeats: int) -> dict[str, float]:
                     # Forwards of split layers are timed too, but count only once.
                     if not (split and kind in ("F", "update")):
                         taken[kind] += values
-    return {kind: median(values) for kind, values in taken.items()}
+    return {kind: mean(values) for kind, values in taken.items()}
 
 
 def _one_round(
@@ -72,10 +73,10 @@ def _one_round(
         start = clock()
         chunk.backward(micro_batch, gradient, weights=not split)
         taken["B" if split else "BW"].append(clock() - start)
-        if split:
-            start = clock()
-            chunk.backward_weights(micro_batch)
-            taken["W"].append(clock() - start)
+    for micro_batch in range(in_flight if split else 0):
+        start = clock()
+        chunk.backward_weights(micro_batch)
+        taken["W"].append(clock() - start)
     start = clock()
     chunk.update()
     taken["update"].append(clock() - start)
