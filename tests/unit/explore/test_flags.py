@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import tomllib
 from itertools import product
@@ -162,7 +163,7 @@ def test_stages_and_chunks_are_said_in_megatrons_words(tmp_path: Path) -> None:
     assert chunks["--num-layers-per-virtual-pipeline-stage"] == ["4"]
     assert "--swiglu" not in chunks
     uneven = parsed(launched(job_of("uneven"), tmp_path)[1])
-    assert uneven["--pipeline-model-parallel-layout"] == ["Ettttttttt|(tttttttttt|)*6,tttttttttttL"]
+    assert uneven["--pipeline-model-parallel-layout"] == ["Et*9|(t*10|)*6,t*11L"]
     assert "--use-tp-pp-dp-mapping" in uneven
     assert "--overlap-grad-reduce" not in uneven
 
@@ -331,16 +332,14 @@ def test_a_placement_that_hosts_cannot_take_is_said() -> None:
 
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=20))
 def test_layouts_unfold_to_the_layers_they_were_made_of(layers: list[int]) -> None:
+    # As Megatron unfolds them: commas are for the eye, (...)*n and then x*n are repeated.
     text = pipeline_layout(layers).replace(",", "")
-    while "(" in text:
-        begin, end = text.index("("), text.index(")*")
-        digits = ""
-        while text[end + 2 + len(digits)].isdigit():
-            digits += text[end + 2 + len(digits)]
-        text = text[:begin] + text[begin + 1 : end] * int(digits) + text[end + 2 + len(digits) :]
+    for pattern in (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)"):
+        text = re.sub(pattern, lambda match: match[1] * int(match[2]), text)
     assert [stage.count("t") for stage in text.split("|")] == layers
     assert text.startswith("E")
     assert text.endswith("L")
+    assert set(text) <= set("EtL|")
 
 
 def test_recommendation_models_have_no_flags() -> None:

@@ -59,17 +59,17 @@ def pipeline_layout(layers: Iterable[int]) -> str:
     """Uneven stages as --pipeline-model-parallel-layout spells them.
 
     >>> pipeline_layout([3, 4, 4, 3])
-    'Ettt|(tttt|)*2,tttL'
+    'Et*3|(t*4|)*2,t*3L'
     """
-    *others, last = list(layers)
+    *others, last = [f"t*{count}" if count else "" for count in layers]
     if not others:
-        return f"E{'t' * last}L"
+        return f"E{last}L"
     first, *middle = others
-    text = f"E{'t' * first}|"
-    for count, run in groupby(middle):
-        stage, times = f"{'t' * count}|", len(list(run))
-        text += f"({stage})*{times}," if times > 1 else stage
-    return f"{text}{'t' * last}L"
+    text = f"E{first}|"
+    for stage, run in groupby(middle):
+        times = len(list(run))
+        text += f"({stage}|)*{times}," if times > 1 else f"{stage}|"
+    return f"{text}{last}L"
 
 
 def _model(model: TransformerModel) -> Flags:

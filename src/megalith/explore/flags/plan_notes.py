@@ -35,10 +35,10 @@ def headline(job: Job, prediction: Prediction, trainer: str) -> list[str]:
     model, parallel = plan_of(job)
     axes = " ".join(f"{axis}={size}" for axis, size in axis_sizes(parallel).items() if size > 1) or "dp=1"
     devices = prod(axis_sizes(parallel).values())
-    where = job.cluster.name or f"{devices} {job.cluster.device}"
+    where = f" on {job.cluster.name}" if job.cluster.name else ""
     name = job.name or model.name or "a transformer"
     return [
-        f"{name} on {where}: {devices} {job.cluster.device}, for {trainer}.",
+        f"{name}{where}: {devices} {job.cluster.device}, for {trainer}.",
         f"Plan: {axes}{f' ep={parallel.ep}' if parallel.ep > 1 else ''}, {job.training.schedule}, "
         f"micro-batch {prediction.micro_batch}, {parallel.sharding} sharding, "
         f"placement {' '.join(parallel.placement)} from the inside out.",
