@@ -21,6 +21,8 @@ from megalith.cost.calibration import Calibration, calibration
 from megalith.cost.network import usable_rate
 from megalith.hardware.cluster import Cluster
 
+FULL_RANKS = 8
+"""Ranks from which on a collective inside a node keeps all lanes of a link busy."""
 Kind = Literal["all_reduce", "reduce_scatter", "all_gather"]
 _PASSES = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}
 
@@ -58,9 +60,9 @@ class Fabric:
     def constants(self) -> Calibration:
         return calibration(self.cluster.device)
 
-    def rate(self, level: int, sharing: int, ranks_inside: int = 1) -> float:
+    def rate(self, level: int, sharing: int, ranks_inside: int = 1, ranks: int = FULL_RANKS) -> float:
         """Bytes per second that one of `sharing` groups gets out of a member of the level."""
-        return _rate(self, level, sharing, ranks_inside)
+        return _rate(self, level, sharing, ranks_inside, ranks)
 
     def latency(self, level: int) -> float:
         return self.cluster.levels[level].link.latency_seconds
@@ -74,11 +76,12 @@ class Fabric:
 
 
 @lru_cache(maxsize=65536)
-def _rate(fabric: Fabric, level: int, sharing: int, ranks_inside: int) -> float:
+def _rate(fabric: Fabric, level: int, sharing: int, ranks_inside: int, ranks: int) -> float:
     entry = fabric.cluster.levels[level]
     if level == 0:
         constants = fabric.constants
-        fraction = 1.0 if fabric.ideal else constants.inside_fraction
+        few = min(1.0, ranks / FULL_RANKS) ** constants.inside_rank_exponent
+        fraction = 1.0 if fabric.ideal else constants.inside_fraction * few
         return entry.link.bytes_per_second / entry.oversubscription * fraction / sharing
     outermost = level == len(fabric.cluster.levels) - 1
     rate = usable_rate(
@@ -134,7 +137,7 @@ def hierarchical_seconds(
         if span.ranks > 1:
             carried = message_bytes / shrink if index == outermost else message_bytes
             steps = _PASSES[kind] * (span.ranks - 1)
-            rate = fabric.rate(index, span.sharing, inside)
+            rate = fabric.rate(index, span.sharing, inside, span.ranks)
             total += steps / span.ranks * (carried + fabric.half_bytes(index)) / rate
             total += steps * fabric.latency(index)
         inside *= span.ranks
@@ -151,7 +154,7 @@ def all_to_all_seconds(fabric: Fabric, group: Group, bytes_per_rank: float) -> f
         if span.ranks > 1:
             # What leaves a member: its ranks' bytes to all ranks that are not in it.
             leaving = inside * bytes_per_rank * (ranks - inside) / ranks
-            slowest = max(slowest, leaving / fabric.rate(index, span.sharing, inside))
+            slowest = max(slowest, leaving / fabric.rate(index, span.sharing, inside, span.ranks))
             latency = fabric.latency(index)
         inside *= span.ranks
     return slowest + latency
@@ -172,7 +175,7 @@ def _slowest(fabric: Fabric, group: Group, message_bytes: float) -> float:
     for index, span in enumerate(group):
         if span.ranks > 1:
             carried = message_bytes + fabric.half_bytes(index)
-            slowest = max(slowest, carried / fabric.rate(index, span.sharing, inside))
+            slowest = max(slowest, carried / fabric.rate(index, span.sharing, inside, span.ranks))
         inside *= span.ranks
     return slowest
 

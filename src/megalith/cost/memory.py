@@ -30,6 +30,11 @@ def weight_bytes(precision: str) -> int:
     return 4 if precision == "fp32" else 2
 
 
+def traffic_bytes(precision: str) -> int:
+    """Gradients travel in the type they were computed in, as published runs do."""
+    return 4 if precision == "fp32" else 2
+
+
 def gradient_bytes(precision: str) -> int:
     """FP16 gradients stay in FP16, as Megatron's loss scaling allows; BF16 ones are summed in single
     precision."""

@@ -8,7 +8,7 @@ that only move data take their bytes at the share of memory bandwidth that such 
 from __future__ import annotations
 
 from functools import lru_cache
-from math import ceil
+from math import ceil, hypot
 
 from megalith.cost.calibration import Calibration
 from megalith.hardware.cluster import Device
@@ -37,8 +37,12 @@ def gemm_seconds(
     columns: int,
     depth: int,
     batch: int = 1,
+    accumulated_bytes: int = 0,
 ) -> float:
-    """[rows, depth] x [depth, columns], `batch` times in one kernel."""
+    """[rows, depth] x [depth, columns], `batch` times in one kernel.
+
+    `accumulated_bytes` says that the result is added to what is there, in so many bytes an element.
+    """
     peak = peak_flops(device, precision) * constants.gemm_fraction
     fill = depth / (depth + constants.gemm_half_depth)
     units = device.multiprocessors
@@ -52,8 +56,10 @@ def gemm_seconds(
             for high, wide, quality in _TILES
         )
     element = BYTES_PER_ELEMENT.get(precision, 2)
-    moved = element * batch * (rows * depth + depth * columns + rows * columns)
-    return max(compute, stream_seconds(device, constants, moved)) + constants.kernel_seconds
+    written = 2 * accumulated_bytes or element
+    moved = batch * (element * (rows + columns) * depth + written * rows * columns)
+    # Far from the ridge of the roofline one side hides the other; near it they add up in part.
+    return hypot(compute, stream_seconds(device, constants, moved)) + constants.kernel_seconds
 
 
 def _waves(tiles: int, units: int) -> float:

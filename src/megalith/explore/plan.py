@@ -26,6 +26,10 @@ backward, tensor-parallel traffic in the open. Set `training.attention`, `overla
 newer trainer."""
 
 
+def is_older(job: Job) -> bool:
+    return resolve_cluster(job.cluster, job.hardware).device.generation in UNFUSED_GENERATIONS
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A transformer job with nothing left open."""
@@ -65,7 +69,7 @@ def make_plan(job: Job, micro_batch: int, recompute: str, sharding: str | None =
     _check(model, parallel, cluster)
     layers = layers_of(model, parallel)
     training = job.training
-    older = cluster.device.generation in UNFUSED_GENERATIONS
+    older = is_older(job)
     flash = training.attention == "flash" or (training.attention == "auto" and not older)
     # Blank stands for what the published runs on such devices did.
     overlap = training.overlap if "overlap" in training.model_fields_set else not older

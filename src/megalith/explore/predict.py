@@ -9,8 +9,8 @@ the choices, the simulation gives the answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
+from itertools import product
 
 from megalith.core.errors import PlanError
 from megalith.core.units import format_bytes
@@ -19,12 +19,16 @@ from megalith.explore.job import Job, TransformerModel
 from megalith.explore.pipeline.operations import Schedule
 from megalith.explore.pipeline.schedules import build_schedule
 from megalith.explore.pipeline.simulate import simulate
-from megalith.explore.plan import Memory, Plan, make_plan, memory_of
+from megalith.explore.placement import devices_needed, group
+from megalith.explore.plan import Memory, Plan, is_older, make_plan, memory_of
 from megalith.explore.prediction import Prediction
 from megalith.explore.step import Step, build_step, stage_seconds
+from megalith.explore.uncertainty import uncertainty_of
 from megalith.explore.workload import model_flops, recompute_flops
 
 RECOMPUTE = ("none", "selective", "full")
+LARGEST_MICRO_BATCH = 32
+SIMULATED = 6
 
 
 def predict(job: Job, *, record: bool = False) -> Prediction:
@@ -32,42 +36,58 @@ def predict(job: Job, *, record: bool = False) -> Prediction:
     if not isinstance(job.model, TransformerModel):
         from megalith.explore.dlrm import predict_dlrm
 
-        return predict_dlrm(job)
-    plan = best_plan(job)
-    return predict_plan(plan, record=record)
+        return predict_dlrm(job, record=record)
+    plans = candidate_plans(job)
+    if len(plans) == 1:
+        return predict_plan(plans[0], record=record)
+    # Estimates leave out what is exposed, so the few best of them are all simulated.
+    ranked = sorted(plans, key=estimate_seconds)[:SIMULATED]
+    best = min(ranked, key=lambda plan: predict_plan(plan).step_seconds)
+    return predict_plan(best, record=record)
 
 
-def best_plan(job: Job) -> Plan:
-    """The job with its blanks filled: the quickest by estimate among those that fit."""
-    plans = list(candidate_plans(job))
-    fitting = [plan for plan in plans if memory_of(plan).fits(plan.cluster.device.bytes)]
-    if len(plans) == 1 or fitting:
-        return min(fitting or plans, key=estimate_seconds)
-    return min(plans, key=lambda plan: memory_of(plan).total)
-
-
-def candidate_plans(job: Job) -> Iterator[Plan]:
-    """Every way to fill the blanks; of recompute modes the least that fits, of shardings too."""
+def candidate_plans(job: Job) -> list[Plan]:
+    """Every way to fill the blanks that fits in memory, of recompute modes only the least; if none fits, the
+    one that comes closest."""
     parallel, training = job.parallel, job.training
     if parallel is None or parallel.micro_batch is not None:
         sizes = [parallel.micro_batch if parallel and parallel.micro_batch else 1]
     else:
         each = max(1, parallel.global_batch // parallel.dp)
-        sizes = [size for size in range(1, min(each, 64) + 1) if each % size == 0] or [1]
-    shardings = [None] if parallel is None or "sharding" in parallel.model_fields_set else [None, "zero1"]
-    for sharding in shardings:
-        found = False
-        for size in sizes:
-            for recompute in [training.recompute] if training.recompute else RECOMPUTE:
-                plan = make_plan(job, size, recompute, sharding)
-                fits = memory_of(plan).fits(plan.cluster.device.bytes)
-                found = found or fits
-                if fits or recompute == (training.recompute or "full"):
-                    yield plan
-                if fits:
-                    break
-        if found:
-            return
+        sizes = [size for size in range(1, min(each, LARGEST_MICRO_BATCH) + 1) if each % size == 0] or [1]
+    blank = parallel is not None and parallel.dp > 1 and "sharding" not in parallel.model_fields_set
+    blank = blank and not is_older(job)
+    fitting, others = [], []
+    for sharding, size, one in product(
+        (None, "zero1") if blank else (None,), sizes, (job, *_interleaved(job))
+    ):
+        for recompute in (training.recompute,) if training.recompute else RECOMPUTE:
+            plan = make_plan(one, size, recompute, sharding)
+            if one is not job and plan.micro_batches % plan.parallel.pp:
+                break
+            if memory_of(plan).fits(plan.cluster.device.bytes):
+                fitting.append(plan)
+                break
+            others.append(plan)
+    return fitting or [min(others, key=lambda plan: memory_of(plan).total)]
+
+
+def _interleaved(job: Job) -> list[Job]:
+    """Where neither schedule nor chunks are said: the same pipeline interleaved, in as many chunks as
+    divide."""
+    parallel, model = job.parallel, job.model
+    if parallel is None or not isinstance(model, TransformerModel) or parallel.pp == 1:
+        return []
+    said = "vpp" in parallel.model_fields_set or "schedule" in job.training.model_fields_set
+    if said or parallel.layers_per_stage is not None or model.layers % parallel.pp:
+        return []
+    each = model.layers // parallel.pp
+    training = job.training.model_copy(update={"schedule": "interleaved"})
+    return [
+        job.model_copy(update={"parallel": parallel.model_copy(update={"vpp": vpp}), "training": training})
+        for vpp in range(2, each + 1)
+        if each % vpp == 0
+    ]
 
 
 def estimate_seconds(plan: Plan) -> float:
@@ -117,7 +137,7 @@ def predict_plan(plan: Plan, *, record: bool = False) -> Prediction:
         ("transfer", "pipeline_transfer"),
         ("optimizer", "optimizer"),
     ):
-        breakdown[name] = timeline.exposed_seconds[cause][busiest]
+        breakdown[name] = breakdown.get(name, 0.0) + timeline.exposed_seconds[cause][busiest]
     exposed = timeline.exposed_seconds
     breakdown["data_parallel"] = exposed["parameters"][busiest] + exposed["gradient"][busiest]
     sequences, model = parallel.global_batch, plan.transformer
@@ -143,7 +163,7 @@ def predict_plan(plan: Plan, *, record: bool = False) -> Prediction:
         bound_by=_bound_by(plan, step, breakdown),
         micro_batch=plan.shape.micro_batch,
         recompute=plan.recompute,
-        uncertainty=0.1,
+        uncertainty=_uncertainty(plan),
         timeline=timeline if record else None,
     )
 
@@ -154,7 +174,13 @@ def _breakdown(plan: Plan, schedule: Schedule, step: Step, compute: float, devic
     count = plan.micro_batches / schedule.streams
     parts = {
         name: count * sum(getattr(stage, name) for stage in mine)
-        for name in ("recompute", "tensor_parallel", "context_parallel", "expert_parallel")
+        for name in (
+            "recompute",
+            "tensor_parallel",
+            "context_parallel",
+            "expert_parallel",
+            "pipeline_transfer",
+        )
     }
     return {"compute": compute - sum(parts.values()), **parts}
 
@@ -183,11 +209,19 @@ def _bound_by(plan: Plan, step: Step, breakdown: dict[str, float]) -> str:
 
 
 def _outermost(plan: Plan, axes: tuple[str, ...]) -> str:
-    from megalith.explore.placement import group
-
     spans = group(plan.parallel, plan.cluster, axes)
     index = max((index for index, span in enumerate(spans) if span.ranks > 1), default=0)
     return plan.cluster.levels[index].name
+
+
+def _uncertainty(plan: Plan) -> float:
+    devices = devices_needed(plan.parallel)
+    crossed = next(
+        (index for index in range(len(plan.cluster.levels)) if plan.cluster.devices_within(index) >= devices),
+        len(plan.cluster.levels) - 1,
+    )
+    tensor = group(plan.parallel, plan.cluster, ("tp",))
+    return uncertainty_of(plan.cluster.device.name, crossed + 1, any(span.ranks > 1 for span in tensor[1:]))
 
 
 def _does_not_fit(plan: Plan, memory: Memory) -> str:

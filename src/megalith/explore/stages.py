@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from megalith.cost.calibration import Calibration
+from megalith.cost.memory import gradient_bytes
 from megalith.cost.operators import flash_attention_seconds, gemm_seconds, stream_seconds
 from megalith.explore.workload import Operators
 from megalith.hardware.cluster import Device
@@ -34,19 +35,19 @@ class Work:
 def work_of(operators: Operators, device: Device, constants: Calibration, precision: str) -> Work:
     forward = backward_input = backward_weight = core = streaming = attention = 0.0
 
-    def gemm(rows: int, columns: int, depth: int, batch: int) -> float:
-        return gemm_seconds(device, constants, precision, rows, columns, depth, batch)
+    def gemm(rows: int, columns: int, depth: int, batch: int, accumulated: int = 0) -> float:
+        return gemm_seconds(device, constants, precision, rows, columns, depth, batch, accumulated)
 
     for product in operators.products:
         rows, columns, depth, batch = product.rows, product.columns, product.depth, product.batch
         seconds = gemm(rows, columns, depth, batch)
         forward += seconds
         backward_input += gemm(rows, depth, columns, batch)
-        other = gemm(depth, columns, rows, batch)
         if product.weights:
-            backward_weight += other
+            # Added to the gradients of the micro-batches before, inside the kernel.
+            backward_weight += gemm(depth, columns, rows, batch, gradient_bytes(precision))
         else:
-            backward_input += other
+            backward_input += gemm(depth, columns, rows, batch)
         if product.core:
             core += seconds
     for entry in operators.passes:
@@ -66,9 +67,4 @@ def work_of(operators: Operators, device: Device, constants: Calibration, precis
         attention = flash_attention_seconds(device, constants, precision, *shape)
         forward += attention
         backward_input += flash_attention_seconds(device, constants, precision, *shape, backward=True)
-    if operators.weight_elements:
-        # Gradients of this micro-batch are added to those of the ones before: read both, write one.
-        added = stream_seconds(device, constants, 6 * operators.weight_elements)
-        backward_weight += added
-        streaming += added
     return Work(forward, backward_input, backward_weight, core, streaming, attention)

@@ -21,7 +21,7 @@ from megalith.cost.collectives import (
     egress_bytes,
     group_size,
 )
-from megalith.cost.memory import OPTIMIZER_BYTES, gradient_bytes, weight_bytes
+from megalith.cost.memory import OPTIMIZER_BYTES, gradient_bytes, traffic_bytes, weight_bytes
 from megalith.cost.operators import stream_seconds
 from megalith.explore.job import TransformerModel
 from megalith.explore.pipeline.costs import Collective, Each, StepCosts, Transfer
@@ -58,6 +58,8 @@ class Seconds:
     context_parallel: float = 0.0
     expert_parallel: float = 0.0
     streaming: float = 0.0
+    pipeline_transfer: float = 0.0
+    """Messages between stages that the device waits for, where nothing overlaps."""
 
     @property
     def total(self) -> float:
@@ -73,6 +75,7 @@ class Seconds:
             self.context_parallel + times * other.context_parallel,
             self.expert_parallel + times * other.expert_parallel,
             self.streaming + times * other.streaming,
+            self.pipeline_transfer + times * other.pipeline_transfer,
         )
 
 
@@ -209,8 +212,9 @@ def stage_seconds(plan: Plan) -> tuple[Seconds, ...]:
     model, shape = plan.transformer, plan.shape
     precision, recompute = plan.precision, plan.recompute
     traffic = traffic_of(plan)
-    # Host work between operations: half with the forward, half with the backward.
-    host = 0.5 * plan.constants.micro_batch_seconds
+    # Host work for a micro-batch: half with the forward, half with the backward, spread over a device's
+    # chunks.
+    host = 0.5 * plan.constants.micro_batch_seconds / plan.parallel.vpp
     base = Seconds(forward=host, backward_input=host)
     known: dict[tuple[int, int, bool, bool], Seconds] = {}
     counts = stage_layers(plan)
@@ -256,6 +260,8 @@ def build_step(plan: Plan, schedule: Schedule) -> Step:
     stages = stage_seconds(plan)
     levels: dict[str, float] = {level.name: 0.0 for level in plan.cluster.levels}
     forward, backward = _transfers(plan, schedule, levels)
+    if not plan.overlap:
+        stages, forward, backward = _with_sends(stages, forward, backward), (), ()
     gradient, parameters, across = _replicas(plan, schedule, levels)
     _count_layer_traffic(plan, levels)
     constants = plan.constants
@@ -276,6 +282,21 @@ def build_step(plan: Plan, schedule: Schedule) -> Step:
         overlap=plan.overlap,
     )
     return Step(costs, stages, levels)
+
+
+def _with_sends(
+    stages: tuple[Seconds, ...],
+    forward: tuple[Transfer | None, ...],
+    backward: tuple[Transfer | None, ...],
+) -> tuple[Seconds, ...]:
+    """Without overlap a device waits for what it sends: the message becomes part of the operation before
+    it."""
+    there = [one.seconds + one.latency_seconds if one else 0.0 for one in forward] + [0.0]
+    back = [0.0] + [one.seconds + one.latency_seconds if one else 0.0 for one in backward]
+    return tuple(
+        stage.plus(Seconds(forward=sent, backward_input=returned, pipeline_transfer=sent + returned))
+        for stage, sent, returned in zip(stages, there, back, strict=True)
+    )
 
 
 def _optimizer_seconds(plan: Plan, parameters: float) -> float:
@@ -302,7 +323,8 @@ def _transfers(
         place = (crossed.level, crossed.member)
         leaving[place] = leaving.get(place, 0.0) + message * crossed.sharing * plan.micro_batches
         link = (plan.cluster.levels[crossed.level].name, crossed.member)
-        return Transfer(link, message / rate, plan.fabric.latency(crossed.level))
+        latency = plan.fabric.latency(crossed.level) + plan.constants.transfer_seconds
+        return Transfer(link, message / rate, latency)
 
     placed = schedule.placement
     per_stream = len(placed) // schedule.streams
@@ -345,7 +367,7 @@ def _replicas(
             link = _group_link(plan, shared_group, device)
             each = plan.sharding in ("zero3", "hybrid")
             if reduce_seconds:
-                count = gradient_bytes(plan.precision) * (shared + routed)
+                count = traffic_bytes(plan.precision) * (shared + routed)
                 buckets = min(MAXIMUM_BUCKETS, max(1, ceil(count / plan.bucket_bytes)))
                 often: Each = "op" if plan.sharding in ("zero2", "zero3", "hybrid") else "step"
                 gradient[device, chunk] = Collective(
@@ -388,10 +410,10 @@ def _exchange(plan: Plan, replicas: Group, parameters: float) -> tuple[float, fl
     if parameters == 0 or group_size(replicas) == 1:
         return 0.0, 0.0
     fabric, steps = plan.fabric, plan.local_steps
-    grads = gradient_bytes(plan.precision) * parameters
+    grads = traffic_bytes(plan.precision) * parameters
     weights = weight_bytes(plan.precision) * parameters
     compressed = _COMPRESSED_BYTES[plan.compression]
-    shrink = gradient_bytes(plan.precision) / compressed if compressed else 1.0
+    shrink = max(1.0, traffic_bytes(plan.precision) / compressed) if compressed else 1.0
     if plan.sharding == "none":
         if steps > 1:
             return _local_steps(plan, replicas, grads, shrink), 0.0
@@ -419,17 +441,19 @@ def _local_steps(plan: Plan, replicas: Group, grads: float, shrink: float) -> fl
 
 
 def _group_link(plan: Plan, replicas: Group, device: int) -> Hashable:
-    """The link that a group's traffic is queued on: the outermost it crosses, of the member the device is
-    in."""
+    """What a group's traffic queues on: its own lane of the outermost link that it crosses.
+
+    A lane of its own, because links share fairly: a message between stages does not wait until a whole bucket
+    of gradients is through, as it would in one queue."""
     level = max((index for index, span in enumerate(replicas) if span.ranks > 1), default=0)
     member = stage_device(plan.parallel, device) // plan.cluster.devices_within(level - 1)
-    return (plan.cluster.levels[level].name, member)
+    return (plan.cluster.levels[level].name, member, "replicas")
 
 
 def _count_replicas(plan: Plan, replicas: Group, parameters: float, levels: dict[str, float]) -> None:
-    grads = gradient_bytes(plan.precision) * parameters
+    grads = traffic_bytes(plan.precision) * parameters
     compressed = _COMPRESSED_BYTES[plan.compression]
-    shrink = gradient_bytes(plan.precision) / compressed if compressed else 1.0
+    shrink = max(1.0, traffic_bytes(plan.precision) / compressed) if compressed else 1.0
     for index, span in enumerate(replicas):
         if span.ranks == 1:
             continue

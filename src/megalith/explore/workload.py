@@ -56,8 +56,6 @@ class Operators:
     products: tuple[Product, ...] = ()
     passes: tuple[Pass, ...] = ()
     flash: FlashAttention | None = None
-    weight_elements: float = 0.0
-    """Of this device, for the writing of weight gradients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +100,8 @@ def layer_operators(model: TransformerModel, shape: Shape, expert: bool) -> Oper
         Pass("dropout and residual", 2 * 7 * whole, 2 * 5 * whole, kernels=2),
         Pass("residual gradients", 0, 2 * 6 * whole, kernels=0),
     )
-    weights = layer_weights(model, expert, shape.tp, shape.ep)
     products, passes = attention
-    return Operators((*products, *mlp_products), (*passes, *around, *mlp_passes), flash, sum(weights))
+    return Operators((*products, *mlp_products), (*passes, *around, *mlp_passes), flash)
 
 
 def _attention(
@@ -221,8 +218,6 @@ def head_operators(model: TransformerModel, shape: Shape) -> Operators:
             # Cast (2+4), maximum (4), subtract (8), exponential (8), sum (4); gradient: scale (8), cast (6).
             Pass("loss", 30 * logits, 14 * logits, kernels=8),
         ),
-        None,
-        model.vocab * model.hidden / shape.tp,
     )
 
 
