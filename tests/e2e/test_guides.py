@@ -51,6 +51,12 @@ def test_the_guide_to_an_own_model_is_true(tmp_path: Path) -> None:
     assert (tmp_path / "runs/wider/report.html").exists()
 
 
+def test_the_guide_to_planning_is_true(tmp_path: Path) -> None:
+    run_guide("explore.md", tmp_path)
+    for name in ("step.html", "step.json", "plans/report.html", "megatron-plans/plan-1/megatron.sh"):
+        assert (tmp_path / name).stat().st_size > 1000
+
+
 def test_every_guide_is_run() -> None:
     run = set(re.findall(r"run_guide\(\"([\w-]+\.md)\"", Path(__file__).read_text(encoding="utf-8")))
     written = {path.name for path in GUIDES.glob("*.md") if "```bash" in path.read_text(encoding="utf-8")}

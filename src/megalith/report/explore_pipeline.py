@@ -17,7 +17,7 @@ from megalith.explore.pipeline.chrome import link_name
 from megalith.explore.pipeline.timeline import Span, Timeline
 
 WIDTH = 1120
-_LABELS = 92
+_LABELS = 116
 _AXIS = 22
 _MOST_BOXES = 14_000
 _MOST_NUMBERS = 1_200
@@ -106,7 +106,7 @@ def _rows(timeline: Timeline) -> dict[Hashable, str]:
     busy = sorted(timeline.link_busy_seconds.items(), key=lambda item: -item[1])
     shown = {span.place for span in timeline.spans}
     links = [link for link, seconds in busy if seconds > 0 and link in shown][:_MOST_LINKS]
-    rows |= {link: f"link {link_name(link)}" for link in links}
+    rows |= {link: link_name(link) for link in links}
     return rows
 
 
@@ -229,7 +229,7 @@ def _round_step(rough: float) -> float:
 
 
 def _short(label: str) -> str:
-    return label if len(label) <= 15 else f"{label[:14]}…"
+    return label if len(label) <= 18 else f"{label[:17]}…"
 
 
 def _count(places: Iterable[Hashable]) -> dict[Hashable, int]:
