@@ -55,14 +55,27 @@ struct Lookups {
   const float* sample_weights;  // one for each value, or null
 };
 
-// Where the gradient of an entry's source lies: rows[source], or dense + bag * stride of the source's bag.
+// Where gradients lie: of source s at dense + s * stride, or at rows[s].
 struct Gradients {
-  const float* const* rows;
   const float* dense;
   int64_t stride;
-  const uint32_t* bags;  // the bag of each source, or null where they are the same
-  const float* scales;   // a factor for each bag (dense) or source (rows), or null
-  const float* total;   // the sum of all entries where it is known already, or null
+  const float* const* rows;
+  const float* scales;  // a factor for each source, or null
+};
+
+// A row, or the number of one, in the upper 32 bits and the source of a gradient in the lower.
+using Entry = uint64_t;
+
+// A table with the settings of its step.
+struct TableUpdate {
+  int64_t dim;
+  int64_t dtype;
+  void* weight;
+  float* first_state;
+  float* second_state;
+  const Step* step;
+  uint64_t seed;
+  Gradients gradients;
 };
 
 struct Range {
@@ -78,23 +91,17 @@ struct Kernels {
   // Copies the rows of values [first, last), counted from the slot's first, one after the other.
   void (*copy)(const Slot& slot, const void* weight, const Lookups& lookups, int64_t first, int64_t last, void* out,
                int64_t out_dtype);
-  // Adds up the gradients of each distinct row, in the order of `entries`, and takes one optimizer step on it.
-  // Entries are sorted: the row in the upper 32 bits, the source of its gradient in the lower.
-  void (*update)(const Slot& slot, void* weight, float* first_state, float* second_state, const uint64_t* entries,
-                 int64_t num_entries, const Gradients& gradients, const Step& step, uint64_t seed, float* scratch);
-  // Takes one optimizer step on each row that occurs once in the batch, in the order of the batch, so that a
-  // bag's gradient is read once for all of its rows. `single` says of each value of the slot whether it is one.
-  void (*update_singles)(const Slot& slot, void* weight, float* first_state, float* second_state,
-                         const Lookups& lookups, const Range& bags, const uint8_t* single,
-                         const Gradients& gradients, const Step& step, uint64_t seed, float* scratch);
-  // The first half of `update` for entries of one row, over some columns.
-  void (*add_up)(const uint64_t* entries, int64_t num_entries, const Gradients& gradients, const Range& columns,
-                 float* total);
+  // Takes one optimizer step on each of `entries`, whose rows occur nowhere else.
+  void (*update)(const TableUpdate& table, const Entry* entries, int64_t count);
+  // Adds the gradient of each entry to the sum of its number; the first of a number starts the sum.
+  void (*add_up)(const TableUpdate& table, const Entry* entries, int64_t count, float* sums);
   // The gradient of each sample weight: its row times its bag's gradient.
   void (*weight_gradient)(const Slot& slot, const void* weight, const Lookups& lookups, int64_t first, int64_t last,
                           const float* gradient, int64_t stride, float* out);
 };
 
+// The variant of a level of vector instructions (cpu.cpp).
+const Kernels& kernels(int32_t simd_level);
 const Kernels& portable_kernels();
 const Kernels& avx2_kernels();
 const Kernels& avx512_kernels();

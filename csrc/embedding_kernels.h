@@ -5,24 +5,12 @@
 #include <limits>
 
 #include "embedding.h"
+#include "embedding_update.h"
+#include "prefetch.h"
 #include "simd.h"
 
 namespace megalith {
 inline namespace MG_VARIANT {
-
-// Rows in flight ahead of the one in use: enough bytes to cover the latency of memory, within what a core's
-// line-fill buffers and first-level cache can hold.
-inline int64_t prefetch_distance(int64_t row_bytes) {
-  return std::clamp<int64_t>(6144 / std::max<int64_t>(row_bytes, 64), 4, 48);
-}
-
-template <int kWrite>
-inline void prefetch_row(const void* row, int64_t bytes) {
-  const char* from = static_cast<const char*>(row);
-  for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at, kWrite, 3);
-  // A row that does not start a cache line ends in one more.
-  __builtin_prefetch(from + bytes - 1, kWrite, 3);
-}
 
 // Register blocks: columns that one pass over a bag's rows adds up.
 #if defined(__AVX512F__)
@@ -89,7 +77,7 @@ void pool_bags(const Slot& slot, const T* weight, const Index* values, const int
   for (int64_t bag = first; bag < last; ++bag) {
     const int64_t begin = offsets[bag], length = offsets[bag + 1] - begin;
     for (const int64_t until = std::min(stop, begin + length + ahead); fetched < until; ++fetched) {
-      prefetch_row<0>(weight + static_cast<int64_t>(values[fetched]) * dim, row_bytes);
+      prefetch_row(weight + static_cast<int64_t>(values[fetched]) * dim, row_bytes);
     }
     Out* to = out + bag * out_stride;
     const Index* ids = values + begin;
@@ -133,7 +121,7 @@ void copy_rows(const Slot& slot, const T* weight, const Index* ids, int64_t firs
   const int64_t dim = slot.dim, row_bytes = dim * sizeof(T);
   const int64_t ahead = prefetch_distance(row_bytes);
   for (int64_t i = first; i < last; ++i) {
-    if (i + ahead < last) prefetch_row<0>(weight + static_cast<int64_t>(ids[i + ahead]) * dim, row_bytes);
+    if (i + ahead < last) prefetch_row(weight + static_cast<int64_t>(ids[i + ahead]) * dim, row_bytes);
     const T* from = weight + static_cast<int64_t>(ids[i]) * dim;
     for (int64_t column = 0; column < dim; column += kLanes) {
       const int n = static_cast<int>(std::min<int64_t>(kLanes, dim - column));
@@ -162,224 +150,6 @@ void dot_rows(const Slot& slot, const T* weight, const Index* values, const int6
         total += load(row + column, n) * load(gradient + bag * stride + column, n);
       }
       out[i] = sum(total) / divisor;
-    }
-  }
-}
-
-inline uint64_t mix(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
-}
-
-// One optimizer step on one row. `gradient` is the row's whole gradient.
-template <int Kind, class T>
-inline void step_row(T* row, float* first_state, float* second_state, const float* gradient, int64_t dim,
-                     const Step& step, uint64_t row_seed) {
-  const auto part = [dim](int64_t column) { return static_cast<int>(std::min<int64_t>(kLanes, dim - column)); };
-  const auto effective = [&](int64_t column, Floats weight, int n) {
-    Floats lanes = load(gradient + column, n);
-    if (step.max_gradient > 0) {
-      lanes = smaller(larger(lanes, all(-step.max_gradient)), all(step.max_gradient));
-    }
-    return step.weight_decay != 0 ? lanes + weight * step.weight_decay : lanes;
-  };
-  const auto write = [&](int64_t column, Floats updated, int n) {
-    if (sizeof(T) == 2 && step.stochastic_rounding != 0) {
-      store_random(row + column, updated, random_words(row_seed, column), n);
-    } else {
-      store(row + column, updated, n);
-    }
-  };
-  constexpr bool kNeedsSquares = Kind == kRowWiseAdaGrad || Kind == kRowWiseAdam;
-  float mean_square = 0;
-  if constexpr (kNeedsSquares) {
-    Floats squares{};
-    for (int64_t column = 0; column < dim; column += kLanes) {
-      const int n = part(column);
-      const Floats lanes = effective(column, step.weight_decay != 0 ? load(row + column, n) : Floats{}, n);
-      squares += lanes * lanes;
-    }
-    mean_square = sum(squares) / static_cast<float>(dim);
-  }
-  if constexpr (Kind == kSgd) {
-    for (int64_t column = 0; column < dim; column += kLanes) {
-      const int n = part(column);
-      const Floats weight = load(row + column, n);
-      write(column, weight - effective(column, weight, n) * step.lr, n);
-    }
-  } else if constexpr (Kind == kRowWiseAdaGrad) {
-    const float total = *first_state + mean_square;
-    *first_state = total;
-    const float rate = step.lr / (std::sqrt(total) + step.eps);
-    for (int64_t column = 0; column < dim; column += kLanes) {
-      const int n = part(column);
-      const Floats weight = load(row + column, n);
-      write(column, weight - effective(column, weight, n) * rate, n);
-    }
-  } else if constexpr (Kind == kAdaGrad) {
-    for (int64_t column = 0; column < dim; column += kLanes) {
-      const int n = part(column);
-      const Floats weight = load(row + column, n), lanes = effective(column, weight, n);
-      const Floats total = load(first_state + column, n) + lanes * lanes;
-      store(first_state + column, total, n);
-      write(column, weight - lanes * step.lr / (root(total) + step.eps), n);
-    }
-  } else if constexpr (Kind == kAdam || Kind == kRowWiseAdam) {
-    float row_scale = 0;
-    if constexpr (Kind == kRowWiseAdam) {
-      const float square = *second_state * step.beta2 + mean_square * step.rest2;
-      *second_state = square;
-      row_scale = std::sqrt(square / step.second_correction) + step.eps;
-    }
-    const float rate = step.lr / step.first_correction;
-    for (int64_t column = 0; column < dim; column += kLanes) {
-      const int n = part(column);
-      const Floats weight = load(row + column, n), lanes = effective(column, weight, n);
-      const Floats mean = load(first_state + column, n) * step.beta1 + lanes * step.rest1;
-      store(first_state + column, mean, n);
-      Floats scale = all(row_scale);
-      if constexpr (Kind == kAdam) {
-        const Floats square = load(second_state + column, n) * step.beta2 + lanes * lanes * step.rest2;
-        store(second_state + column, square, n);
-        scale = root(square / step.second_correction) + step.eps;
-      }
-      write(column, weight - mean * rate / scale, n);
-    }
-  } else {
-    // LAMB and LARS scale the step of a row by the ratio of the norms of its weights and of its update.
-    Floats weights{}, updates{};
-    const auto direction = [&](int64_t column, Floats weight, int n, bool commit) {
-      const Floats lanes = load(gradient + column, n);
-      const Floats clipped =
-          step.max_gradient > 0 ? smaller(larger(lanes, all(-step.max_gradient)), all(step.max_gradient)) : lanes;
-      if constexpr (Kind == kLars) return clipped + weight * step.weight_decay;
-      Floats mean = load(first_state + column, n), square = load(second_state + column, n);
-      if (commit) {
-        mean = mean * step.beta1 + clipped * step.rest1;
-        square = square * step.beta2 + clipped * clipped * step.rest2;
-        store(first_state + column, mean, n);
-        store(second_state + column, square, n);
-      }
-      const Floats adam = mean / step.first_correction / (root(square / step.second_correction) + step.eps);
-      return adam + weight * step.weight_decay;
-    };
-    for (int64_t column = 0; column < dim; column += kLanes) {
-      const int n = part(column);
-      const Floats weight = load(row + column, n), update = direction(column, weight, n, true);
-      weights += weight * weight;
-      // Lanes beyond the row hold 0 / eps, which is 0.
-      updates += update * update;
-    }
-    const float weight_norm = std::sqrt(sum(weights)), update_norm = std::sqrt(sum(updates));
-    float trust = weight_norm > 0 && update_norm > 0 ? weight_norm / update_norm : 1.0f;
-    if constexpr (Kind == kLars) trust = weight_norm > 0 && update_norm > 0 ? step.eps * trust : 1.0f;
-    const float rate = step.lr * trust;
-    for (int64_t column = 0; column < dim; column += kLanes) {
-      const int n = part(column);
-      const Floats weight = load(row + column, n);
-      Floats update = direction(column, weight, n, false);
-      if constexpr (Kind == kLars) {
-        update = load(first_state + column, n) * step.beta1 + update * rate;
-        store(first_state + column, update, n);
-        write(column, weight - update, n);
-      } else {
-        write(column, weight - update * rate, n);
-      }
-    }
-  }
-}
-
-// State elements of a row: (in the first, in the second).
-constexpr bool first_is_full(int kind) { return kind != kRowWiseAdaGrad && kind != kSgd; }
-constexpr bool second_is_full(int kind) { return kind == kAdam || kind == kLamb; }
-
-inline const float* gradient_of(const Gradients& gradients, uint64_t entry) {
-  const uint32_t source = static_cast<uint32_t>(entry);
-  if (gradients.rows) return gradients.rows[source];
-  return gradients.dense + (gradients.bags ? gradients.bags[source] : source) * gradients.stride;
-}
-
-inline float factor_of(const Gradients& gradients, uint64_t entry) {
-  const uint32_t source = static_cast<uint32_t>(entry);
-  return gradients.scales[!gradients.rows && gradients.bags ? gradients.bags[source] : source];
-}
-
-template <int Kind, class T>
-void update_rows(const Slot& slot, T* weight, float* first_state, float* second_state, const uint64_t* entries,
-                 int64_t n, const Gradients& gradients, const Step& step, uint64_t seed, float* scratch) {
-  const int64_t dim = slot.dim, row_bytes = dim * sizeof(T);
-  const int64_t ahead = prefetch_distance(row_bytes + dim * 4);
-  const int64_t first_dim = first_is_full(Kind) ? dim : 1, second_dim = second_is_full(Kind) ? dim : 1;
-  const auto gradient = [&](int64_t i) { return gradient_of(gradients, entries[i]); };
-  const auto factor = [&](int64_t i) { return factor_of(gradients, entries[i]); };
-  const auto prefetch = [&](int64_t i) {
-    const uint64_t row = entries[i] >> 32;
-    prefetch_row<0>(gradient(i), dim * 4);
-    if (i > 0 && (entries[i - 1] >> 32) == row) return;
-    prefetch_row<1>(weight + row * dim, row_bytes);
-    if (first_state) prefetch_row<1>(first_state + row * first_dim, first_dim * 4);
-    if (second_state) prefetch_row<1>(second_state + row * second_dim, second_dim * 4);
-  };
-  for (int64_t i = 0; i < std::min(ahead, n); ++i) prefetch(i);
-  for (int64_t begin = 0, end; begin < n; begin = end) {
-    const uint64_t row = entries[begin] >> 32;
-    for (end = begin + 1; end < n && (entries[end] >> 32) == row; ++end) {
-    }
-    for (int64_t i = begin + ahead; i < std::min(end + ahead, n); ++i) prefetch(i);
-    const float* total = gradient(begin);
-    if (gradients.total) {
-      total = gradients.total;
-    } else if (gradients.scales || end - begin > 1) {
-      const auto from = [&](int64_t i) { return gradient(begin + i); };
-      const auto keep = [=](int64_t column, Floats lanes, int width) { store(scratch + column, lanes, width); };
-      if (gradients.scales) {
-        add_rows<true>(from, [&](int64_t i) { return factor(begin + i); }, end - begin, dim, keep);
-      } else {
-        add_rows<false>(from, [](int64_t) { return 1.0f; }, end - begin, dim, keep);
-      }
-      total = scratch;
-    }
-    step_row<Kind>(weight + row * dim, first_state ? first_state + row * first_dim : nullptr,
-                   second_state ? second_state + row * second_dim : nullptr, total, dim, step,
-                   step.stochastic_rounding != 0 ? mix(seed + row * 0x9e3779b97f4a7c15ull) : 0);
-  }
-}
-
-template <int Kind, class T, class Index>
-void update_single_rows(const Slot& slot, T* weight, float* first_state, float* second_state, const Index* values,
-                        const int64_t* offsets, const Range& bags, const uint8_t* single, const Gradients& gradients,
-                        const Step& step, uint64_t seed, float* scratch) {
-  const int64_t dim = slot.dim, row_bytes = dim * sizeof(T);
-  const int64_t ahead = prefetch_distance(row_bytes);
-  const int64_t first_dim = first_is_full(Kind) ? dim : 1, second_dim = second_is_full(Kind) ? dim : 1;
-  const int64_t stop = offsets[bags.last];
-  single -= offsets[0];
-  int64_t fetched = offsets[bags.first];
-  for (int64_t bag = bags.first; bag < bags.last; ++bag) {
-    const float* gradient = gradients.dense + bag * gradients.stride;
-    if (bag + 1 < bags.last) prefetch_row<0>(gradient + gradients.stride, dim * 4);
-    if (gradients.scales) {
-      const float scale = gradients.scales[bag];
-      for (int64_t column = 0; column < dim; column += kLanes) {
-        const int n = static_cast<int>(std::min<int64_t>(kLanes, dim - column));
-        store(scratch + column, load(gradient + column, n) * scale, n);
-      }
-      gradient = scratch;
-    }
-    for (int64_t i = offsets[bag]; i < offsets[bag + 1]; ++i) {
-      for (const int64_t until = std::min(stop, i + ahead + 1); fetched < until; ++fetched) {
-        if (!single[fetched]) continue;
-        const int64_t row = static_cast<int64_t>(values[fetched]);
-        prefetch_row<1>(weight + row * dim, row_bytes);
-        if (first_state) prefetch_row<1>(first_state + row * first_dim, first_dim * 4);
-        if (second_state) prefetch_row<1>(second_state + row * second_dim, second_dim * 4);
-      }
-      if (!single[i]) continue;
-      const uint64_t row = static_cast<uint64_t>(values[i]);
-      step_row<Kind>(weight + row * dim, first_state ? first_state + row * first_dim : nullptr,
-                     second_state ? second_state + row * second_dim : nullptr, gradient, dim, step,
-                     step.stochastic_rounding != 0 ? mix(seed + row * 0x9e3779b97f4a7c15ull) : 0);
     }
   }
 }
@@ -449,47 +219,15 @@ void with_kind(const Step& step, Call call) {
   }
 }
 
-void update(const Slot& slot, void* weight, float* first, float* second, const uint64_t* entries, int64_t n,
-            const Gradients& gradients, const Step& step, uint64_t seed, float* scratch) {
-  with_type(slot.dtype, [&](auto stored) {
-    with_kind(step, [&](auto kind) {
-      update_rows<decltype(kind)::value>(slot, static_cast<decltype(stored)*>(weight), first, second, entries, n,
-                                         gradients, step, seed, scratch);
+void update(const TableUpdate& table, const Entry* entries, int64_t count) {
+  with_type(table.dtype, [&](auto stored) {
+    with_kind(*table.step, [&](auto kind) {
+      update_rows<decltype(kind)::value, decltype(stored)>(table, entries, count);
     });
   });
 }
 
-void update_singles(const Slot& slot, void* weight, float* first, float* second, const Lookups& lookups,
-                    const Range& bags, const uint8_t* single, const Gradients& gradients, const Step& step,
-                    uint64_t seed, float* scratch) {
-  with_type(slot.dtype, [&](auto stored) {
-    with_kind(step, [&](auto kind) {
-      with_index(lookups.index_bytes, [&](auto index) {
-        update_single_rows<decltype(kind)::value>(
-            slot, static_cast<decltype(stored)*>(weight), first, second,
-            static_cast<const decltype(index)*>(lookups.values), lookups.offsets, bags, single, gradients, step, seed,
-            scratch);
-      });
-    });
-  });
-}
-
-// The sum of the gradients of `n` entries over some columns: the part of a hot row that one thread adds up.
-void add_up(const uint64_t* entries, int64_t n, const Gradients& gradients, const Range& columns, float* total) {
-  const auto gradient = [&](int64_t i) { return gradient_of(gradients, entries[i]) + columns.first; };
-  const auto keep = [=](int64_t column, Floats lanes, int width) {
-    store(total + columns.first + column, lanes, width);
-  };
-  const int64_t width = columns.last - columns.first;
-  if (gradients.scales) {
-    const auto factor = [&](int64_t i) { return factor_of(gradients, entries[i]); };
-    add_rows<true>(gradient, factor, n, width, keep);
-  } else {
-    add_rows<false>(gradient, [](int64_t) { return 1.0f; }, n, width, keep);
-  }
-}
-
-constexpr Kernels kKernels{pool, copy, update, update_singles, add_up, weight_gradient};
+constexpr Kernels kKernels{pool, copy, update, add_up, weight_gradient};
 
 }  // namespace MG_VARIANT
 }  // namespace megalith

@@ -5,6 +5,8 @@
 // torch uses and respect torch.set_num_threads. Without torch, or with an older one, plain threads serve.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <type_traits>
 
@@ -24,6 +26,15 @@ void parallel_for(int64_t begin, int64_t end, int64_t grain, Body&& body) {
         (*static_cast<std::remove_reference_t<Body>*>(context))(from, to);
       },
       const_cast<void*>(static_cast<const void*>(&body)));
+}
+
+// Runs tasks [0, count) on all threads; each takes the next one when it is done with its last.
+template <class Body>
+void for_each_task(int64_t count, Body body) {
+  std::atomic<int64_t> next{0};
+  parallel_for(0, std::min<int64_t>(num_threads(), count), 1, [&](int64_t, int64_t) {
+    for (int64_t task; (task = next.fetch_add(1)) < count;) body(task);
+  });
 }
 
 }  // namespace megalith

@@ -1,0 +1,88 @@
+// Which rows of a batch occur once, and numbers for those that occur again.
+//
+// Backward needs to know of every row whether it occurs again. Sorting the batch would tell, but moves every entry
+// several times. Two bitmaps that stay in the second-level cache tell as much: a row met a second time is marked in
+// the other. The few rows that are marked are then numbered by a small hash table.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+namespace megalith {
+
+// Rows met once or more often. Large tables fold onto fewer bits than rows: a row may then be taken for repeated that
+// is not, never the other way round.
+class Repeats {
+ public:
+  void reset(int64_t count, int64_t rows) {
+    bits_ = 9;
+    while ((int64_t{1} << bits_) < std::min(rows, 16 * count)) ++bits_;
+    const size_t words = size_t{1} << (bits_ - 6);
+    once_.assign(words, 0);
+    again_.assign(words, 0);
+  }
+
+  void meet(uint64_t row) {
+    const uint64_t at = place(row), bit = uint64_t{1} << (at & 63);
+    uint64_t& once = once_[at >> 6];
+    again_[at >> 6] |= once & bit;
+    once |= bit;
+  }
+
+  bool repeated(uint64_t row) const {
+    const uint64_t at = place(row);
+    return again_[at >> 6] >> (at & 63) & 1;
+  }
+
+ private:
+  uint64_t place(uint64_t row) const { return (row ^ row >> bits_) & ((uint64_t{1} << bits_) - 1); }
+
+  std::vector<uint64_t> once_, again_;
+  int bits_ = 0;
+};
+
+// Numbers rows from 0 in the order they are first asked about.
+class RowNumbers {
+ public:
+  void reset() {
+    if (entries_.empty()) grow();
+    std::fill(entries_.begin(), entries_.end(), kEmpty);
+    rows_.clear();
+  }
+
+  uint32_t number(uint32_t row) {
+    uint64_t at = place(row);
+    for (; entries_[at] != kEmpty; at = (at + 1) & (entries_.size() - 1)) {
+      if (static_cast<uint32_t>(entries_[at]) == row) return static_cast<uint32_t>(entries_[at] >> 32);
+    }
+    entries_[at] = static_cast<uint64_t>(rows_.size()) << 32 | row;
+    rows_.push_back(row);
+    if (4 * rows_.size() > entries_.size()) grow();
+    return static_cast<uint32_t>(rows_.size() - 1);
+  }
+
+  const std::vector<uint32_t>& rows() const { return rows_; }
+
+ private:
+  // No number is this large: a batch has fewer values.
+  static constexpr uint64_t kEmpty = ~uint64_t{0};
+
+  uint64_t place(uint32_t row) const { return (row * 0x9e3779b1u) >> shift_; }
+
+  void grow() {
+    shift_ -= 2;
+    entries_.assign(size_t{1} << (32 - shift_), kEmpty);
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      uint64_t at = place(rows_[i]);
+      while (entries_[at] != kEmpty) at = (at + 1) & (entries_.size() - 1);
+      entries_[at] = static_cast<uint64_t>(i) << 32 | rows_[i];
+    }
+  }
+
+  std::vector<uint64_t> entries_;
+  std::vector<uint32_t> rows_;
+  int shift_ = 24;
+};
+
+}  // namespace megalith
