@@ -59,7 +59,7 @@ def show_prediction(job: Job, cluster: Cluster, prediction: Prediction) -> None:
 
 def show_search(job: Job, cluster: Cluster, result: SearchResult) -> None:
     best = result.best.prediction
-    sure = f"within {best.uncertainty:.1%}, as plans of this kind are in `megalith explore validate`"
+    sure = f"within {best.uncertainty:.1%}, the typical error of such predictions"
     gap = "none: proved to be the best" if result.exact else f"at most {result.gap:.1%}"
     _facts(
         _title(result.best.job, cluster),

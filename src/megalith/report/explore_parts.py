@@ -54,8 +54,8 @@ def tiles_html(job: Job, cluster: Cluster, prediction: Prediction) -> str:
     main = (
         f'<div class="card tile main"><div class="name">Predicted step</div>'
         f'<div class="value">{format_duration(step)}</div>'
-        f'<div class="note">{format_duration(low)} to {format_duration(high)}: plans like this one are right '
-        f"within {prediction.uncertainty:.1%} in <code>explore validate</code></div></div>"
+        f'<div class="note">{format_duration(low)} to {format_duration(high)}: such predictions are '
+        f"typically within {prediction.uncertainty:.1%}, see <code>explore validate</code></div></div>"
     )
     tiles = [
         tile_html("MFU", f"{prediction.mfu:.1%}", "of the devices' peak, recompute not counted"),
