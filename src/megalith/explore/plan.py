@@ -68,6 +68,14 @@ def make_plan(job: Job, micro_batch: int, recompute: str, sharding: str | None =
     cluster = resolve_cluster(job.cluster, job.hardware)
     _check(model, parallel, cluster)
     layers = layers_of(model, parallel)
+    several = job.training.schedule in ("interleaved", "breadth-first", "long-link")
+    chunks = parallel.vpp if several else 2 if job.training.schedule == "zb-v" else 1
+    if parallel.vpp != chunks:
+        raise PlanError(
+            f"training.schedule={job.training.schedule} takes parallel.vpp={chunks}, not "
+            f"{parallel.vpp}; take vpp={chunks}"
+            + (", or the schedule interleaved." if parallel.vpp > 1 else ".")
+        )
     training = job.training
     older = is_older(job)
     flash = training.attention == "flash" or (training.attention == "auto" and not older)
@@ -227,12 +235,11 @@ def memory_of(plan: Plan, held: tuple[float, ...] | None = None) -> Memory:
     if model.experts and model.dense_layers:
         working = max(working, by_kind[False][1])
     margin = plan.memory_margin * plan.cluster.device.bytes
-    copies = 2 if plan.schedule == "dualpipe" else 1
     fullest: Memory | None = None
     for device in range(pp):
-        mine = range(device, pp * vpp, pp)
-        shared = sum(parameters[stage][0] for stage in mine) * copies
-        routed = sum(parameters[stage][1] for stage in mine) * copies
+        mine = stages_on(plan.schedule, pp, vpp, device)
+        shared = sum(parameters[stage][0] for stage in mine)
+        routed = sum(parameters[stage][1] for stage in mine)
         state = state_bytes(shared, plan.precision, plan.sharding, plan.shards)
         if routed:
             state = state + state_bytes(
@@ -240,13 +247,23 @@ def memory_of(plan: Plan, held: tuple[float, ...] | None = None) -> Memory:
             )
         layers = max(plan.layers_per_stage[stage] for stage in mine)
         activations = flights[device] * layers * per_layer + working
-        if device == pp - 1:
+        if pp * vpp - 1 in mine:
             activations = max(activations, activations - working + head_bytes(model, shape))
         found = Memory(state, activations, margin)
         if fullest is None or found.total > fullest.total:
             fullest = found
     assert fullest is not None
     return fullest
+
+
+def stages_on(schedule: str, pp: int, vpp: int, device: int) -> tuple[int, ...]:
+    """Stages of the model that a device holds: dealt round, folded (zb-v), or one for each direction
+    (dualpipe)."""
+    if schedule == "zb-v":
+        return (device, 2 * pp - 1 - device)
+    if schedule == "dualpipe":
+        return (device, pp - 1 - device)
+    return tuple(range(device, pp * vpp, pp))
 
 
 def in_flight(schedule: str, pp: int, vpp: int, micro_batches: int, extra: int) -> tuple[float, ...]:

@@ -110,7 +110,9 @@ def _plan_bound(plan: Plan) -> float:
     pp = plan.parallel.pp
     busiest = max(sum(stage.total for stage in stages[index::pp]) for index in range(pp))
     if plan.schedule in ("zb-v", "dualpipe"):
-        busiest = sum(stage.total for stage in stages) / pp
+        # Stages are paired otherwise than dealt round; expert traffic may hide behind the other direction.
+        hidden = 1.0 if plan.schedule == "dualpipe" else 0.0
+        busiest = sum(stage.total - hidden * stage.expert_parallel for stage in stages) / pp
     return plan.micro_batches * busiest
 
 
@@ -124,6 +126,16 @@ def predict_plan(plan: Plan, *, record: bool = False) -> Prediction:
     parallel = plan.parallel
     schedule = _schedule(plan.schedule, parallel.pp, plan.micro_batches, parallel.vpp, plan.extra_in_flight)
     step = build_step(plan, schedule)
+    if plan.schedule == "long-link":
+        # The order depends on where the slow link is; stages lie on the same devices in all of them.
+        schedule = build_schedule(
+            plan.schedule,
+            parallel.pp,
+            plan.micro_batches,
+            parallel.vpp,
+            plan.extra_in_flight,
+            costs=step.costs,
+        )
     timeline = simulate(schedule, step.costs, record=record)
     memory = memory_of(plan, timeline.peak_activations)
     device = plan.cluster.device
@@ -137,7 +149,7 @@ def predict_plan(plan: Plan, *, record: bool = False) -> Prediction:
         ("transfer", "pipeline_transfer"),
         ("optimizer", "optimizer"),
     ):
-        breakdown[name] = breakdown.get(name, 0.0) + timeline.exposed_seconds[cause][busiest]
+        breakdown[name] = timeline.exposed_seconds[cause][busiest]
     exposed = timeline.exposed_seconds
     breakdown["data_parallel"] = exposed["parameters"][busiest] + exposed["gradient"][busiest]
     sequences, model = parallel.global_batch, plan.transformer
@@ -179,7 +191,6 @@ def _breakdown(plan: Plan, schedule: Schedule, step: Step, compute: float, devic
             "tensor_parallel",
             "context_parallel",
             "expert_parallel",
-            "pipeline_transfer",
         )
     }
     return {"compute": compute - sum(parts.values()), **parts}

@@ -58,8 +58,6 @@ class Seconds:
     context_parallel: float = 0.0
     expert_parallel: float = 0.0
     streaming: float = 0.0
-    pipeline_transfer: float = 0.0
-    """Messages between stages that the device waits for, where nothing overlaps."""
 
     @property
     def total(self) -> float:
@@ -75,7 +73,6 @@ class Seconds:
             self.context_parallel + times * other.context_parallel,
             self.expert_parallel + times * other.expert_parallel,
             self.streaming + times * other.streaming,
-            self.pipeline_transfer + times * other.pipeline_transfer,
         )
 
 
@@ -257,15 +254,14 @@ def stage_parameters(plan: Plan) -> list[tuple[float, float]]:
 
 def build_step(plan: Plan, schedule: Schedule) -> Step:
     """Costs of the plan under a schedule."""
-    stages = stage_seconds(plan)
+    # DualPipe holds the model twice, once for each direction.
+    stages = stage_seconds(plan) * schedule.streams
     levels: dict[str, float] = {level.name: 0.0 for level in plan.cluster.levels}
     forward, backward = _transfers(plan, schedule, levels)
-    if not plan.overlap:
-        stages, forward, backward = _with_sends(stages, forward, backward), (), ()
     gradient, parameters, across = _replicas(plan, schedule, levels)
     _count_layer_traffic(plan, levels)
     constants = plan.constants
-    held = stage_parameters(plan)
+    held = stage_parameters(plan) * schedule.streams
     optimizer = []
     for device, mine in enumerate(schedule.chunk_stages):
         count = sum(sum(held[stage]) for stage in mine)
@@ -280,23 +276,27 @@ def build_step(plan: Plan, schedule: Schedule) -> Step:
         parameters=parameters,
         optimizer_seconds=tuple(optimizer),
         overlap=plan.overlap,
+        forward_backward=_side_by_side(plan, schedule, stages) if schedule.streams > 1 else {},
     )
     return Step(costs, stages, levels)
 
 
-def _with_sends(
-    stages: tuple[Seconds, ...],
-    forward: tuple[Transfer | None, ...],
-    backward: tuple[Transfer | None, ...],
-) -> tuple[Seconds, ...]:
-    """Without overlap a device waits for what it sends: the message becomes part of the operation before
-    it."""
-    there = [one.seconds + one.latency_seconds if one else 0.0 for one in forward] + [0.0]
-    back = [0.0] + [one.seconds + one.latency_seconds if one else 0.0 for one in backward]
-    return tuple(
-        stage.plus(Seconds(forward=sent, backward_input=returned, pipeline_transfer=sent + returned))
-        for stage, sent, returned in zip(stages, there, back, strict=True)
-    )
+def _side_by_side(
+    plan: Plan, schedule: Schedule, stages: tuple[Seconds, ...]
+) -> dict[tuple[int, int], float]:
+    """DualPipe: one direction's forward beside the other's backward, each under the other's expert
+    traffic."""
+    times = 3 if plan.recompute == "full" else 2
+    found = {}
+    for one, other in schedule.chunk_stages:
+        for there, back in ((one, other), (other, one)):
+            forward = stages[there].forward
+            backward = stages[back].backward_input + stages[back].backward_weight
+            sent = stages[there].expert_parallel / times
+            returned = stages[back].expert_parallel * (times - 1) / times
+            hidden = min(sent, backward - returned) + min(returned, forward - sent)
+            found[there, back] = forward + backward - hidden
+    return found
 
 
 def _optimizer_seconds(plan: Plan, parameters: float) -> float:
@@ -347,7 +347,7 @@ def _replicas(
     plan: Plan, schedule: Schedule, levels: dict[str, float]
 ) -> tuple[dict[tuple[int, int], Collective], dict[tuple[int, int], Collective], dict[int, float]]:
     """Gradients and parameters among replicas, by (device, chunk), and what follows the step by device."""
-    held = stage_parameters(plan)
+    held = stage_parameters(plan) * schedule.streams
     parallel, cluster = plan.parallel, plan.cluster
     shared_group = group(parallel, cluster, ("dp", "cp"))
     expert_group = expert_groups(parallel, cluster)[1] if parallel.ep > 1 else shared_group
@@ -402,6 +402,14 @@ def _replicas(
             )
             seconds = size / plan.fabric.rate(crossed.level, crossed.sharing)
             once = {first: seconds, last: seconds}
+    if schedule.streams > 1:
+        # The two copies of a stage lie on two devices and add their gradients up.
+        for device, stages in enumerate(schedule.chunk_stages):
+            crossed = boundary(parallel, cluster, device, parallel.pp - 1 - device)
+            size = traffic_bytes(plan.precision) * sum(sum(held[stage]) for stage in stages)
+            if crossed.level >= 0:
+                seconds = size / plan.fabric.rate(crossed.level, crossed.sharing)
+                once[device] = once.get(device, 0.0) + seconds
     return gradient, parameters, once
 
 
