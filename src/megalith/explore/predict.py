@@ -13,14 +13,14 @@ from functools import lru_cache
 from itertools import product
 
 from megalith.core.errors import PlanError
-from megalith.core.units import format_bytes
 from megalith.cost.operators import peak_flops
+from megalith.explore.fitting import nearest_fit, why_not
 from megalith.explore.job import Job, TransformerModel
 from megalith.explore.pipeline.operations import Schedule
 from megalith.explore.pipeline.schedules import build_schedule
 from megalith.explore.pipeline.simulate import simulate
 from megalith.explore.placement import devices_needed, group
-from megalith.explore.plan import Memory, Plan, is_older, make_plan, memory_of
+from megalith.explore.plan import Plan, is_older, make_plan, memory_of
 from megalith.explore.prediction import Prediction
 from megalith.explore.step import Step, build_step, stage_seconds
 from megalith.explore.uncertainty import uncertainty_of
@@ -31,6 +31,10 @@ LARGEST_MICRO_BATCH = 32
 SIMULATED = 6
 
 
+class DoesNotFitError(PlanError):
+    """A device would have to hold more than it has."""
+
+
 def predict(job: Job, *, record: bool = False) -> Prediction:
     """The simulated step; `record` keeps its timeline. PlanError says what does not fit and what would."""
     if not isinstance(job.model, TransformerModel):
@@ -39,7 +43,11 @@ def predict(job: Job, *, record: bool = False) -> Prediction:
         return predict_dlrm(job, record=record)
     plans = candidate_plans(job)
     if len(plans) == 1:
-        return predict_plan(plans[0], record=record)
+        try:
+            return predict_plan(plans[0], record=record)
+        except DoesNotFitError as error:
+            fix = nearest_fit(job, plans[0])
+            raise DoesNotFitError(f"{str(error).removesuffix('.')}; {fix}.") from error
     # Estimates leave out what is exposed, so the few best of them are all simulated.
     ranked = sorted(plans, key=estimate_seconds)[:SIMULATED]
     best = min(ranked, key=lambda plan: predict_plan(plan).step_seconds)
@@ -140,7 +148,7 @@ def predict_plan(plan: Plan, *, record: bool = False) -> Prediction:
     memory = memory_of(plan, timeline.peak_activations)
     device = plan.cluster.device
     if memory.total > device.bytes:
-        raise PlanError(_does_not_fit(plan, memory))
+        raise DoesNotFitError(f"{why_not(plan, memory)}.")
     seconds = timeline.step_seconds
     busiest = max(range(parallel.pp), key=lambda index: timeline.compute_seconds[index])
     breakdown = _breakdown(plan, schedule, step, timeline.compute_seconds[busiest], busiest)
@@ -233,27 +241,3 @@ def _uncertainty(plan: Plan) -> float:
     )
     tensor = group(plan.parallel, plan.cluster, ("tp",))
     return uncertainty_of(plan.cluster.device.name, crossed + 1, any(span.ranks > 1 for span in tensor[1:]))
-
-
-def _does_not_fit(plan: Plan, memory: Memory) -> str:
-    """Why, and the nearest change that helps."""
-    device = plan.cluster.device
-    parallel = plan.parallel
-    if plan.recompute != "full" and memory.activations > memory.state.total:
-        fix = "take training.recompute=full"
-    elif plan.sharding in ("none", "zero1") and parallel.dp > 1:
-        fix = "take parallel.sharding=zero3" if plan.sharding == "zero1" else "take parallel.sharding=zero1"
-    elif plan.shape.micro_batch > 1:
-        fix = f"take parallel.micro_batch={plan.shape.micro_batch // 2}"
-    else:
-        times = 1
-        while memory.total / times > 0.9 * device.bytes:
-            times *= 2
-        fix = f"take parallel.pp={parallel.pp * times}, or {times} times the tensor parallelism"
-    return (
-        f"The plan needs {format_bytes(memory.total)} on a device and {device.name} has "
-        f"{format_bytes(device.bytes)} "
-        f"(weights {format_bytes(memory.state.weights)}, gradients "
-        f"{format_bytes(memory.state.gradients)}, optimizer "
-        f"{format_bytes(memory.state.optimizer)}, activations {format_bytes(memory.activations)}); {fix}."
-    )
