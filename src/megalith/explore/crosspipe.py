@@ -38,6 +38,7 @@ USUAL_PLACEMENT = AXES
 USUAL_PATHS = 8
 """Connections that a collective library opens between two ranks over Ethernet, as it is usually set up."""
 _BATCH = 4
+_ANY = 10**9
 _PLENTY = 3
 """Micro-batches in flight for each stage, beyond which more of them bring nothing."""
 
@@ -48,13 +49,20 @@ def crosspipe(job: Job, *, budget: int = 48) -> Plan:
     space = Space(job, cluster, crosspipe_space(cluster))
     floors = Floors(space)
 
+    def bound(choice: Choice) -> float:
+        # The greedy holds as many micro-batches as memory does: no limit on those in flight, and no recompute.
+        if choice.rhythm is None:
+            return floors(choice)
+        any_order = replace(choice.rhythm, extra_in_flight=_ANY)
+        return floors(Choice(choice.layout, choice.sharing, any_order))
+
     def evaluate(leaves: Sequence[Choice]) -> list[tuple[float, Prediction | None]]:
         found = [greedy_prediction(space.plan(leaf)) for leaf in leaves]
         return [(one.step_seconds if one else inf, one) for one in found]
 
     outcome = best_first(
         space.roots(),
-        bound=floors,
+        bound=bound,
         branch=space.branch,
         leaves=space.leaves,
         evaluate=evaluate,

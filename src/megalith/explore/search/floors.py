@@ -11,8 +11,7 @@ Nothing here is a guess: each term is time that the simulation cannot avoid, wha
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from math import inf
 
@@ -31,6 +30,7 @@ from megalith.explore.search.space import Space
 from megalith.explore.step import _exchange as exchange_seconds
 from megalith.explore.step import _group_link as group_link
 from megalith.explore.step import build_step, stage_parameters, stage_seconds
+from megalith.explore.workload import layer_weights
 
 _PP = AXES.index("pp")
 
@@ -44,7 +44,7 @@ class Floors:
         self._sites: dict[tuple[Layout, Fabric], _Site] = {}
         self._work: dict[tuple[int, ...], float] = {}
         self._times: dict[object, Times] = {}
-        self._paces: dict[object, Pace] = {}
+        self._nests: dict[tuple[Layout, Sharing, Fabric | None], _Nest] = {}
         self._every_op: dict[str, tuple[bool, bool]] = {}
         first = space.fabrics[0]
         # Before the network is chosen replicas may be free: compressed, or met once in many steps.
@@ -70,7 +70,7 @@ class Floors:
                 return inf
             recompute = found
         pace = self._pace(layout, sharing, rhythm, fabric or self._plain, recompute)
-        return pace.floor(rhythm.schedule) + self._constant
+        return pace.floor(rhythm.schedule, rhythm.extra_in_flight) + self._constant
 
     def layers(self, choice: Choice) -> tuple[int, ...] | None:
         """Layers of each virtual stage of a plan, also where they are left to be even."""
@@ -100,30 +100,37 @@ class Floors:
     def _pace(
         self, layout: Layout, sharing: Sharing, rhythm: Rhythm, fabric: Fabric | None, recompute: str
     ) -> Pace:
+        nest = self._nest(layout, sharing, fabric)
         folded = rhythm.schedule == "zb-v"
-        part = rhythm.micro_batch, rhythm.vpp, rhythm.layers_per_stage, folded, recompute
-        key = layout, sharing, part, fabric
-        if key not in self._paces:
-            known = fabric or self._space.fabrics[0]
-            site = self._site(layout, known)
-            reduce = gather = 0.0
-            always = False, False
-            if fabric is not None:
-                reduce, gather = site.exchange(sharing, rhythm, self._layers(layout, rhythm))
-                always = self._often(layout, sharing, site)
-            self._paces[key] = Pace(
-                self._stage_times(site, sharing, rhythm, recompute),
-                site.way(rhythm.micro_batch, rhythm.vpp, folded),
+        key = rhythm.micro_batch, rhythm.vpp, rhythm.layers_per_stage, folded, recompute
+        if key not in nest.paces:
+            layers = self._layers(layout, rhythm)
+            nest.paces[key] = Pace(
+                self._stage_times(nest.site, sharing, rhythm, recompute),
+                nest.site.way(rhythm.micro_batch, rhythm.vpp, folded),
                 self._space.global_batch // layout.dp // rhythm.micro_batch,
                 layout.pp,
                 rhythm.vpp,
-                site.watched,
-                reduce,
-                gather,
-                *always,
-                sharers=site.sharers,
+                nest.site.watched,
+                nest.exchange.layer_reduce * layers[0],
+                nest.exchange.layer_reduce * min(layers),
+                nest.exchange.reduce / layout.pp,
+                nest.exchange.gather / layout.pp,
+                layout.pp / nest.site.links,
+                *nest.always,
             )
-        return self._paces[key]
+        return nest.paces[key]
+
+    def _nest(self, layout: Layout, sharing: Sharing, fabric: Fabric | None) -> _Nest:
+        key = layout, sharing, fabric
+        if key not in self._nests:
+            site = self._site(layout, fabric or self._space.fabrics[0])
+            nest = _Nest(site, _Exchange())
+            if fabric is not None:
+                nest.exchange = site.exchange(sharing)
+                nest.always = self._often(layout, sharing, site)
+            self._nests[key] = nest
+        return self._nests[key]
 
     def _stage_times(self, site: _Site, sharing: Sharing, rhythm: Rhythm, recompute: str) -> Times:
         layout, folded = site.layout, rhythm.schedule == "zb-v"
@@ -138,6 +145,7 @@ class Floors:
                 [stage.backward_input for stage in stages],
                 [stage.backward_weight for stage in stages],
                 devices,
+                sum(stage.expert_parallel for stage in stages),
             )
         return self._times[key]
 
@@ -176,6 +184,26 @@ class Floors:
         return self._sites[key]
 
 
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    """Seconds for all stages of a pipeline together; nothing where the network is not chosen yet."""
+
+    reduce: float = 0.0
+    gather: float = 0.0
+    layer_reduce: float = 0.0
+    """Of one layer's gradients."""
+
+
+@dataclass(slots=True)
+class _Nest:
+    """What a layout and a sharing decide: what replicas exchange, and the pipelines bounded so far."""
+
+    site: _Site
+    exchange: _Exchange
+    always: tuple[bool, bool] = (False, False)
+    paces: dict[object, Pace] = field(default_factory=dict)
+
+
 class _Site:
     """What a layout and a network alone decide: groups, links, and the cost model's plan to start from."""
 
@@ -191,10 +219,9 @@ class _Site:
         self._inner = group(parallel, cluster, ("tp",)), group(parallel, cluster, ("cp",))
         self._experts: dict[int, tuple[Group, Group]] = {1: ((), self._replicas)}
         self._ways: dict[tuple[int, int, bool], tuple[float, ...]] = {}
-        self._exchanges: dict[object, tuple[float, float]] = {}
         self._fits: dict[Sharing, bool] = {}
-        links = Counter(group_link(self._template, self._replicas, device) for device in range(layout.pp))
-        self.sharers = max(links.values())
+        self._parameters: dict[int, tuple[float, float]] = {}
+        self.links = len({group_link(self._template, self._replicas, device) for device in range(layout.pp)})
         self.watched = self._watched()
 
     def talk(self, ep: int) -> tuple[Group, Group, Group, int]:
@@ -228,33 +255,40 @@ class _Site:
         silent = {"tp": 1, "cp": 1, "ep": 1, "dp": 1, "placement": AXES}
         return replace(plan, parallel=plan.parallel.model_copy(update=silent))
 
-    def exchange(self, sharing: Sharing, rhythm: Rhythm, layers: tuple[int, ...]) -> tuple[float, float]:
-        """One reduction of gradients and one gathering of weights, of the virtual stage with the least."""
-        key = sharing, layers
-        if key not in self._exchanges:
-            plan = self.plan(sharing, rhythm.micro_batch, layers)
-            others = self._expert_groups(sharing.ep)[1]
-            found = []
-            for shared, routed in set(stage_parameters(plan)):
-                one = exchange_seconds(plan, self._replicas, shared)
-                other = exchange_seconds(plan, others, routed)
-                found.append((one[0] + other[0], one[1] + other[1]))
-            self._exchanges[key] = min(one[0] for one in found), min(one[1] for one in found)
-        return self._exchanges[key]
+    def exchange(self, sharing: Sharing) -> _Exchange:
+        """What replicas of the whole pipeline exchange. The larger a message the better it uses a link: that
+        of a stage or a layer takes its share of this, or more."""
+        plan, model = self.plan(sharing, 1, ()), self._model
+        shared, routed = self._held(plan)
+        one = exchange_seconds(plan, self._replicas, shared)
+        other = exchange_seconds(plan, self._expert_groups(sharing.ep)[1], routed)
+        kinds = {False, True} if model.experts and model.dense_layers else {model.experts > 0}
+        weights = [layer_weights(model, kind, self.layout.tp, sharing.ep) for kind in kinds]
+        layer = one[0] * min(part[0] for part in weights) / shared
+        if routed:
+            layer += other[0] * min(part[1] for part in weights) / routed
+        return _Exchange(one[0] + other[0], one[1] + other[1], layer)
 
     def state_fits(self, sharing: Sharing) -> bool:
         """Whether the average stage's state alone leaves room; nothing that fails this can run."""
         if sharing not in self._fits:
             plan, pp = self.plan(sharing, 1, ()), self.layout.pp
-            held = stage_parameters(plan)
-            shared, routed = (sum(part[index] for part in held) / pp for index in (0, 1))
-            state = state_bytes(shared, plan.precision, plan.sharding, plan.shards)
+            shared, routed = self._held(plan)
+            state = state_bytes(shared / pp, plan.precision, plan.sharding, plan.shards)
             if routed:
                 shards = max(1, plan.shards // sharing.ep)
-                state = state + state_bytes(routed, plan.precision, plan.sharding, shards)
+                state = state + state_bytes(routed / pp, plan.precision, plan.sharding, shards)
             room = plan.cluster.device.bytes * (1 - plan.memory_margin)
             self._fits[sharing] = state.total <= room
         return self._fits[sharing]
+
+    def _held(self, plan: Plan) -> tuple[float, float]:
+        """Parameters of all stages of a pipeline on one device each: shared, and routed experts'."""
+        ep = plan.parallel.ep
+        if ep not in self._parameters:
+            held = stage_parameters(plan)
+            self._parameters[ep] = sum(part[0] for part in held), sum(part[1] for part in held)
+        return self._parameters[ep]
 
     def way(self, micro_batch: int, vpp: int, folded: bool) -> tuple[float, ...]:
         """Seconds on links, one way, from the first virtual stage to each."""

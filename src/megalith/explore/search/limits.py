@@ -38,6 +38,9 @@ class Limits:
                 return False
         return self._placement is None or self._placement == layout.placement
 
+    def keeps_inside(self, axis: str) -> bool:
+        return axis in self._inside
+
     def may(self, name: str, value: object) -> bool:
         return name not in self.fixed or self.fixed[name] == value
 

@@ -37,6 +37,8 @@ class Times:
     """Both gradients of the first stage, after which nothing else follows."""
     longest_backward: float
     longest_weight: float
+    experts: float
+    """Of all stages: traffic among experts, part of the above."""
 
     @classmethod
     def of(
@@ -45,6 +47,7 @@ class Times:
         backward: Sequence[float],
         weight: Sequence[float],
         devices: Sequence[Sequence[int]],
+        experts: float = 0.0,
     ) -> Times:
         """From seconds by virtual stage and the stages of each device."""
         total = [f + b + w for f, b, w in zip(forward, backward, weight, strict=True)]
@@ -60,6 +63,7 @@ class Times:
             both[0],
             max(both),
             max(weight),
+            experts,
         )
 
 
@@ -75,28 +79,35 @@ class Pace:
     vpp: int
     watched: tuple[int, ...]
     """Devices whose fill, drain and flight are looked at: the ends, and where a long link follows."""
-    reduce_seconds: float = 0.0
-    """One reduction of the gradients of the smallest virtual stage; 0 where that is not known yet."""
-    gather_seconds: float = 0.0
+    first_reduce: float = 0.0
+    """Reducing the gradients of the first virtual stage; 0 where that is not known yet; so the others."""
+    least_reduce: float = 0.0
+    """The same of the virtual stage that has the least."""
+    device_reduce: float = 0.0
+    """The same of a device, once, with all its chunks."""
+    device_gather: float = 0.0
+    """Gathering its weights once."""
+    link_devices: float = 1.0
+    """Devices whose replicas talk over the same link."""
     reduces_always: bool = False
     """Gradients are reduced with every operation, not once a step; so the weights below."""
     gathers_always: bool = False
-    sharers: int = 1
-    """Stages whose replicas talk over the same link."""
 
-    def floor(self, schedule: str) -> float:
+    def floor(self, schedule: str, extra_in_flight: int = 0) -> float:
         """No simulation of this pipeline takes fewer seconds."""
         times, count, pp = self.times, self.micro_batches, self.pp
         fused = schedule in FUSED
-        last_op = times.first_backward if fused else times.longest_weight
         if pp == 1:
-            compute = count * times.busiest + max(0.0, self.reduce_seconds - times.first_backward)
+            compute = count * times.busiest + max(0.0, self.first_reduce - times.first_backward)
             return max(compute, self.traffic(schedule))
         if schedule == "dualpipe":
-            return count * sum(times.work) / pp
+            # Two directions share a device, and one's expert traffic may hide behind the other.
+            trips = 1 + (count // 2 - 1) // (pp + 1)
+            flight = trips * (self._round_trip(0, False) - times.experts)
+            return max(self.traffic(schedule), flight, count * (sum(times.work) - times.experts) / pp)
         hidden = times.longest_backward if fused else times.longest_weight
-        best = max(self.traffic(schedule), count * times.busiest + max(0.0, self.reduce_seconds - hidden))
-        exposed = max(0.0, self.reduce_seconds - last_op) if fused else 0.0
+        best = max(self.traffic(schedule), count * times.busiest + max(0.0, self.least_reduce - hidden))
+        exposed = max(0.0, self.first_reduce - times.first_backward) if fused else 0.0
         for device in self.watched:
             fill = times.forward_sums[device] + self.way[device]
             drain = times.backward_sums[device] + self.way[device]
@@ -106,9 +117,9 @@ class Pace:
             else:
                 work -= times.weights[device]
             flight = count * work
-            ahead = _ahead(schedule, pp - 1 - device)
-            if ahead is not None:
-                flight = max(flight, (1 + (count - 1) // (ahead + 1)) * self._round_trip(device, fused))
+            most = self._in_flight(schedule, extra_in_flight, device)
+            if most is not None:
+                flight = max(flight, (1 + (count - 1) // most) * self._round_trip(device, fused))
             best = max(best, fill + flight + drain + exposed)
             if schedule == "long-link":
                 best = max(best, fill + count * times.work[device])
@@ -117,14 +128,27 @@ class Pace:
         return best
 
     def traffic(self, schedule: str) -> float:
-        turns = self.micro_batches * self.vpp
-        seconds = self.reduce_seconds * (turns if self.reduces_always else 1)
+        """What one link has to carry for replicas, message after message."""
         # Without a barrier a device's step begins when its first weights are there, and ends by itself.
         apart = schedule.startswith("zb")
-        gathers = (3 * turns if apart else 2 * turns) if self.gathers_always else 1
+        reduces = self.micro_batches if self.reduces_always else 1
+        gathers = (3 if apart else 2) * self.micro_batches if self.gathers_always else 1
         if apart:
-            return seconds + self.gather_seconds * (gathers - 1)
-        return (seconds + self.gather_seconds * gathers) * self.sharers
+            return self.device_reduce * reduces + self.device_gather * (gathers - 1)
+        return self.link_devices * (self.device_reduce * reduces + self.device_gather * gathers)
+
+    def _in_flight(self, schedule: str, extra: int, device: int) -> int | None:
+        """Micro-batches between their first forward and last backward on a device, at most; None: any."""
+        pp, behind = self.pp, self.pp - 1 - device
+        if schedule in ("1f1b", "zb-h1"):
+            return behind + 1
+        if schedule == "zb-h2":
+            return 2 * behind + 1
+        if schedule == "zb-v":
+            return 2 * pp if device == 0 else None
+        if schedule == "long-link":
+            return pp + extra if self.vpp == 1 else self.vpp * (pp + extra) + pp - 1
+        return None
 
     def _round_trip(self, device: int, fused: bool) -> float:
         """From the start of a forward on a device to the end of the same micro-batch's backward there."""
@@ -147,12 +171,3 @@ class Pace:
         trip += times.weight_sums[-1] - times.weight_sums[chunk]
         trip += self.way[-1] - self.way[chunk]
         return (1 + max(0, self.micro_batches // pp - 1) // groups_ahead) * trip
-
-
-def _ahead(schedule: str, behind: int) -> int | None:
-    """Forwards that a device runs before its first backward, where the schedule limits them."""
-    if schedule in ("1f1b", "zb-h1"):
-        return behind
-    if schedule == "zb-h2":
-        return 2 * behind
-    return None

@@ -8,9 +8,10 @@ all of it: that is what the exactness of the search is tested against.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from math import gcd
 from typing import cast, get_args
 
 from megalith.core.errors import ConfigError
@@ -25,19 +26,18 @@ from megalith.explore.job import (
     Sharding,
     TransformerModel,
 )
+from megalith.explore.plan import UNFUSED_GENERATIONS
 from megalith.explore.search.choices import Choice, Fabric, Rhythm, Sharing
 from megalith.explore.search.layouts import Layout, divisors, layouts
 from megalith.explore.search.limits import Limits
 from megalith.explore.search.partition import head_in_layers, spread_layers
 from megalith.hardware.cluster import Cluster
 
-_CHUNKED = ("interleaved", "breadth-first")
-_TWO_CHUNKS = ("zb-v",)
-_SCHEDULES = tuple(name for name in get_args(ScheduleName) if name != "dualpipe")
 _CHUNKS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
 _PATHS = (1, 2, 4, 8, 16, 32, 64)
 _MOST_STAGES = 256
 _OPERATIONS_OF_A_UNIT = 2000
+_ORDERS_TRIED = 8
 # Larger ones no longer make matrix products more efficient and cost micro-batches to fill the pipeline with.
 _MOST_MICRO_BATCH = 16
 # Below this a slice of the sequence is too short to hide its keys' and values' way round the ring.
@@ -66,7 +66,7 @@ class Space:
         self.only = only or Restriction()
         self.fabrics = self.only.fabrics or tuple(self._list_fabrics())
         self._sharings: dict[tuple[int, ...], tuple[Sharing, ...]] = {}
-        self._rhythms: dict[tuple[int, int], tuple[Rhythm, ...]] = {}
+        self._rhythms: dict[tuple[int, int, int], tuple[Rhythm, ...]] = {}
         self._layers: dict[tuple[int, int, bool], list[tuple[int, ...] | None]] = {}
 
     # The four decisions
@@ -98,7 +98,7 @@ class Space:
         return self._sharings[key]
 
     def rhythms(self, layout: Layout) -> tuple[Rhythm, ...]:
-        key = (layout.pp, layout.dp)
+        key = (layout.pp, layout.dp, layout.cp)
         if key not in self._rhythms:
             self._rhythms[key] = tuple(filter(self.only.rhythm, self._list_rhythms(layout)))
         return self._rhythms[key]
@@ -110,12 +110,13 @@ class Space:
 
     def branch(self, choice: Choice) -> list[Choice] | None:
         """The next decision's options, or None for a plan."""
-        if choice.sharing is None:
-            return [replace(choice, sharing=sharing) for sharing in self.sharings(choice.layout)]
-        if choice.rhythm is None:
-            return [replace(choice, rhythm=rhythm) for rhythm in self.rhythms(choice.layout)]
+        layout, sharing, rhythm = choice.layout, choice.sharing, choice.rhythm
+        if sharing is None:
+            return [Choice(layout, one) for one in self.sharings(layout)]
+        if rhythm is None:
+            return [Choice(layout, sharing, one) for one in self.rhythms(layout)]
         if choice.fabric is None:
-            return [replace(choice, fabric=fabric) for fabric in self.fabrics]
+            return [Choice(layout, sharing, rhythm, one) for one in self.fabrics]
         return None
 
     def leaves(self, choice: Choice) -> int:
@@ -136,6 +137,9 @@ class Space:
         micro_batches = self.global_batch // layout.dp // rhythm.micro_batch
         # Beyond some micro-batches a pipeline repeats itself, and repetitions are skipped.
         operations = 2 * layout.pp * rhythm.vpp * min(micro_batches, 8 * layout.pp)
+        if rhythm.schedule == "long-link":
+            # Several orders are tried before one is taken.
+            operations *= _ORDERS_TRIED
         return 1 + operations / _OPERATIONS_OF_A_UNIT
 
     def every_plan(self) -> Iterator[Choice]:
@@ -225,23 +229,35 @@ class Space:
         # Left out, a prediction takes the least recompute that fits, which is the fastest.
         recomputes = self.limits.only("recompute", [None])
         for micro_batch in self.limits.only("micro_batch", small):
-            if samples % micro_batch:
+            if samples % micro_batch or (self._slices_dominated and gcd(micro_batch, layout.cp) > 1):
                 continue
             for schedule, vpp, extra in self._schedules(layout.pp, samples // micro_batch):
                 for recompute in recomputes:
                     for layers in self._layer_options(layout.pp, vpp, schedule):
                         yield Rhythm(micro_batch, schedule, vpp, extra, recompute, layers)
 
+    @cached_property
+    def _slices_dominated(self) -> bool:
+        """Whether halving both the micro-batch and the slices of a sequence never loses.
+
+        It leaves every device the same tokens, the same replicas and as many micro-batches, and takes traffic
+        away: two sequences cut in two become two whole ones. Only where the user lets both change, and where
+        attention is computed alike with and without slices.
+        """
+        limits, training = self.limits, self.job.training
+        bound = {"cp", "dp", "micro_batch", "placement"} & set(limits.fixed) or limits.keeps_inside("dp")
+        older = self.cluster.device.generation in UNFUSED_GENERATIONS
+        return not bound and (training.attention == "flash" or not older)
+
     def _layer_options(self, pp: int, vpp: int, schedule: str) -> list[tuple[int, ...] | None]:
         """Layers of each stage: even, if that can be, and with the head of the model made up for."""
         model = self.transformer
-        chunks = 1 if schedule == "dualpipe" else vpp
-        if model is None or pp * chunks == 1:
+        if model is None or pp * vpp == 1:
             return [None]
-        key = pp, chunks, schedule == "zb-v"
+        key = pp, vpp, schedule == "zb-v"
         if key not in self._layers:
-            even: list[tuple[int, ...] | None] = [None] if model.layers % (pp * chunks) == 0 else []
-            share = spread_layers(model.layers, pp, chunks, self._head, folded=schedule == "zb-v")
+            even: list[tuple[int, ...] | None] = [None] if model.layers % (pp * vpp) == 0 else []
+            share = spread_layers(model.layers, pp, vpp, self._head, folded=schedule == "zb-v")
             self._layers[key] = even if even and len(set(share)) == 1 else [*even, share]
         return self._layers[key]
 
@@ -254,17 +270,20 @@ class Space:
     def _schedules(self, pp: int, micro_batches: int) -> Iterator[tuple[ScheduleName, int, int]]:
         layers = self.job.model.layers if isinstance(self.job.model, TransformerModel) else 1
         # One stage has no pipeline to order: all schedules are the same.
-        names = _SCHEDULES if pp > 1 else ("1f1b",)
+        names = get_args(ScheduleName) if pp > 1 else ("1f1b",)
         for schedule in cast("Sequence[ScheduleName]", self.limits.only("schedule", names)):
-            chunks: Sequence[int] = (1,)
-            extras: Sequence[int] = (0,)
-            if pp > 1 and schedule in _CHUNKED:
-                chunks = () if schedule == "interleaved" and micro_batches % pp else _CHUNKS
-            elif pp > 1 and schedule in _TWO_CHUNKS:
-                chunks = (2,)
+            options: list[tuple[int, int]] = [(1, 0)]
+            if pp > 1 and schedule in ("interleaved", "breadth-first"):
+                whole = schedule == "breadth-first" or micro_batches % pp == 0
+                options = [(vpp, 0) for vpp in _CHUNKS] if whole else []
+            elif pp > 1 and schedule == "zb-v":
+                options = [(2, 0)]
+            elif pp > 1 and schedule == "dualpipe":
+                options = [(1, 0)] if pp % 2 == 0 == micro_batches % 2 and micro_batches >= 2 * pp else []
             elif pp > 1 and schedule == "long-link":
-                extras = [2**power for power in range(12) if 2**power <= micro_batches]
-            for vpp, extra in product(chunks, extras):
+                options = [(1, 2**power) for power in range(12) if 2**power <= micro_batches]
+                options += [(2, extra) for extra in (0, pp)]
+            for vpp, extra in options:
                 fixed = self.limits.may("vpp", vpp) and self.limits.may("extra_in_flight", extra)
                 if fixed and pp * vpp <= layers:
                     yield schedule, vpp, extra

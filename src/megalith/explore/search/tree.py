@@ -88,9 +88,14 @@ def best_first(
             waiting.append(node)
             floor = min(floor, lowest)
         else:
+            limit = best * (1 + slack)
             for child in children:
                 # A child is part of its parent, whose bound holds for it too.
-                heapq.heappush(heap, (max(lowest, bound(child)), number, child))
+                value = max(lowest, bound(child))
+                if value > limit or value == inf:
+                    outcome.pruned += leaves(child)
+                    continue
+                heapq.heappush(heap, (value, number, child))
                 number += 1
         if len(waiting) == batch or (waiting and (not heap or heap[0][0] > best * (1 + slack))):
             best = min(best, _evaluate(waiting, evaluate, outcome))

@@ -74,12 +74,11 @@ def check(space: Space, count: int, seed: int) -> None:
 
 
 def test_bounds_are_near_the_truth_where_the_pipeline_rules() -> None:
-    space = space_of(job(batch=32, fixed={"pp": 4, "schedule": "1f1b", "micro_batch": 1, "sharding": "none"}))
+    fixed = {"pp": 4, "micro_batch": 1, "sharding": "none", "tp": 2, "cp": 1, "overlap": 1}
+    space = space_of(job(batch=32, fixed=fixed))
     floors = Floors(space)
-    for plan in space.every_plan():
-        seconds = judge(space, predict, plan).seconds
-        if seconds < inf:
-            assert floors(plan) > 0.6 * seconds
+    shares = [floors(plan) / judge(space, predict, plan).seconds for plan in space.every_plan()]
+    assert sum(shares) / len(shares) > 0.6
 
 
 def test_ours_is_at_least_the_cost_model_s_own_bound() -> None:
@@ -88,7 +87,7 @@ def test_ours_is_at_least_the_cost_model_s_own_bound() -> None:
     for _ in range(20):
         plan = walk(space, draw)[-1]
         if floors(plan) < inf:
-            assert floors(plan) >= 0.99 * lower_bound_seconds(space.plan(plan))
+            assert floors(plan) >= (1 - 1e-9) * lower_bound_seconds(space.plan(plan))
 
 
 @pytest.mark.parametrize(("layers", "devices", "chunks"), [(30, 4, 1), (126, 16, 1), (80, 16, 5), (61, 8, 2)])
