@@ -50,7 +50,7 @@ def crosspipe(job: Job, *, budget: int = 48) -> Plan:
     floors = Floors(space)
 
     def bound(choice: Choice) -> float:
-        # The greedy holds as many micro-batches as memory does: no limit on those in flight, and no recompute.
+        # The greedy holds as many micro-batches as memory does: no limit on those in flight, no recompute.
         if choice.rhythm is None:
             return floors(choice)
         any_order = replace(choice.rhythm, extra_in_flight=_ANY)
