@@ -129,8 +129,8 @@ def _schedule(name: str, devices: int, micro_batches: int, chunks: int, extra: i
     return build_schedule(name, devices, micro_batches, chunks, extra)
 
 
-def predict_plan(plan: Plan, *, record: bool = False) -> Prediction:
-    """The simulated step of a complete plan."""
+def scheduled_step(plan: Plan) -> tuple[Schedule, Step]:
+    """The order of operations that is simulated, and what they cost."""
     parallel = plan.parallel
     schedule = _schedule(plan.schedule, parallel.pp, plan.micro_batches, parallel.vpp, plan.extra_in_flight)
     step = build_step(plan, schedule)
@@ -144,6 +144,13 @@ def predict_plan(plan: Plan, *, record: bool = False) -> Prediction:
             plan.extra_in_flight,
             costs=step.costs,
         )
+    return schedule, step
+
+
+def predict_plan(plan: Plan, *, record: bool = False) -> Prediction:
+    """The simulated step of a complete plan."""
+    parallel = plan.parallel
+    schedule, step = scheduled_step(plan)
     timeline = simulate(schedule, step.costs, record=record)
     memory = memory_of(plan, timeline.peak_activations)
     device = plan.cluster.device

@@ -23,6 +23,8 @@ from megalith.explore.flags.plan_notes import (
 from megalith.explore.flags.ranks import HostRanks, TrainerFile, host_ranks
 from megalith.explore.job import Job, Parallel, TransformerModel
 from megalith.explore.pipeline.operations import Schedule
+from megalith.explore.plan import make_plan
+from megalith.explore.predict import scheduled_step
 from megalith.explore.prediction import Prediction
 
 VERSION = "v0.2.2"
@@ -168,17 +170,10 @@ def _schedule(
     if name is not None:
         table["pipeline_parallel_schedule"] = name
         return []
-    from megalith.explore.pipeline.schedules import build_schedule
-
     table["pipeline_parallel_schedule"] = "PipelineScheduleMulti"
     table["pipeline_parallel_schedule_csv"] = SCHEDULE_FILE
-    schedule = build_schedule(
-        training.schedule,
-        parallel.pp,
-        parallel.global_batch // parallel.dp // micro_batch,
-        parallel.vpp,
-        training.extra_in_flight,
-    )
+    # The very order that was simulated: some depend on the costs of links.
+    schedule, _ = scheduled_step(make_plan(job, micro_batch, training.recompute or prediction.recompute))
     return [TrainerFile(SCHEDULE_FILE, schedule_csv(schedule))]
 
 
