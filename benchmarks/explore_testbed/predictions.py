@@ -77,7 +77,7 @@ def step_costs(setting: Setting, measured: Measured) -> StepCosts:
     # Where both gradients are computed at once, that is what was measured: W is what is left beside B.
     split = needs_split(schedule)
     return StepCosts(
-        forward=tuple(stage["F"] for stage in stages),
+        forward=tuple(stage["split F" if split else "F"] for stage in stages),
         backward_input=tuple(stage["B"] if split else stage["BW"] - stage["W"] for stage in stages),
         backward_weight=tuple(stage["W"] for stage in stages),
         forward_transfers=_transfers(setting, measured, schedule, forward=True),
@@ -104,7 +104,7 @@ def chunk_seconds(setting: Setting, measured: Measured, stage: int) -> dict[str,
         kind: part["layers"] * parts["layer"][kind]
         + part["embedding"] * parts["embedding"][kind]
         + part["head"] * parts["head"][kind]
-        for kind in ("F", "BW", "B", "W", "update")
+        for kind in ("F", "BW", "split F", "B", "W", "update")
     }
 
 

@@ -1,6 +1,6 @@
 """One rank: takes a command a line from standard input, answers with one line of JSON.
 
-    {"do": "parts", ...}   seconds of F, BW, B, W and update of single parts of the model
+    {"do": "parts", ...}   seconds of F, BW, split F, B, W and update of single parts of the model
     {"do": "link", ...}    latency and bandwidth between two ranks, from small and large messages
     {"do": "prepare", ...} a setting: chunks, order of operations, exchanges; and steps that do not count
     {"do": "steps", ...}   training steps: when each began, when this rank was done, how long it computed
@@ -38,18 +38,17 @@ def measure_parts(shape: Shape, parts: dict[str, Part], repeats: int) -> dict[st
 
 def _measure_part(shape: Shape, part: Part, repeats: int) -> dict[str, float]:
     in_flight = 2
-    taken: dict[str, list[float]] = {kind: [] for kind in ("F", "BW", "B", "W", "update")}
+    taken: dict[str, list[float]] = {}
     for split in (False, True):
         chunk = TransformerChunk(shape, part, split=split)
         received = None if part.embedding else torch.randn_like(shape.activation())
         gradient = None if part.head else torch.randn_like(shape.activation())
         for repeat in range(repeats + 1):
             seconds = _one_round(chunk, received, gradient, in_flight, split=split)
-            if repeat:
-                for kind, values in seconds.items():
-                    # Forwards of split layers are timed too, but count only once.
-                    if not (split and kind in ("F", "update")):
-                        taken[kind] += values
+            for kind, values in seconds.items() if repeat else ():
+                # Layers that put W off are other code from the forward on.
+                name = "split F" if split and kind == "F" else kind
+                taken.setdefault(name, []).extend(values)
     return {kind: mean(values) for kind, values in taken.items()}
 
 
