@@ -49,7 +49,7 @@ std::vector<Piece> cut_forward(const Slot* slots, int64_t num_slots, const Looku
     const int64_t* offsets = lookups.offsets + slots[s].feature * batch;
     total += cost(offsets[batch] - offsets[0], batch, slots[s].dim);
   }
-  const double target = std::max(total / static_cast<double>(threads * 6), 65536.0);
+  const double target = std::max(total / static_cast<double>(threads * 16), 65536.0);
   std::vector<Piece> pieces;
   for (int64_t s = 0; s < num_slots; ++s) {
     const Slot& slot = slots[s];

@@ -61,7 +61,7 @@ def bench_embedding(
         found = measure(shape, peers, batches, repeats)
         if kind == "headline":
             if shape.row_bytes not in roofs:
-                roofs[shape.row_bytes] = measure_bandwidth(shape.row_bytes, shape.weight_bytes)
+                roofs[shape.row_bytes] = measure_bandwidth(shape.row_bytes, shape.rows, shape.tables)
             found["roofline"] = _roofline(shape, batches, found["candidates"][OURS], roofs[shape.row_bytes])
         measured.append({"axis": axis, "shape": asdict(shape), **found})
     settings = {

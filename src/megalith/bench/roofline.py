@@ -1,8 +1,9 @@
 """How close a pass over embedding tables comes to what the memory can do.
 
-The roof is measured, not looked up: rows of the same size, at random places of a table of the same size, read
-or updated by native loops that share nothing with the embedding kernels. A pass must move at least each
-distinct row once, so skewed ids, whose rows stay in the caches, can come out above 1.
+The roof is measured, not looked up: rows of the same size, at random places of tables of the same size, one
+table after the other as lookups go, read or updated by native loops that share nothing with the embedding
+kernels and take the best of several prefetch distances. A pass must move at least each distinct row once; what
+the caches still hold from the pass before is not moved at all, so a share can come out above 1.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import product
+from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -19,9 +22,11 @@ from megalith.bench.peers import Ids, Shape
 from megalith.ops import native
 from megalith.ops.embedding import allocate
 
-_MAX_TABLE_BYTES = 1 << 31
-_READ_BYTES = 1 << 27
-_AHEAD = (1, 2, 4, 8, 16, 32)
+_MAX_BYTES = 1 << 32
+_TOUCHED_BYTES = 1 << 28
+_AHEAD = (8, 16, 32, 64)
+_LEVELS = (1, 2)
+_LINE_BYTES = 64
 _STATE_BYTES = 4
 
 
@@ -40,34 +45,36 @@ class Bandwidth:
         return asdict(self)
 
 
-def measure_bandwidth(row_bytes: int, table_bytes: int, repeats: int = 3) -> Bandwidth:
-    """The best of a few prefetch distances, on torch's threads; a roof should not depend on our choice."""
+def measure_bandwidth(row_bytes: int, rows: int, tables: int, repeats: int = 3) -> Bandwidth:
+    """The best median over prefetch distances and caches to fetch to, on torch's threads."""
     native.share_torch_threads()
     core = native.library()
-    row_bytes = max(8, row_bytes // 8 * 8)
-    rows = max(1, min(table_bytes, _MAX_TABLE_BYTES) // row_bytes)
-    table = allocate(rows, row_bytes // 2, torch.float16).zero_()
+    row_bytes = max(_LINE_BYTES, row_bytes // _LINE_BYTES * _LINE_BYTES)
+    tables = max(1, min(tables, _MAX_BYTES // (rows * row_bytes)))
+    weights = allocate(tables * rows, row_bytes // 2, torch.float16).zero_()
     # A row stands among the ids once: threads update them without asking each other.
     generator = torch.Generator().manual_seed(0)
-    shuffled = torch.randperm(rows, generator=generator)
-    per_round = max(1, min(rows // 2, _READ_BYTES // row_bytes))
-    halves = shuffled[:per_round], shuffled[per_round : 2 * per_round]
+    per_table = max(1, min(rows // 2, _TOUCHED_BYTES // row_bytes // tables))
+    shuffled = [torch.randperm(rows, generator=generator) + rows * table for table in range(tables)]
+    halves = [torch.cat([one[start : start + per_table] for one in shuffled]) for start in (0, per_table)]
 
     def best(run: Callable[..., Any]) -> float:
         fastest = 0.0
-        for ahead in _AHEAD:
+        for ahead, level in product(_AHEAD, _LEVELS):
+            rates = []
             # Turn and turn about, so that no round finds its rows where the last one left them.
             for number in range(2 * repeats):
                 ids = halves[number % 2]
                 if not len(ids):
                     continue
                 start = perf_counter()
-                run(table.data_ptr(), row_bytes, ids.data_ptr(), len(ids), ahead)
-                fastest = max(fastest, len(ids) * row_bytes / (perf_counter() - start))
+                run(weights.data_ptr(), row_bytes, ids.data_ptr(), len(ids), ahead, level)
+                rates.append(len(ids) * row_bytes / (perf_counter() - start))
+            fastest = max(fastest, median(rates))
         return fastest
 
     read = best(partial(core.mg_random_row_read))
-    return Bandwidth(row_bytes, rows * row_bytes, read, 2 * best(partial(core.mg_random_row_update)))
+    return Bandwidth(row_bytes, tables * rows * row_bytes, read, 2 * best(partial(core.mg_random_row_update)))
 
 
 def distinct_rows(shape: Shape, ids: Ids) -> int:

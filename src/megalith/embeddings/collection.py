@@ -250,8 +250,11 @@ def _optimizers(
 
 
 def _state(table: TableSpec, shape: str, device: torch.device | str) -> Tensor:
-    sizes = {"none": (0,), "row": (table.rows,), "full": (table.rows, table.dim)}
-    return torch.zeros(sizes[shape], device=device)
+    if shape == "none":
+        return torch.zeros(0, device=device)
+    # On huge pages like the rows: one number of a row is as far from the next row's as a page is long.
+    state = ops.allocate(table.rows, table.dim if shape == "full" else 1, torch.float32).zero_()
+    return (state if shape == "full" else state.view(-1)).to(device)
 
 
 def _start_values(table: TableSpec, seed: int) -> Tensor:
