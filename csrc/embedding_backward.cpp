@@ -260,37 +260,46 @@ class Backward {
   // Lists the values whose rows occur once as (row, source), the others as (number of the row, source).
   template <class Index>
   void split(const TableWork& table, const Task& task, Buffers& buffers) const {
-    const uint64_t mask = task.pieces - 1;
-    const auto for_values = [&](auto body) {
-      uint64_t source = 0;
-      for (const Slot* slot : table.slots) {
-        const int64_t* offsets = offsets_of(*slot);
-        const Index* values = static_cast<const Index*>(lookups_.values);
-        const uint64_t padding = static_cast<uint64_t>(slot->padding);
-        for (int64_t bag = 0; bag < batch_; ++bag) {
-          for (int64_t i = offsets[bag]; i < offsets[bag + 1]; ++i, ++source) {
-            const uint64_t row = static_cast<uint64_t>(values[i]);
-            if ((row & mask) == task.piece && row != padding) {
-              body(row, table.direct ? static_cast<uint64_t>(bag) : source);
-            }
-          }
-        }
-      }
-    };
-    buffers.repeats.reset(table.num_values, table.slots[0]->rows);
-    for_values([&](uint64_t row, uint64_t) { buffers.repeats.meet(row); });
-    buffers.numbers.reset();
-    Entry* once = resized(buffers.once, table.num_values);
-    Entry* again = resized(buffers.again, table.num_values);
-    for_values([&](uint64_t row, uint64_t source) {
-      if (buffers.repeats.repeated(row)) {
-        *again++ = static_cast<Entry>(buffers.numbers.number(static_cast<uint32_t>(row))) << 32 | source;
-      } else {
-        *once++ = row << 32 | source;
-      }
+    Repeats& repeats = buffers.repeats;
+    repeats.reset(table.num_values, table.slots[0]->rows);
+    for_values<Index>(table, task, [&](uint64_t row, uint64_t) { repeats.meet(row); });
+    Entry* once = resized(buffers.once, table.num_values + 1);
+    Entry* again = resized(buffers.again, table.num_values + 1);
+    // Written to both and kept in one: which it is, no processor can guess.
+    for_values<Index>(table, task, [&](uint64_t row, uint64_t source) {
+      const bool repeated = repeats.repeated(row);
+      *once = *again = row << 32 | source;
+      once += !repeated;
+      again += repeated;
     });
     buffers.once.resize(static_cast<size_t>(once - buffers.once.data()));
     buffers.again.resize(static_cast<size_t>(again - buffers.again.data()));
+    buffers.numbers.reset();
+    for (Entry& entry : buffers.again) {
+      const uint64_t number = buffers.numbers.number(static_cast<uint32_t>(entry >> 32));
+      entry = number << 32 | static_cast<uint32_t>(entry);
+    }
+  }
+
+  // Calls body(row, source) for every value of a piece of a table.
+  template <class Index, class Body>
+  void for_values(const TableWork& table, const Task& task, Body body) const {
+    const uint64_t mask = task.pieces - 1;
+    const Index* values = static_cast<const Index*>(lookups_.values);
+    uint64_t source = 0;
+    for (const Slot* slot : table.slots) {
+      const int64_t* offsets = offsets_of(*slot);
+      const uint64_t padding = static_cast<uint64_t>(slot->padding);
+      const bool all = task.pieces == 1 && slot->padding < 0;
+      for (int64_t bag = 0; bag < batch_; ++bag) {
+        for (int64_t i = offsets[bag]; i < offsets[bag + 1]; ++i, ++source) {
+          const uint64_t row = static_cast<uint64_t>(values[i]);
+          if (all || ((row & mask) == task.piece && row != padding)) {
+            body(row, table.direct ? static_cast<uint64_t>(bag) : source);
+          }
+        }
+      }
+    }
   }
 
   static Entry* resized(std::vector<Entry>& entries, int64_t count) {

@@ -209,11 +209,14 @@ void update_rows(const TableUpdate& table, const Entry* entries, int64_t count) 
 // Sums of rows that are hot stay in the nearest cache, and so does the gradient of the bag at hand.
 inline void add_up(const TableUpdate& table, const Entry* entries, int64_t count, float* sums) {
   constexpr int64_t kAhead = 8;
+  // Numbers rise in the order rows are first met, and hot rows are met first.
+  const uint64_t hot = static_cast<uint64_t>((24 << 10) / (table.dim * 4));
   const int64_t dim = table.dim;
   uint64_t next = 0;
   for (int64_t i = 0; i < count; ++i) {
     if (i + kAhead < count) {
-      prefetch_row(sums + (entries[i + kAhead] >> 32) * static_cast<uint64_t>(dim), dim * 4);
+      const uint64_t number = entries[i + kAhead] >> 32;
+      if (number >= hot) prefetch_row(sums + number * static_cast<uint64_t>(dim), dim * 4);
       prefetch_gradient(table, entries, i + kAhead);
     }
     const uint64_t number = entries[i] >> 32;

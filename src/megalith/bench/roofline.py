@@ -21,6 +21,7 @@ import torch
 from megalith.bench.peers import Ids, Shape
 from megalith.ops import native
 from megalith.ops.embedding import allocate
+from megalith.ops.simd import simd_level
 
 _MAX_BYTES = 1 << 32
 _TOUCHED_BYTES = 1 << 28
@@ -68,7 +69,7 @@ def measure_bandwidth(row_bytes: int, rows: int, tables: int, repeats: int = 3) 
                 if not len(ids):
                     continue
                 start = perf_counter()
-                run(weights.data_ptr(), row_bytes, ids.data_ptr(), len(ids), ahead, level)
+                run(weights.data_ptr(), row_bytes, ids.data_ptr(), len(ids), ahead, level, simd_level())
                 rates.append(len(ids) * row_bytes / (perf_counter() - start))
             fastest = max(fastest, median(rates))
         return fastest
