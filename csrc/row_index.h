@@ -42,23 +42,23 @@ class Repeats {
   int bits_ = 0;
 };
 
-// Numbers rows from 0 in the order they are first asked about.
+// Numbers rows from 0 in the order they are first asked about. Starts small: what a large batch took, a small one
+// after it need not empty.
 class RowNumbers {
  public:
   void reset() {
-    if (entries_.empty()) grow();
-    std::fill(entries_.begin(), entries_.end(), kEmpty);
     rows_.clear();
+    resize(kFirstBits);
   }
 
   uint32_t number(uint32_t row) {
     uint64_t at = place(row);
-    for (; entries_[at] != kEmpty; at = (at + 1) & (entries_.size() - 1)) {
+    for (; entries_[at] != kEmpty; at = (at + 1) & mask_) {
       if (static_cast<uint32_t>(entries_[at]) == row) return static_cast<uint32_t>(entries_[at] >> 32);
     }
     entries_[at] = static_cast<uint64_t>(rows_.size()) << 32 | row;
     rows_.push_back(row);
-    if (4 * rows_.size() > entries_.size()) grow();
+    if (4 * rows_.size() > mask_) resize(bits_ + 2);
     return static_cast<uint32_t>(rows_.size() - 1);
   }
 
@@ -67,22 +67,26 @@ class RowNumbers {
  private:
   // No number is this large: a batch has fewer values.
   static constexpr uint64_t kEmpty = ~uint64_t{0};
+  static constexpr int kFirstBits = 8;
 
-  uint64_t place(uint32_t row) const { return (row * 0x9e3779b1u) >> shift_; }
+  uint64_t place(uint32_t row) const { return (row * 0x9e3779b1u) >> (32 - bits_); }
 
-  void grow() {
-    shift_ -= 2;
-    entries_.assign(size_t{1} << (32 - shift_), kEmpty);
+  void resize(int bits) {
+    bits_ = bits;
+    mask_ = (uint64_t{1} << bits) - 1;
+    if (entries_.size() <= mask_) entries_.resize(mask_ + 1);
+    std::fill_n(entries_.begin(), mask_ + 1, kEmpty);
     for (size_t i = 0; i < rows_.size(); ++i) {
       uint64_t at = place(rows_[i]);
-      while (entries_[at] != kEmpty) at = (at + 1) & (entries_.size() - 1);
+      while (entries_[at] != kEmpty) at = (at + 1) & mask_;
       entries_[at] = static_cast<uint64_t>(i) << 32 | rows_[i];
     }
   }
 
   std::vector<uint64_t> entries_;
   std::vector<uint32_t> rows_;
-  int shift_ = 24;
+  uint64_t mask_ = 0;
+  int bits_ = kFirstBits;
 };
 
 }  // namespace megalith

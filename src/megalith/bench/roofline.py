@@ -2,8 +2,8 @@
 
 The roof is measured, not looked up: rows of the same size, at random places of tables of the same size, one
 table after the other as lookups go, read or updated by native loops that share nothing with the embedding
-kernels and take the best of several prefetch distances. A pass must move at least each distinct row once; what
-the caches still hold from the pass before is not moved at all, so a share can come out above 1.
+kernels and take the best of several prefetch distances. A pass must move at least each distinct row once;
+what the caches still hold from the pass before is not moved, so a share can come out above 1.
 """
 
 from __future__ import annotations
