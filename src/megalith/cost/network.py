@@ -14,7 +14,7 @@ flow (Mathis et al. 1997), which more flows make up for.
 from __future__ import annotations
 
 from functools import lru_cache
-from math import exp, inf, sqrt
+from math import exp, inf, log, sqrt
 
 from megalith.hardware.cluster import Level
 
@@ -41,12 +41,10 @@ def expected_maximum_load(balls: int, bins: int) -> float:
     mean = balls / bins
     if mean > 600:
         # The largest of `bins` normal variables.
-        from math import log
-
         return mean + sqrt(2 * mean * log(bins))
     term = cumulative = exp(-mean)
     expected = 0.0
-    for count in range(balls):
+    for count in range(balls + 50):
         beyond = 1 - min(1.0, cumulative) ** bins
         expected += beyond
         if count > mean and beyond < 1e-9:

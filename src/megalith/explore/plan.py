@@ -47,6 +47,8 @@ class Plan:
     extra_in_flight: int
     overlap: bool
     tensor_overlap: bool
+    waits_for_transfers: bool
+    """A device computes nothing while it sends to the next stage."""
     sharding: str
     shard_level: int
     shards: int
@@ -105,6 +107,7 @@ def make_plan(job: Job, micro_batch: int, recompute: str, sharding: str | None =
         extra_in_flight=training.extra_in_flight,
         overlap=overlap,
         tensor_overlap=tensor_overlap and parallel.sequence_parallel,
+        waits_for_transfers=older and "overlap" not in training.model_fields_set,
         sharding=sharding,
         shard_level=level,
         shards=shards,

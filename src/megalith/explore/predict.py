@@ -164,7 +164,7 @@ def predict_plan(plan: Plan, *, record: bool = False) -> Prediction:
         ("transfer", "pipeline_transfer"),
         ("optimizer", "optimizer"),
     ):
-        breakdown[name] = timeline.exposed_seconds[cause][busiest]
+        breakdown[name] = breakdown.get(name, 0.0) + timeline.exposed_seconds[cause][busiest]
     exposed = timeline.exposed_seconds
     breakdown["data_parallel"] = exposed["parameters"][busiest] + exposed["gradient"][busiest]
     sequences, model = parallel.global_batch, plan.transformer
@@ -206,6 +206,7 @@ def _breakdown(plan: Plan, schedule: Schedule, step: Step, compute: float, devic
             "tensor_parallel",
             "context_parallel",
             "expert_parallel",
+            "pipeline_transfer",
         )
     }
     return {"compute": compute - sum(parts.values()), **parts}

@@ -58,6 +58,8 @@ class Seconds:
     context_parallel: float = 0.0
     expert_parallel: float = 0.0
     streaming: float = 0.0
+    pipeline_transfer: float = 0.0
+    """Messages between stages that the device waits for."""
 
     @property
     def total(self) -> float:
@@ -73,6 +75,7 @@ class Seconds:
             self.context_parallel + times * other.context_parallel,
             self.expert_parallel + times * other.expert_parallel,
             self.streaming + times * other.streaming,
+            self.pipeline_transfer + times * other.pipeline_transfer,
         )
 
 
@@ -258,6 +261,8 @@ def build_step(plan: Plan, schedule: Schedule) -> Step:
     stages = stage_seconds(plan) * schedule.streams
     levels: dict[str, float] = {level.name: 0.0 for level in plan.cluster.levels}
     forward, backward = _transfers(plan, schedule, levels)
+    if plan.waits_for_transfers:
+        stages, forward, backward = _with_sends(stages, forward, backward), (), ()
     gradient, parameters, across = _replicas(plan, schedule, levels)
     _count_layer_traffic(plan, levels)
     constants = plan.constants
@@ -299,6 +304,20 @@ def _side_by_side(
     return found
 
 
+def _with_sends(
+    stages: tuple[Seconds, ...],
+    forward: tuple[Transfer | None, ...],
+    backward: tuple[Transfer | None, ...],
+) -> tuple[Seconds, ...]:
+    """Where a device waits for what it sends, the message is part of the operation before it."""
+    there = [one.seconds + one.latency_seconds if one else 0.0 for one in forward] + [0.0]
+    back = [0.0] + [one.seconds + one.latency_seconds if one else 0.0 for one in backward]
+    return tuple(
+        stage.plus(Seconds(forward=sent, backward_input=returned, pipeline_transfer=sent + returned))
+        for stage, sent, returned in zip(stages, there, back, strict=True)
+    )
+
+
 def _optimizer_seconds(plan: Plan, parameters: float) -> float:
     """Adam over this device's share: read gradient, master and moments, write them and the weight; and once
     more over the gradients for their norm."""
@@ -312,7 +331,8 @@ def _transfers(
 ) -> tuple[tuple[Transfer | None, ...], tuple[Transfer | None, ...]]:
     """Activations between stages; each rank sends its share of the hidden state (scatter-gather)."""
     model, shape = plan.transformer, plan.shape
-    message = 2.0 * model.seq * shape.micro_batch / shape.cp * model.hidden / shape.tp
+    size = 4.0 if plan.precision == "fp32" else 2.0
+    message = size * model.seq * shape.micro_batch / shape.cp * model.hidden / shape.tp
     leaving: dict[tuple[int, int], float] = {}
 
     def transfer(sender: int, receiver: int) -> Transfer | None:
@@ -452,10 +472,11 @@ def _group_link(plan: Plan, replicas: Group, device: int) -> Hashable:
     """What a group's traffic queues on: its own lane of the outermost link that it crosses.
 
     A lane of its own, because links share fairly: a message between stages does not wait until a whole bucket
-    of gradients is through, as it would in one queue."""
+    of gradients is through, as it would in one queue. Other stages' groups on the same link have theirs: the
+    rate of each is its share of the link already (`Span.sharing`)."""
     level = max((index for index, span in enumerate(replicas) if span.ranks > 1), default=0)
     member = stage_device(plan.parallel, device) // plan.cluster.devices_within(level - 1)
-    return (plan.cluster.levels[level].name, member, "replicas")
+    return (plan.cluster.levels[level].name, member, device, "replicas")
 
 
 def _count_replicas(plan: Plan, replicas: Group, parameters: float, levels: dict[str, float]) -> None:
