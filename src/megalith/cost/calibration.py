@@ -22,10 +22,8 @@ class Calibration:
     memory_fraction: float
     kernel_seconds: float
     inside_fraction: float
-    inside_half_bytes: float
     inside_rank_exponent: float
     between_fraction: float
-    between_half_bytes: float
     tensor_overlap: float
     transfer_seconds: float
     micro_batch_seconds: float

@@ -67,13 +67,6 @@ class Fabric:
     def latency(self, level: int) -> float:
         return self.cluster.levels[level].link.latency_seconds
 
-    def half_bytes(self, level: int) -> float:
-        """Message size at which a collective reaches half of its rate."""
-        if self.ideal:
-            return 0.0
-        constants = self.constants
-        return constants.between_half_bytes if level else constants.inside_half_bytes
-
 
 @lru_cache(maxsize=65536)
 def _rate(fabric: Fabric, level: int, sharing: int, ranks_inside: int, ranks: int) -> float:
@@ -138,7 +131,7 @@ def hierarchical_seconds(
             carried = message_bytes / shrink if index == outermost else message_bytes
             steps = _PASSES[kind] * (span.ranks - 1)
             rate = fabric.rate(index, span.sharing, inside, span.ranks)
-            total += steps / span.ranks * (carried + fabric.half_bytes(index)) / rate
+            total += steps / span.ranks * carried / rate
             total += steps * fabric.latency(index)
         inside *= span.ranks
     return total
@@ -174,8 +167,7 @@ def _slowest(fabric: Fabric, group: Group, message_bytes: float) -> float:
     slowest, inside = 0.0, 1
     for index, span in enumerate(group):
         if span.ranks > 1:
-            carried = message_bytes + fabric.half_bytes(index)
-            slowest = max(slowest, carried / fabric.rate(index, span.sharing, inside, span.ranks))
+            slowest = max(slowest, message_bytes / fabric.rate(index, span.sharing, inside, span.ranks))
         inside *= span.ranks
     return slowest
 

@@ -28,7 +28,7 @@ from megalith.explore.workload import model_flops, recompute_flops
 
 RECOMPUTE = ("none", "selective", "full")
 LARGEST_MICRO_BATCH = 32
-SIMULATED = 6
+SIMULATED = 4
 
 
 class DoesNotFitError(PlanError):
@@ -48,10 +48,16 @@ def predict(job: Job, *, record: bool = False) -> Prediction:
         except DoesNotFitError as error:
             fix = nearest_fit(job, plans[0])
             raise DoesNotFitError(f"{str(error).removesuffix('.')}; {fix}.") from error
-    # Estimates leave out what is exposed, so the few best of them are all simulated.
-    ranked = sorted(plans, key=estimate_seconds)[:SIMULATED]
-    best = min(ranked, key=lambda plan: predict_plan(plan).step_seconds)
-    return predict_plan(best, record=record)
+    # Estimates leave out what is exposed, so the few best of them are all simulated, as far as their bounds
+    # allow.
+    best: tuple[Prediction, Plan] | None = None
+    for plan in sorted(plans, key=estimate_seconds)[:SIMULATED]:
+        if best is None or _plan_bound(plan) < best[0].step_seconds:
+            found = predict_plan(plan)
+            if best is None or found.step_seconds < best[0].step_seconds:
+                best = found, plan
+    assert best is not None
+    return predict_plan(best[1], record=True) if record else best[0]
 
 
 def candidate_plans(job: Job) -> list[Plan]:
