@@ -1,31 +1,36 @@
 """Local search: from the best plans, small moves as long as one of them helps.
 
 It settles what the tree left open: plans that the budget did not reach, layers that move between stages,
-sizes of buckets. A move is predicted only if its lower bound is below what it has to beat.
+sizes of buckets, overlap. A move is predicted only if its lower bound is below what it has to beat.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
 
 from megalith.explore.search.choices import Choice
+from megalith.explore.search.floors import Floors
 from megalith.explore.search.judge import Verdict
 from megalith.explore.search.moves import move_a_layer, neighbours
 from megalith.explore.search.space import Space
+
+_OUTSIDE = ("buckets", "overlap")
+"""Moves to plans that the tree does not hold."""
+_MOVES = 24
+"""Of all moves from a plan, as many of the most promising are tried."""
+_LAYER_MOVES = 8
 
 Ask = Callable[[Sequence[Choice]], Sequence[Verdict]]
 
 
 @dataclass(slots=True)
 class Climb:
-    """What was judged, by plan, and how each plan that helped came about."""
+    """What was judged, by plan, and how each plan that a move led to came about."""
 
     verdicts: dict[Choice, Verdict]
     origin: dict[Choice, str] = field(default_factory=dict)
-    examined: int = 0
-    ruled_out: int = 0
+    spent: float = 0.0
 
 
 def climb(
@@ -33,53 +38,48 @@ def climb(
     starts: Sequence[Choice],
     climbing: Climb,
     ask: Ask,
-    bound: Callable[[Choice], float],
-    even_layers: Callable[[Choice], tuple[int, ...] | None],
+    floors: Floors,
     *,
-    budget: int,
+    work: Callable[[Choice], float],
+    budget: float,
     inside_tree: bool,
 ) -> None:
-    """Moves from each of the starts until nothing helps or `budget` predictions are spent.
+    """Moves from each of the starts until nothing helps or `budget` units of `work` are spent; then layers
+    of the best.
 
     With `inside_tree` false (when the tree was searched to its end) only what lies outside of it is tried.
     """
+
+    def step(here: Choice, options: list[tuple[str, Choice]], most: int) -> Choice:
+        """The best of the options, or `here` if none is better."""
+        limit = climbing.verdicts[here].seconds
+        promising = [(floors(one), name, one) for name, one in options if one not in climbing.verdicts]
+        promising = sorted((one for one in promising if one[0] < limit), key=lambda one: one[0])[:most]
+        for (_, name, one), verdict in zip(promising, ask([one[2] for one in promising]), strict=True):
+            climbing.verdicts[one] = verdict
+            climbing.origin[one] = name
+            climbing.spent += work(one)
+        tried = [one for _, _, one in promising]
+        return min([here, *tried], key=lambda one: climbing.verdicts[one].seconds)
+
     for start in starts:
-        here, best = start, climbing.verdicts[start].seconds
-        while climbing.examined < budget:
-            options = list(_fresh(space, here, climbing, even_layers, inside_tree))
-            promising = [(name, one) for name, one in options if bound(one) < best]
-            climbing.ruled_out += len(options) - len(promising)
-            promising = promising[: max(0, budget - climbing.examined)]
-            verdicts = ask([one for _, one in promising])
-            climbing.examined += len(promising)
-            better, seconds = None, best
-            for (name, one), verdict in zip(promising, verdicts, strict=True):
-                climbing.verdicts[one] = verdict
-                climbing.origin[one] = name
-                if verdict.seconds < seconds:
-                    better, seconds = one, verdict.seconds
-            if better is None or seconds == inf:
+        here = start
+        while climbing.spent < budget:
+            moves = [(n, one) for n, one in neighbours(space, here) if inside_tree or n in _OUTSIDE]
+            there = step(here, moves, _MOVES)
+            if there == here:
                 break
-            here, best = better, seconds
+            here = there
+    best = min(climbing.verdicts, key=lambda one: climbing.verdicts[one].seconds, default=None)
+    while best is not None:
+        there = step(best, list(_moved_layers(best, floors)), _LAYER_MOVES)
+        if there == best or climbing.spent > 2 * budget:
+            break
+        best = there
 
 
-def _fresh(
-    space: Space,
-    plan: Choice,
-    climbing: Climb,
-    even_layers: Callable[[Choice], tuple[int, ...] | None],
-    inside_tree: bool,
-) -> Iterator[tuple[str, Choice]]:
-    """Neighbours that nobody has judged yet."""
-    seen = set(climbing.verdicts)
-    for name, one in neighbours(space, plan):
-        if (inside_tree or name == "buckets") and one not in seen:
-            seen.add(one)
-            yield name, one
-    layers = even_layers(plan)
+def _moved_layers(plan: Choice, floors: Floors) -> Iterator[tuple[str, Choice]]:
+    layers = floors.layers(plan)
     if layers is not None and plan.rhythm is not None and len(layers) > 1:
         for moved in move_a_layer(layers):
-            one = replace(plan, rhythm=replace(plan.rhythm, layers_per_stage=moved))
-            if one not in seen:
-                seen.add(one)
-                yield "layers", one
+            yield "layers", replace(plan, rhythm=replace(plan.rhythm, layers_per_stage=moved))

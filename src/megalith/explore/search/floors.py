@@ -17,7 +17,7 @@ from math import inf
 
 from megalith.cost.collectives import Fabric as Links
 from megalith.cost.collectives import Group
-from megalith.cost.memory import state_bytes
+from megalith.cost.memory import state_bytes, traffic_bytes
 from megalith.explore.pipeline.schedules import build_schedule
 from megalith.explore.placement import expert_groups, group
 from megalith.explore.plan import Plan, make_plan, memory_of
@@ -72,6 +72,14 @@ class Floors:
         pace = self._pace(layout, sharing, rhythm, fabric or self._plain, recompute)
         return pace.floor(rhythm.schedule, rhythm.extra_in_flight) + self._constant
 
+    def guess(self, choice: Choice, bound: float) -> float:
+        """What a plan with this bound may well take, for the order of the search."""
+        rhythm, sharing = choice.rhythm, choice.sharing
+        if self._model is None or rhythm is None or sharing is None:
+            return bound
+        pace = self._pace(choice.layout, sharing, rhythm, choice.fabric or self._plain, "none")
+        return max(bound, pace.guess(rhythm.schedule, rhythm.extra_in_flight))
+
     def layers(self, choice: Choice) -> tuple[int, ...] | None:
         """Layers of each virtual stage of a plan, also where they are left to be even."""
         if self._model is None or choice.rhythm is None:
@@ -108,6 +116,7 @@ class Floors:
             nest.paces[key] = Pace(
                 self._stage_times(nest.site, sharing, rhythm, recompute),
                 nest.site.way(rhythm.micro_batch, rhythm.vpp, folded),
+                *nest.site.busiest_link(rhythm.micro_batch, rhythm.vpp),
                 self._space.global_batch // layout.dp // rhythm.micro_batch,
                 layout.pp,
                 rhythm.vpp,
@@ -117,6 +126,7 @@ class Floors:
                 nest.exchange.reduce / layout.pp,
                 nest.exchange.gather / layout.pp,
                 layout.pp / nest.site.links,
+                nest.site.twin_reduce(sharing),
                 *nest.always,
             )
         return nest.paces[key]
@@ -223,6 +233,12 @@ class _Site:
         self._parameters: dict[int, tuple[float, float]] = {}
         self.links = len({group_link(self._template, self._replicas, device) for device in range(layout.pp)})
         self.watched = self._watched()
+        links, senders = _links(space, fabric), 1
+        self._rates, self._latencies = [], []
+        for level, factors in enumerate(layout.factors):
+            self._rates.append(links.rate(level, senders))
+            self._latencies.append(links.latency(level))
+            senders *= factors[0] * factors[1] * factors[2]
 
     def talk(self, ep: int) -> tuple[Group, Group, Group, int]:
         """The groups that a layer's own traffic goes through."""
@@ -282,6 +298,15 @@ class _Site:
             self._fits[sharing] = state.total <= room
         return self._fits[sharing]
 
+    def twin_reduce(self, sharing: Sharing) -> float:
+        """Adding up the gradients of both copies of a stage where the two ends of the pipeline meet."""
+        crossed = self.layout.crosses("pp")
+        if not crossed:
+            return 0.0
+        plan = self.plan(sharing, 1, ())
+        of_two_stages = 2 * sum(self._held(plan)) / self.layout.pp
+        return traffic_bytes(plan.precision) * of_two_stages / self._rates[crossed[-1]]
+
     def _held(self, plan: Plan) -> tuple[float, float]:
         """Parameters of all stages of a pipeline on one device each: shared, and routed experts'."""
         ep = plan.parallel.ep
@@ -294,19 +319,32 @@ class _Site:
         """Seconds on links, one way, from the first virtual stage to each."""
         key = micro_batch, vpp, folded
         if key not in self._ways:
-            layout, model = self.layout, self._model
-            links = _links(self._space, self._fabric)
-            message = 2.0 * model.seq * micro_batch / layout.cp * model.hidden / layout.tp
+            layout = self.layout
+            messages = self._messages(micro_batch)
+            seconds = [message + self._latencies[level] for level, message in enumerate(messages)]
             sizes = [level[_PP] for level in layout.factors]
-            seconds, senders = [], 1
-            for level, factors in enumerate(layout.factors):
-                seconds.append(message / links.rate(level, senders) + links.latency(level))
-                senders *= factors[0] * factors[1] * factors[2]
             once = [seconds[_crossed(stage, sizes)] for stage in range(1, layout.pp)]
             again = seconds[max(layout.crosses("pp"), default=0)]
             steps = [*once, 0.0, *reversed(once)] if folded else [*once, again] * (vpp - 1) + once
             self._ways[key] = tuple(accumulate(steps, initial=0.0))
         return self._ways[key]
+
+    def busiest_link(self, micro_batch: int, vpp: int) -> tuple[float, bool]:
+        """Seconds of one micro-batch on the fullest link between stages, and whether it goes both ways there:
+        where there are three members the one in the middle sends to either side."""
+        messages = self._messages(micro_batch)
+        crossed = self.layout.crosses("pp")
+        if not crossed:
+            return 0.0, False
+        level = max(crossed, key=messages.__getitem__)
+        return vpp * messages[level], self.layout.factors[level][_PP] > 2
+
+    def _messages(self, micro_batch: int) -> list[float]:
+        """Seconds that a message between stages takes a link of each level."""
+        layout, model = self.layout, self._model
+        element = 4.0 if self._template.precision == "fp32" else 2.0
+        size = element * model.seq * micro_batch / layout.cp * model.hidden / layout.tp
+        return [size / rate for rate in self._rates]
 
     def _expert_groups(self, ep: int) -> tuple[Group, Group]:
         if ep not in self._experts:

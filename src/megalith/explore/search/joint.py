@@ -38,9 +38,10 @@ from megalith.explore.search.workers import Workers
 from megalith.hardware.machine import usable_cores
 
 TOP = 5
-BATCH = 32
-BUDGET = 1500
-_CLIMB_BUDGET = 300
+BATCH = 8
+BUDGET = 1000
+_CLIMB_BUDGET = 60
+_STARTS = 3
 _SLACK = 0.02
 """Leaves this near to the best are evaluated too, so that the next best is known."""
 
@@ -61,10 +62,9 @@ class Found:
 def search_space(
     space: Space,
     predict: Predict,
-    bound: Callable[[Choice], float],
-    even_layers: Callable[[Choice], tuple[int, ...] | None],
+    floors: Floors,
     *,
-    budget: int = BUDGET,
+    budget: float = BUDGET,
     workers: int = 1,
     say: Say = lambda _: None,
 ) -> Found:
@@ -77,13 +77,15 @@ def search_space(
 
         outcome = best_first(
             space.roots(),
-            bound=bound,
+            bound=floors,
             branch=space.branch,
             leaves=space.leaves,
             evaluate=evaluate,
+            guess=floors.guess,
+            family=_family,
+            work=space.work,
             batch=BATCH,
             budget=budget,
-            work=space.work,
             slack=_SLACK,
         )
         say(f"{outcome.evaluated} plans simulated, {outcome.pruned} ruled out, {outcome.unopened} left")
@@ -91,12 +93,12 @@ def search_space(
         feasible = [one.leaf for one in outcome.found if one.value.seconds < inf]
         climb(
             space,
-            _apart(feasible)[: TOP if outcome.exact else 2 * TOP],
+            _apart(feasible)[:_STARTS],
             climbing,
             pool.ask,
-            bound,
-            even_layers,
-            budget=_CLIMB_BUDGET,
+            floors,
+            budget=max(_CLIMB_BUDGET, budget / 3),
+            work=space.work,
             inside_tree=not outcome.exact,
         )
     source = "proved best-first search" if outcome.exact else "best-first search"
@@ -115,6 +117,13 @@ def search_space(
         outcome.pruned,
         max(0, outcome.unopened - moved),
     )
+
+
+def _family(choice: Choice) -> object:
+    """Plans whose bounds are about as loose; None before the schedule is chosen."""
+    if choice.rhythm is None or choice.sharing is None:
+        return None
+    return choice.rhythm.schedule, choice.rhythm.vpp > 1, choice.sharing.sharding
 
 
 def _in_tree(choice: Choice) -> bool:
@@ -162,7 +171,7 @@ def search(
     *,
     progress: Say | None = None,
     workers: int | None = None,
-    budget: int = BUDGET,
+    budget: float = BUDGET,
 ) -> SearchResult:
     """The best plan for a job, the runners-up, and what is known about the rest.
 
@@ -219,7 +228,7 @@ def search_job(
     *,
     only: Restriction | None = None,
     workers: int = 1,
-    budget: int = BUDGET,
+    budget: float = BUDGET,
     say: Say = lambda _: None,
 ) -> Found:
     """All of one job's space on its cluster, or the part of it that `only` leaves."""
@@ -228,7 +237,7 @@ def search_job(
     network = tuple(undominated(listed.fabrics, cluster))
     space = Space(job, cluster, replace(only or Restriction(), fabrics=network))
     floors = Floors(space)
-    found = search_space(space, predict, floors, floors.layers, workers=workers, budget=budget, say=say)
+    found = search_space(space, predict, floors, workers=workers, budget=budget, say=say)
     dropped = len(listed.fabrics) / len(network)
     # Options that dominance dropped would each have been a plan.
     total = found.examined + found.pruned + found.unexamined

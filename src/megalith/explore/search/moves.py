@@ -41,6 +41,8 @@ def neighbours(space: Space, plan: Choice) -> Iterator[tuple[str, Choice]]:
     for wiring in space.fabrics:
         if wiring != fabric:
             yield "network", replace(plan, fabric=wiring)
+    if "overlap" not in space.limits.fixed:
+        yield "overlap", replace(plan, fabric=replace(fabric, overlap=not fabric.overlap))
     if "bucket_bytes" not in space.limits.fixed:
         for size in _BUCKETS:
             if size != fabric.bucket_bytes:

@@ -74,6 +74,10 @@ class Pace:
     times: Times
     way: tuple[float, ...]
     """Seconds on links, one way, from the first virtual stage to each."""
+    busy: float
+    """Seconds of one micro-batch's messages, one way, on the fullest link between stages."""
+    both_ways: bool
+    """Whether that link carries messages of both directions."""
     micro_batches: int
     pp: int
     vpp: int
@@ -89,6 +93,8 @@ class Pace:
     """Gathering its weights once."""
     link_devices: float = 1.0
     """Devices whose replicas talk over the same link."""
+    twin_reduce: float = 0.0
+    """DualPipe: adding up the gradients of the two copies of a stage, after the step."""
     reduces_always: bool = False
     """Gradients are reduced with every operation, not once a step; so the weights below."""
     gathers_always: bool = False
@@ -104,9 +110,15 @@ class Pace:
             # Two directions share a device, and one's expert traffic may hide behind the other.
             trips = 1 + (count // 2 - 1) // (pp + 1)
             flight = trips * (self._round_trip(0, False) - times.experts)
-            return max(self.traffic(schedule), flight, count * (sum(times.work) - times.experts) / pp)
+            work = count * (sum(times.work) - times.experts) / pp
+            slowest = max(self.traffic(schedule), flight, work, (count // 2 - 1) * self.busy)
+            return slowest + self.twin_reduce
         hidden = times.longest_backward if fused else times.longest_weight
-        best = max(self.traffic(schedule), count * times.busiest + max(0.0, self.least_reduce - hidden))
+        # Between the first message that a device waits for and the last, the link carries all others; without
+        # a barrier the two directions of a link belong to steps of two devices.
+        ways = 2 if self.both_ways and not schedule.startswith("zb") else 1
+        best = max(self.traffic(schedule), (count - 1) * ways * self.busy)
+        best = max(best, count * times.busiest + max(0.0, self.least_reduce - hidden))
         exposed = max(0.0, self.first_reduce - times.first_backward) if fused else 0.0
         for device in self.watched:
             fill = times.forward_sums[device] + self.way[device]
@@ -126,6 +138,11 @@ class Pace:
         if schedule == "interleaved":
             best = max(best, self._interleaved_flight())
         return best
+
+    def guess(self, schedule: str, extra_in_flight: int = 0) -> float:
+        """What the step may well take: not proved, only used to look at promising plans first."""
+        # Steps that overlap still share the link: over many of them it has to carry them all.
+        return max(self.floor(schedule, extra_in_flight), self.traffic("1f1b"))
 
     def traffic(self, schedule: str) -> float:
         """What one link has to carry for replicas, message after message."""

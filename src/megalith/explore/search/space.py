@@ -37,7 +37,8 @@ _CHUNKS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
 _PATHS = (1, 2, 4, 8, 16, 32, 64)
 _MOST_STAGES = 256
 _OPERATIONS_OF_A_UNIT = 2000
-_ORDERS_TRIED = 8
+_ORDERS_TRIED = 4
+_PIECES = 8
 # Larger ones no longer make matrix products more efficient and cost micro-batches to fill the pipeline with.
 _MOST_MICRO_BATCH = 16
 # Below this a slice of the sequence is too short to hide its keys' and values' way round the ring.
@@ -140,6 +141,9 @@ class Space:
         if rhythm.schedule == "long-link":
             # Several orders are tried before one is taken.
             operations *= _ORDERS_TRIED
+        if choice.sharing is not None and choice.sharing.sharding in ("zero2", "zero3", "hybrid"):
+            # Operations are cut into pieces between which weights and gradients move.
+            operations *= _PIECES
         return 1 + operations / _OPERATIONS_OF_A_UNIT
 
     def every_plan(self) -> Iterator[Choice]:
@@ -298,7 +302,8 @@ class Space:
             only("routing", cast("tuple[Routing, ...]", get_args(Routing))),
             only("collectives", collectives_names),
             only("multipath", [paths for paths in _PATHS if paths <= max(8, outermost)]),
-            only("overlap", (True, False)),
+            # Without overlap little is ever gained: left to local moves.
+            only("overlap", (True,)),
             only("bucket_bytes", (self.job.training.bucket_bytes,)),
             only("compression", compressions if constraints.allow_compression else compressions[:1]),
             only("local_steps", (1, 4, 16, 64) if constraints.allow_local_steps else (1,)),

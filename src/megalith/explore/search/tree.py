@@ -1,15 +1,16 @@
 """Best-first search of a tree whose nodes have provable lower bounds.
 
-The node with the smallest bound is opened first. A leaf that reaches the top is evaluated; when no open node
-has a bound below the best value found, that value is the optimum and the proof is complete. When the budget
-ends earlier, the smallest bound still open is what nothing can beat: the gap to it is reported. Leaves are
-evaluated in batches of a fixed size, so that the outcome is the same for any number of workers.
+The most promising node is opened first: by its bound or a better guess, taken as far from the truth as those
+of its family have turned out to be so far. A leaf that comes to the top is evaluated. What has a bound above
+the best value found is ruled out; when nothing else is left that value is the optimum, proved. When the
+budget ends earlier, the smallest bound still open is what nothing can beat: the gap to it is reported. Leaves
+are evaluated in batches of a fixed size: any number of workers has the same outcome.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Generic, TypeVar
@@ -56,71 +57,95 @@ def best_first(
     branch: Callable[[Node], Sequence[Node] | None],
     leaves: Callable[[Node], int],
     evaluate: Callable[[Sequence[Node]], Sequence[tuple[float, Value]]],
-    batch: int = 16,
-    budget: float = inf,
+    guess: Callable[[Node, float], float] = lambda _, lowest: lowest,
+    family: Callable[[Node], Hashable] = lambda _: None,
     work: Callable[[Node], float] = lambda _: 1.0,
-    incumbent: float = inf,
+    batch: int = 8,
+    budget: float = inf,
     slack: float = 0.0,
 ) -> Outcome[Node, Value]:
     """Searches until the best is proved or `budget` units of `work` are spent.
 
-    `branch` opens a node, or says None for a leaf. `leaves` counts the leaves below a node. `incumbent` is a
-    value known beforehand: nothing at or above it is worth evaluating. With a `slack` of 0.05 leaves up to 5%
+    `branch` opens a node, or says None for a leaf. `leaves` counts the leaves below a node. `guess` says what
+    a node may well cost, given its bound; it decides the order and nothing else. `family` names nodes whose
+    guesses are about as far off, None where that is open. With a `slack` of 0.05 leaves up to 5%
     above the best are evaluated too, for the sake of the runners-up.
     """
     outcome: Outcome[Node, Value] = Outcome()
-    heap: list[tuple[float, int, Node]] = []
-    number = 0
-    for root in roots:
-        heap.append((bound(root), number, root))
-        number += 1
+    looseness = _Looseness()
+    heap = [
+        (lowest := bound(root), number, lowest, guess(root, lowest), root)
+        for number, root in enumerate(roots)
+    ]
     heapq.heapify(heap)
-    best, spent = incumbent, 0.0
-    waiting: list[Node] = []
-    floor = inf
+    number, best, spent = len(heap), inf, 0.0
+    waiting: list[tuple[float, float, Node]] = []
     while heap and spent < budget:
-        lowest, _, node = heap[0]
-        if lowest > best * (1 + slack) or lowest == inf:
-            break
-        heapq.heappop(heap)
-        children = branch(node)
-        if children is None:
-            waiting.append(node)
-            floor = min(floor, lowest)
+        promise, _, lowest, guessed, node = heapq.heappop(heap)
+        limit = best * (1 + slack)
+        if lowest > limit or lowest == inf:
+            outcome.pruned += leaves(node)
+        elif heap and (now := guessed * looseness.of(family(node))) > max(promise, heap[0][0]):
+            # What was learned meanwhile makes it less promising than it was.
+            heapq.heappush(heap, (now, number, lowest, guessed, node))
+            number += 1
+        elif (children := branch(node)) is None:
+            waiting.append((lowest, guessed, node))
         else:
-            limit = best * (1 + slack)
             for child in children:
                 # A child is part of its parent, whose bound holds for it too.
                 value = max(lowest, bound(child))
                 if value > limit or value == inf:
                     outcome.pruned += leaves(child)
-                    continue
-                heapq.heappush(heap, (value, number, child))
-                number += 1
-        if len(waiting) == batch or (waiting and (not heap or heap[0][0] > best * (1 + slack))):
-            best = min(best, _evaluate(waiting, evaluate, outcome))
-            spent += sum(map(work, waiting))
-            waiting, floor = [], inf
-    for lowest, _, node in heap:
+                else:
+                    guessed = guess(child, value)
+                    promise = guessed * looseness.of(family(child))
+                    heapq.heappush(heap, (promise, number, value, guessed, child))
+                    number += 1
+        if len(waiting) == batch or (waiting and not heap):
+            results = evaluate([leaf for *_, leaf in waiting])
+            for (_, guessed, leaf), (cost, found) in zip(waiting, results, strict=True):
+                outcome.found.append(Scored(leaf, cost, found))
+                looseness.learn(family(leaf), guessed, cost)
+                best = min(best, cost)
+                spent += work(leaf)
+            waiting = []
+    outcome.evaluated = len(outcome.found)
+    rest = [(lowest, node) for _, _, lowest, _, node in heap] + [
+        (lowest, leaf) for lowest, _, leaf in waiting
+    ]
+    for lowest, node in rest:
         # What is no better than the best is ruled out as the best, however near it comes.
         if lowest >= best or lowest == inf:
             outcome.pruned += leaves(node)
         else:
             outcome.unopened += leaves(node)
-    outcome.unopened += len(waiting)
-    open_bound = min([floor, heap[0][0] if heap else inf])
-    outcome.lower_bound = min(best, open_bound)
+            outcome.lower_bound = min(outcome.lower_bound, lowest)
+    outcome.lower_bound = min(best, outcome.lower_bound)
     outcome.found.sort(key=lambda one: one.cost)
     return outcome
 
 
-def _evaluate(
-    waiting: Sequence[Node],
-    evaluate: Callable[[Sequence[Node]], Sequence[tuple[float, Value]]],
-    outcome: Outcome[Node, Value],
-) -> float:
-    results = evaluate(waiting)
-    for leaf, (cost, value) in zip(waiting, results, strict=True):
-        outcome.found.append(Scored(leaf, cost, value))
-    outcome.evaluated += len(waiting)
-    return min(cost for cost, _ in results)
+class _Looseness:
+    """How many times its guess a leaf of a family cost so far, on average; for nodes of no family, how many
+    times its guess the best leaf did."""
+
+    def __init__(self) -> None:
+        self._sums: dict[Hashable, tuple[float, int]] = {}
+        self._best = inf
+        self._of_best = 1.0
+
+    def of(self, family: Hashable) -> float:
+        if family is None:
+            return self._of_best
+        total, count = self._sums.get(family, (0.0, 0))
+        # One leaf as guessed to begin with: a family is worth a try until it has shown otherwise.
+        return (1.0 + total) / (1 + count)
+
+    def learn(self, family: Hashable, guess: float, cost: float) -> None:
+        if guess <= 0 or cost == inf:
+            return
+        total, count = self._sums.get(family, (0.0, 0))
+        self._sums[family] = total + cost / guess, count + 1
+        if cost < self._best:
+            self._best, self._of_best = cost, cost / guess

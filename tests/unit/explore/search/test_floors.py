@@ -51,6 +51,7 @@ def test_no_plan_is_faster_than_its_bounds(name: str) -> None:
     check(space, count=60, seed=1)
 
 
+@pytest.mark.slow
 def test_no_plan_of_a_real_scenario_is_faster_than_its_bounds() -> None:
     check(space_of(load_job("70b-3-regions-3k-60ms")), count=40, seed=2)
 
