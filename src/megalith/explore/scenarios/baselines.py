@@ -1,10 +1,12 @@
 """How training across sites is done in production: hybrid-sharded data parallelism, and the best it can do.
 
-Every site holds whole copies of the model, sharded among its own devices; gradients alone cross sites. Inside, the
-pipeline is Megatron's interleaved 1F1B (plain 1F1B where that does not divide, none where none is needed). The
-network is used as it comes: ECMP, and rings through all ranks of a group. Within this everything is chosen as a
-careful engineer would: tensor, context, expert and pipeline parallelism, their order inside a site, chunks,
-micro-batch, recompute, which level shards; the best plan of all these is the baseline.
+Every site holds whole copies of the model; what they exchange for gradients is all that crosses sites.
+Inside a site weights are sharded among its devices, or the optimizer alone is (ZeRO-1), where gathering
+weights for every micro-batch of a pipeline would cost more. The pipeline is Megatron's interleaved 1F1B
+(plain 1F1B where that does not divide, none where none is needed). The network is used as it comes: ECMP,
+and rings through all ranks of a group. Within this everything is chosen as a careful engineer would:
+tensor, context, expert and pipeline parallelism, their order inside a site, chunks, micro-batch, recompute,
+what is sharded; the best plan of all these is the baseline.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ def production_space(cluster: Cluster) -> Restriction:
         return all(one.factors[level][column] == cluster.levels[level].count for level in sites)
 
     def sharing(one: Sharing) -> bool:
-        return one.sharding == "hybrid" and one.shard_within in names
+        return one.sharding == "zero1" or (one.sharding == "hybrid" and one.shard_within in names)
 
     def rhythm(one: Rhythm) -> bool:
         return one.schedule in SCHEDULES
