@@ -86,7 +86,7 @@ def run_scenarios(
 def run_scenario(job: Job, *, workers: int | None = None, budget: int = _BUDGET) -> ScenarioRow:
     result = search(job, workers=workers, budget=budget)
     baselines = _or_none(production, job), _or_none(crosspipe, job)
-    # The baselines' plans are plans of the joint space: a search whose budget did not reach them has them as well.
+    # The baselines' plans are plans of the joint space too, even if the budget did not reach them.
     best = min(
         (plan for plan in (result.best, *baselines) if plan), key=lambda plan: plan.prediction.step_seconds
     )
