@@ -89,8 +89,11 @@ class Parallel(Config):
     ep: int = Field(default=1, gt=0)
     pp: int = Field(default=1, gt=0)
     vpp: int = Field(default=1, gt=0)
+    """Chunks of a device. A file that says neither this nor `training.schedule` gets the better of 1F1B and
+    interleaving in as many chunks as divide."""
     dp: int = Field(default=1, gt=0)
     sharding: Sharding = "none"
+    """A file that leaves it out gets the better of none and zero1 on devices after Ampere, else none."""
     shard_within: str | None = None
     """The level whose members each hold one whole copy in hybrid sharding; the outermost if left out."""
     micro_batch: int | None = Field(default=None, gt=0)
@@ -119,7 +122,8 @@ class Training(Config):
     """ring: tensor-parallel traffic runs beside the matrix products it feeds (Megatron-Core's --tp-comm-
     overlap). auto is by device, as with attention."""
     overlap: bool = True
-    """Gradient and parameter traffic beside compute."""
+    """Gradient and parameter traffic beside compute. A file that leaves it out gets what published runs on
+    such devices did: on Ampere and older nothing overlaps, messages between stages neither."""
     bucket_bytes: int = Field(default=40_000_000, gt=0)
     compression: Compression = "none"
     """Of gradients on the outermost level that data parallelism crosses."""

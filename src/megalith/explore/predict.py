@@ -60,6 +60,20 @@ def predict(job: Job, *, record: bool = False) -> Prediction:
     return predict_plan(best[1], record=True) if record else best[0]
 
 
+def filled(job: Job, prediction: Prediction) -> Job:
+    """The job with its blanks as the prediction filled them: what to write out and run."""
+    if job.parallel is None:
+        return job
+    parallel = {name: getattr(prediction, name) for name in ("micro_batch", "vpp", "sharding")}
+    training = {name: getattr(prediction, name) for name in ("recompute", "schedule")}
+    return job.model_copy(
+        update={
+            "parallel": job.parallel.model_copy(update=parallel),
+            "training": job.training.model_copy(update=training),
+        }
+    )
+
+
 def candidate_plans(job: Job) -> list[Plan]:
     """Every way to fill the blanks that fits in memory, of recompute modes only the least; if none fits, the
     one that comes closest."""
@@ -197,6 +211,9 @@ def predict_plan(plan: Plan, *, record: bool = False) -> Prediction:
         micro_batch=plan.shape.micro_batch,
         recompute=plan.recompute,
         uncertainty=_uncertainty(plan),
+        schedule=plan.schedule,
+        vpp=parallel.vpp,
+        sharding=plan.sharding,
         timeline=timeline if record else None,
     )
 

@@ -32,6 +32,10 @@ class Prediction:
     recompute: str
     uncertainty: float
     """Typical relative error of this kind of row in `explore validate`."""
+    schedule: str = "1f1b"
+    vpp: int = 1
+    sharding: str = "none"
+    """What blanks of the job were filled with, or what it said."""
     timeline: Timeline | None = field(default=None, compare=False)
     """The simulated step; only when asked for."""
 

@@ -9,7 +9,7 @@ import pytest
 
 from megalith.core.errors import ConfigError, MegalithError, PlanError
 from megalith.explore import Job, Prediction, load_job, lower_bound_seconds, predict
-from megalith.explore.predict import DoesNotFitError
+from megalith.explore.predict import DoesNotFitError, filled
 
 # The example of the design: GPT-3 175B of Korthikanti et al. (13.75 s measured).
 EXAMPLE: dict[str, Any] = {
@@ -193,7 +193,7 @@ def test_a_pipeline_across_sites_sends_only_activations() -> None:
         "model": "llama3-8b",
         "cluster": "two-regions",
         "parallel": {"tp": 8, "pp": 2, "dp": 512, "micro_batch": 1, "global_batch": 1024, "sharding": "none"},
-        "training": {"recompute": "full"},
+        "training": {"recompute": "full", "schedule": "1f1b"},
     }
     prediction = predict(load_job(base, [placement]))
     # s b h 2 bytes of each of 512 replicas and 2 micro-batches, one way.
@@ -208,6 +208,8 @@ def test_blanks_are_filled_with_what_fits() -> None:
     assert prediction.recompute in ("none", "selective", "full")
     fixed = ask()
     assert prediction.step_seconds <= fixed.step_seconds * 1.02
+    again = predict(filled(load_job(job), prediction))
+    assert again.step_seconds == prediction.step_seconds
 
 
 def test_recorded_steps_keep_their_timeline() -> None:
