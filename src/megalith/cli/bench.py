@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from megalith.cli.bench_tables import show_data, show_embedding, show_train
+from megalith.cli.bench_tables import show_data, show_embedding, show_explore, show_train
 from megalith.cli.output import JsonFlag, print_json, progress_console
 
 bench = typer.Typer(
@@ -109,6 +109,22 @@ def train(
     shape = Shape(tables, rows, dim, batch, lookups)
     content = bench_train(shape, choose_peers(peer or [], PEERS), repeats, threads, _say)
     _finish(content, out, as_json, show_train)
+
+
+@bench.command()
+def explore(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Scenarios [default: three of 98,304 GPUs].")
+    ] = None,
+    predictions: Annotated[int, typer.Option(min=1, help="Random plans predicted of each.")] = 50,
+    repeats: Annotated[int, typer.Option(min=1, help="Starts of the command.")] = 5,
+    out: OutOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Start, prediction and joint search of the Explorer, against what is asked of it."""
+    from megalith.bench.explore import LARGE, bench_explore
+
+    _finish(bench_explore(names or LARGE, predictions, repeats, _say), out, as_json, show_explore)
 
 
 def _say(message: str) -> None:

@@ -124,3 +124,29 @@ def show_train(results: dict[str, Any]) -> None:
         ["", "ms", "spread"],
         [[name, _milliseconds(one), f"{one['spread']:.0%}"] for name, one in results["parts"].items()],
     )
+
+
+def show_explore(results: dict[str, Any]) -> None:
+    from megalith.core.units import format_bytes
+
+    limits = results["limits"]
+    typer.echo(
+        f"Start: {results['start']['median_seconds']:.2f} s (asked: at most {limits['start_seconds']:g} s)"
+    )
+    rows = [
+        [
+            name,
+            f"{1000 * results['predict'][name]['median_seconds']:.1f}",
+            f"{1000 * results['predict'][name]['slowest_seconds']:.1f}",
+            f"{search['seconds']:.1f}",
+            format_bytes(search["max_resident_bytes"]),
+            f"{search['gap']:.1%}",
+        ]
+        for name, search in results["search"].items()
+    ]
+    asked = (
+        f"Asked: a prediction in {1000 * limits['predict_seconds']:g} ms, a search in "
+        f"{limits['search_seconds']:g} s and {format_bytes(limits['search_bytes'])}"
+    )
+    columns = ["", "predict ms", "slowest ms", "search s", "peak memory", "gap to the bound"]
+    print_table(asked, columns, rows)

@@ -200,11 +200,24 @@ def scenarios(
 
 
 @explore.command()
-def catalog(hardware: Hardware = None, as_json: JsonFlag = False) -> None:
+def catalog(
+    hardware: Hardware = None,
+    probe: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Measure this machine, write it as such a file, and list it too."),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
     """Names that jobs may use: models, devices, links, ..."""
     from megalith.cli.explore_tables import catalog_content, show_catalog
 
-    content = catalog_content(tuple(hardware or ()))
+    files = tuple(hardware or ())
+    if probe is not None:
+        from megalith.hardware.probe import probe as measure
+
+        measure().write(probe)
+        files = (*files, probe)
+    content = catalog_content(files)
     if as_json:
         print_json(content)
         return
