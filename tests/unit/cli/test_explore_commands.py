@@ -203,6 +203,12 @@ def test_catalog_lists_what_jobs_may_name() -> None:
     assert "two-buildings" in megalith("catalog").stdout
 
 
+def test_this_machine_joins_the_catalog(tmp_path: Path) -> None:
+    found = answered("catalog", "--probe", tmp_path / "mine.yaml")
+    assert found["clusters"]["this-machine"]["devices"] == 1
+    assert "this-machine" in answered("catalog", "--hardware", tmp_path / "mine.yaml")["devices"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
