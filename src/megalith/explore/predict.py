@@ -35,8 +35,9 @@ class DoesNotFitError(PlanError):
     """A device would have to hold more than it has."""
 
 
-def predict(job: Job, *, record: bool = False) -> Prediction:
-    """The simulated step; `record` keeps its timeline. PlanError says what does not fit and what would."""
+def predict(job: Job, *, record: bool = False, must_fit: bool = True) -> Prediction:
+    """The simulated step; `record` keeps its timeline. PlanError says what does not fit and what would;
+    without `must_fit` the step is timed all the same."""
     if not isinstance(job.model, TransformerModel):
         from megalith.explore.dlrm import predict_dlrm
 
@@ -44,7 +45,7 @@ def predict(job: Job, *, record: bool = False) -> Prediction:
     plans = candidate_plans(job)
     if len(plans) == 1:
         try:
-            return predict_plan(plans[0], record=record)
+            return predict_plan(plans[0], record=record, must_fit=must_fit)
         except DoesNotFitError as error:
             fix = nearest_fit(job, plans[0])
             raise DoesNotFitError(f"{str(error).removesuffix('.')}; {fix}.") from error
@@ -53,11 +54,11 @@ def predict(job: Job, *, record: bool = False) -> Prediction:
     best: tuple[Prediction, Plan] | None = None
     for plan in sorted(plans, key=estimate_seconds)[:SIMULATED]:
         if best is None or _plan_bound(plan) < best[0].step_seconds:
-            found = predict_plan(plan)
+            found = predict_plan(plan, must_fit=must_fit)
             if best is None or found.step_seconds < best[0].step_seconds:
                 best = found, plan
     assert best is not None
-    return predict_plan(best[1], record=True) if record else best[0]
+    return predict_plan(best[1], record=True, must_fit=must_fit) if record else best[0]
 
 
 def filled(job: Job, prediction: Prediction) -> Job:
@@ -167,14 +168,14 @@ def scheduled_step(plan: Plan) -> tuple[Schedule, Step]:
     return schedule, step
 
 
-def predict_plan(plan: Plan, *, record: bool = False) -> Prediction:
+def predict_plan(plan: Plan, *, record: bool = False, must_fit: bool = True) -> Prediction:
     """The simulated step of a complete plan."""
     parallel = plan.parallel
     schedule, step = scheduled_step(plan)
     timeline = simulate(schedule, step.costs, record=record)
     memory = memory_of(plan, timeline.peak_activations)
     device = plan.cluster.device
-    if memory.total > device.bytes:
+    if must_fit and memory.total > device.bytes:
         raise DoesNotFitError(f"{why_not(plan, memory)}.")
     seconds = timeline.step_seconds
     busiest = max(range(parallel.pp), key=lambda index: timeline.compute_seconds[index])

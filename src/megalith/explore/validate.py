@@ -169,7 +169,8 @@ def validate(path: Path | None = None) -> ValidationReport:
 
 
 def _result(row: Row, fitted: bool) -> RowResult:
-    prediction = predict(job_of(row))
+    # It ran, so it fitted, whatever our count of memory says.
+    prediction = predict(job_of(row), must_fit=False)
     measured = float(row["value"])
     predicted = metric_of(prediction, row["metric"])
     return RowResult(
