@@ -25,16 +25,14 @@ from megalith.explore.predict import RECOMPUTE, predict_plan
 from megalith.explore.prediction import Prediction
 from megalith.explore.search.choices import Choice, Fabric, Rhythm
 from megalith.explore.search.floors import Floors
-from megalith.explore.search.layouts import AXES, Layout
 from megalith.explore.search.prices import cost_per_step, cross_site_bytes
 from megalith.explore.search.result import Plan
 from megalith.explore.search.space import Restriction, Space
 from megalith.explore.search.tree import best_first
+from megalith.explore.search.usual import stages_across
 from megalith.explore.step import build_step
 from megalith.hardware.cluster import Cluster
 
-USUAL_PLACEMENT = AXES
-"""Megatron's order: neighbours in a node share tensors, copies come next, stages lie farthest apart."""
 USUAL_PATHS = 8
 """Connections that a collective library opens between two ranks over Ethernet, as it is usually set up."""
 _BATCH = 4
@@ -90,30 +88,13 @@ def crosspipe(job: Job, *, budget: int = 48) -> Plan:
 
 def crosspipe_space(cluster: Cluster) -> Restriction:
     """Plans with the usual placement whose stages, and nothing else, lie on different sites."""
-    sites = site_levels(cluster)
-
-    def layout(one: Layout) -> bool:
-        return one.placement == USUAL_PLACEMENT and all(
-            one.factors[level][AXES.index("pp")] == cluster.levels[level].count for level in sites
-        )
+    usual = stages_across(cluster)
 
     def rhythm(one: Rhythm) -> bool:
-        # Named after the schedule whose bounds hold for any order; `evaluate` puts the greedy in its place.
-        return one.schedule == "long-link" and one.extra_in_flight == 1
+        # Named after a schedule; `evaluate` puts the greedy in its place.
+        return usual.rhythm(one) and one.extra_in_flight == 1
 
-    return Restriction(layout=layout, rhythm=rhythm, fabrics=(Fabric("ecmp", "auto", USUAL_PATHS),))
-
-
-def site_levels(cluster: Cluster) -> tuple[int, ...]:
-    """Levels between sites: those whose links hold single flows back, as wide-area ones do; else the
-    outermost."""
-    wide = tuple(
-        index
-        for index, level in enumerate(cluster.levels)
-        if level.count > 1 and level.link.flow_bytes_per_second < inf
-    )
-    several = [index for index, level in enumerate(cluster.levels) if level.count > 1]
-    return wide or tuple(several[-1:])
+    return replace(usual, rhythm=rhythm, fabrics=(Fabric("ecmp", "auto", USUAL_PATHS),))
 
 
 def greedy_prediction(job: Job) -> Prediction | None:

@@ -11,22 +11,23 @@ what is sharded; the best plan of all these is the baseline.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from megalith.core.errors import PlanError
-from megalith.explore.crosspipe import USUAL_PATHS, site_levels
+from megalith.explore.crosspipe import USUAL_PATHS
 from megalith.explore.job import Job
 from megalith.explore.load import resolve_cluster
-from megalith.explore.search.choices import Fabric, Rhythm, Sharing
+from megalith.explore.search.choices import Fabric
 from megalith.explore.search.joint import search_job
-from megalith.explore.search.layouts import AXES, Layout
 from megalith.explore.search.result import Plan
 from megalith.explore.search.space import Restriction
+from megalith.explore.search.usual import copies_across
 from megalith.hardware.cluster import Cluster
 
 NETWORK = Fabric("ecmp", "flat", multipath=USUAL_PATHS)
-SCHEDULES = ("interleaved", "1f1b")
 
 
-def production(job: Job, *, workers: int = 1, budget: int = 300) -> Plan:
+def production(job: Job, *, workers: int = 1, budget: float = 3000) -> Plan:
     """The best production-like plan; PlanError if none fits."""
     only = production_space(resolve_cluster(job.cluster, job.hardware))
     found = search_job(job, only=only, workers=workers, budget=budget)
@@ -38,18 +39,5 @@ def production(job: Job, *, workers: int = 1, budget: int = 300) -> Plan:
 
 
 def production_space(cluster: Cluster) -> Restriction:
-    """What production chooses from: copies, and nothing else, on different sites, each of them whole."""
-    sites = site_levels(cluster)
-    names = {cluster.levels[level].name for level in sites}
-    column = AXES.index("dp")
-
-    def layout(one: Layout) -> bool:
-        return all(one.factors[level][column] == cluster.levels[level].count for level in sites)
-
-    def sharing(one: Sharing) -> bool:
-        return one.sharding == "zero1" or (one.sharding == "hybrid" and one.shard_within in names)
-
-    def rhythm(one: Rhythm) -> bool:
-        return one.schedule in SCHEDULES
-
-    return Restriction(layout, sharing, rhythm, (NETWORK,))
+    """What production chooses from."""
+    return replace(copies_across(cluster), fabrics=(NETWORK,))

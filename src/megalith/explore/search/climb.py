@@ -15,7 +15,7 @@ from megalith.explore.search.judge import Verdict
 from megalith.explore.search.moves import move_a_layer, neighbours
 from megalith.explore.search.space import Space
 
-_OUTSIDE = ("buckets", "overlap")
+OUTSIDE = ("buckets", "overlap", "layers")
 """Moves to plans that the tree does not hold."""
 _MOVES = 24
 """Of all moves from a plan, as many of the most promising are tried."""
@@ -65,7 +65,7 @@ def climb(
     for start in starts:
         here = start
         while climbing.spent < budget:
-            moves = [(n, one) for n, one in neighbours(space, here) if inside_tree or n in _OUTSIDE]
+            moves = [(n, one) for n, one in neighbours(space, here) if inside_tree or n in OUTSIDE]
             there = step(here, moves, _MOVES)
             if there == here:
                 break

@@ -45,7 +45,7 @@ class Floors:
         self._work: dict[tuple[int, ...], float] = {}
         self._times: dict[object, Times] = {}
         self._nests: dict[tuple[Layout, Sharing, Fabric | None], _Nest] = {}
-        self._every_op: dict[str, tuple[bool, bool]] = {}
+        self._every_op: dict[str, tuple[bool, bool, bool]] = {}
         first = space.fabrics[0]
         # Before the network is chosen replicas may be free: compressed, or met once in many steps.
         networks = {replace(one, overlap=True, bucket_bytes=1) for one in space.fabrics}
@@ -173,17 +173,20 @@ class Floors:
                 return mode
         return None
 
-    def _often(self, layout: Layout, sharing: Sharing, site: _Site) -> tuple[bool, bool]:
-        """Whether gradients are reduced, and weights gathered, with every operation and not once a step."""
+    def _often(self, layout: Layout, sharing: Sharing, site: _Site) -> tuple[bool, bool, bool]:
+        """Whether gradients are reduced, and weights gathered, with every operation and not once a step; and
+        whether they queue on the same link."""
         key = sharing.sharding
         if layout.cp * layout.dp == 1:
-            return False, False
+            return False, False, True
         if key not in self._every_op:
             plan = replace(site.plan(sharing, 1, ()), micro_batches=2)
             costs = build_step(plan, build_schedule("1f1b", layout.pp, 2)).costs
+            lanes = {one.link for one in costs.gradient.values()}
             self._every_op[key] = (
                 any(one.each == "op" for one in costs.gradient.values()),
                 any(one.each == "op" for one in costs.parameters.values()),
+                any(one.link in lanes for one in costs.parameters.values()),
             )
         return self._every_op[key]
 
@@ -210,7 +213,7 @@ class _Nest:
 
     site: _Site
     exchange: _Exchange
-    always: tuple[bool, bool] = (False, False)
+    always: tuple[bool, bool, bool] = (False, False, True)
     paces: dict[object, Pace] = field(default_factory=dict)
 
 

@@ -22,7 +22,7 @@ from megalith.explore.job import Job
 from megalith.explore.load import resolve_cluster
 from megalith.explore.predict import predict
 from megalith.explore.search.choices import Choice
-from megalith.explore.search.climb import Climb, climb
+from megalith.explore.search.climb import OUTSIDE, Climb, climb
 from megalith.explore.search.dominance import undominated
 from megalith.explore.search.explain import explain
 from megalith.explore.search.floors import Floors
@@ -33,7 +33,8 @@ from megalith.explore.search.prices import cost_per_step, cross_site_bytes, smal
 from megalith.explore.search.result import Plan, SearchResult
 from megalith.explore.search.sensitivity import sensitivities
 from megalith.explore.search.space import Restriction, Space
-from megalith.explore.search.tree import best_first
+from megalith.explore.search.tree import Outcome, best_first
+from megalith.explore.search.usual import copies_across, stages_across
 from megalith.explore.search.workers import Workers
 from megalith.hardware.machine import usable_cores
 
@@ -41,6 +42,8 @@ TOP = 5
 BATCH = 8
 BUDGET = 1000
 _CLIMB_BUDGET = 60
+_FIRST_SHARE = 0.1
+"""Of the budget, for each of the usual layouts that a search begins with."""
 _STARTS = 3
 _SLACK = 0.02
 """Leaves this near to the best are evaluated too, so that the next best is known."""
@@ -64,33 +67,43 @@ def search_space(
     predict: Predict,
     floors: Floors,
     *,
+    begin: Sequence[Restriction] = (),
     budget: float = BUDGET,
     workers: int = 1,
     say: Say = lambda _: None,
 ) -> Found:
-    """Searches one space: the tree first, then moves from the best plans."""
+    """Searches one space: parts of it to begin with, then the whole tree, then moves from the best plans."""
     with Workers(partial(judge, space, predict), workers) as pool:
+        climbing = Climb({})
 
         def evaluate(leaves: Sequence[Choice]) -> list[tuple[float, Verdict]]:
-            verdicts = pool.ask(leaves)
-            return [(verdict.seconds, verdict) for verdict in verdicts]
+            fresh = [leaf for leaf in leaves if leaf not in climbing.verdicts]
+            climbing.verdicts |= zip(fresh, pool.ask(fresh), strict=True)
+            return [(climbing.verdicts[leaf].seconds, climbing.verdicts[leaf]) for leaf in leaves]
 
-        outcome = best_first(
-            space.roots(),
-            bound=floors,
-            branch=space.branch,
-            leaves=space.leaves,
-            evaluate=evaluate,
-            guess=floors.guess,
-            family=_family,
-            work=space.work,
-            batch=BATCH,
-            budget=budget,
-            slack=_SLACK,
-        )
+        def explore(part: Space, share: float, incumbent: float = inf) -> Outcome[Choice, Verdict]:
+            return best_first(
+                part.roots(),
+                bound=floors,
+                branch=part.branch,
+                leaves=part.leaves,
+                evaluate=evaluate,
+                guess=floors.guess,
+                family=_family,
+                work=space.work,
+                batch=BATCH,
+                budget=share * budget,
+                slack=_SLACK,
+                incumbent=incumbent,
+            )
+
+        for only in begin:
+            explore(Space(space.job, space.cluster, replace(only, fabrics=space.fabrics)), _FIRST_SHARE)
+        known = min((verdict.seconds for verdict in climbing.verdicts.values()), default=inf)
+        outcome = explore(space, 1.0, known)
         say(f"{outcome.evaluated} plans simulated, {outcome.pruned} ruled out, {outcome.unopened} left")
-        climbing = Climb({one.leaf: one.value for one in outcome.found})
-        feasible = [one.leaf for one in outcome.found if one.value.seconds < inf]
+        feasible = [one for one, verdict in climbing.verdicts.items() if verdict.seconds < inf]
+        feasible.sort(key=lambda one: climbing.verdicts[one].seconds)
         climb(
             space,
             _apart(feasible)[:_STARTS],
@@ -109,7 +122,7 @@ def search_space(
         if verdict.seconds < inf
     )
     fastest = plans[0].prediction.step_seconds if plans else inf
-    moved = sum(_in_tree(choice) for choice in climbing.origin)
+    moved = sum(move not in OUTSIDE for move in climbing.origin.values())
     return Found(
         plans,
         min(outcome.lower_bound, fastest),
@@ -124,10 +137,6 @@ def _family(choice: Choice) -> object:
     if choice.rhythm is None or choice.sharing is None:
         return None
     return choice.rhythm.schedule, choice.rhythm.vpp > 1, choice.sharing.sharding
-
-
-def _in_tree(choice: Choice) -> bool:
-    return choice.rhythm is not None and choice.rhythm.layers_per_stage is None
 
 
 def _plan(space: Space, choice: Choice, verdict: Verdict, move: str, source: str) -> Plan:
@@ -237,7 +246,8 @@ def search_job(
     network = tuple(undominated(listed.fabrics, cluster))
     space = Space(job, cluster, replace(only or Restriction(), fabrics=network))
     floors = Floors(space)
-    found = search_space(space, predict, floors, workers=workers, budget=budget, say=say)
+    begin = (copies_across(cluster), stages_across(cluster)) if only is None and space.transformer else ()
+    found = search_space(space, predict, floors, begin=begin, workers=workers, budget=budget, say=say)
     dropped = len(listed.fabrics) / len(network)
     # Options that dominance dropped would each have been a plan.
     total = found.examined + found.pruned + found.unexamined

@@ -12,7 +12,7 @@ gradients  the last gradients leave when the last weight gradient is being compu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 FUSED = ("gpipe", "1f1b", "interleaved", "breadth-first")
@@ -98,6 +98,8 @@ class Pace:
     reduces_always: bool = False
     """Gradients are reduced with every operation, not once a step; so the weights below."""
     gathers_always: bool = False
+    one_lane: bool = True
+    """Weights and gradients queue on the same link."""
 
     def floor(self, schedule: str, extra_in_flight: int = 0) -> float:
         """No simulation of this pipeline takes fewer seconds."""
@@ -111,6 +113,7 @@ class Pace:
             trips = 1 + (count // 2 - 1) // (pp + 1)
             flight = trips * (self._round_trip(0, False) - times.experts)
             work = count * (sum(times.work) - times.experts) / pp
+            work += max(0.0, self.least_reduce - times.longest_backward)
             slowest = max(self.traffic(schedule), flight, work, (count // 2 - 1) * self.busy)
             return slowest + self.twin_reduce
         hidden = times.longest_backward if fused else times.longest_weight
@@ -141,18 +144,21 @@ class Pace:
 
     def guess(self, schedule: str, extra_in_flight: int = 0) -> float:
         """What the step may well take: not proved, only used to look at promising plans first."""
+        alone = replace(self, first_reduce=0.0, least_reduce=0.0).floor(schedule, extra_in_flight)
+        exposed = 0.0 if self.reduces_always else self.device_reduce
+        exposed += 0.0 if self.gathers_always else self.device_gather
         # Steps that overlap still share the link: over many of them it has to carry them all.
-        return max(self.floor(schedule, extra_in_flight), self.traffic("1f1b"))
+        return max(alone + exposed, self.traffic("1f1b"))
 
     def traffic(self, schedule: str) -> float:
         """What one link has to carry for replicas, message after message."""
         # Without a barrier a device's step begins when its first weights are there, and ends by itself.
         apart = schedule.startswith("zb")
-        reduces = self.micro_batches if self.reduces_always else 1
-        gathers = (3 if apart else 2) * self.micro_batches if self.gathers_always else 1
-        if apart:
-            return self.device_reduce * reduces + self.device_gather * (gathers - 1)
-        return self.link_devices * (self.device_reduce * reduces + self.device_gather * gathers)
+        often = (3 if apart else 2) * self.micro_batches if self.gathers_always else 1
+        reduces = self.device_reduce * (self.micro_batches if self.reduces_always else 1)
+        gathers = self.device_gather * (often - 1 if apart else often)
+        seconds = reduces + gathers if self.one_lane else max(reduces, gathers)
+        return seconds if apart else self.link_devices * seconds
 
     def _in_flight(self, schedule: str, extra: int, device: int) -> int | None:
         """Micro-batches between their first forward and last backward on a device, at most; None: any."""

@@ -63,13 +63,14 @@ def best_first(
     batch: int = 8,
     budget: float = inf,
     slack: float = 0.0,
+    incumbent: float = inf,
 ) -> Outcome[Node, Value]:
     """Searches until the best is proved or `budget` units of `work` are spent.
 
     `branch` opens a node, or says None for a leaf. `leaves` counts the leaves below a node. `guess` says what
     a node may well cost, given its bound; it decides the order and nothing else. `family` names nodes whose
     guesses are about as far off, None where that is open. With a `slack` of 0.05 leaves up to 5%
-    above the best are evaluated too, for the sake of the runners-up.
+    above the best are evaluated too, for the sake of the runners-up. `incumbent` is a cost known beforehand.
     """
     outcome: Outcome[Node, Value] = Outcome()
     looseness = _Looseness()
@@ -78,7 +79,7 @@ def best_first(
         for number, root in enumerate(roots)
     ]
     heapq.heapify(heap)
-    number, best, spent = len(heap), inf, 0.0
+    number, best, spent = len(heap), incumbent, 0.0
     waiting: list[tuple[float, float, Node]] = []
     while heap and spent < budget:
         promise, _, lowest, guessed, node = heapq.heappop(heap)
@@ -126,6 +127,9 @@ def best_first(
     return outcome
 
 
+_AS_BAD_AS = 4.0
+
+
 class _Looseness:
     """How many times its guess a leaf of a family cost so far, on average; for nodes of no family, how many
     times its guess the best leaf did."""
@@ -143,8 +147,10 @@ class _Looseness:
         return (1.0 + total) / (1 + count)
 
     def learn(self, family: Hashable, guess: float, cost: float) -> None:
-        if guess <= 0 or cost == inf:
+        if guess <= 0:
             return
+        # What cannot run is as bad as what runs badly.
+        cost = min(cost, _AS_BAD_AS * guess)
         total, count = self._sums.get(family, (0.0, 0))
         self._sums[family] = total + cost / guess, count + 1
         if cost < self._best:
