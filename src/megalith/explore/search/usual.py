@@ -26,7 +26,8 @@ def site_levels(cluster: Cluster) -> tuple[int, ...]:
 
 
 def copies_across(cluster: Cluster) -> Restriction:
-    """Whole copies on each site, sharded inside; interleaved 1F1B, or plain where that does not divide."""
+    """Whole copies on each site, weights or the optimizer alone sharded inside; interleaved 1F1B, or plain where
+    that does not divide."""
     sites = site_levels(cluster)
     names = {cluster.levels[level].name for level in sites}
     column = AXES.index("dp")
@@ -35,7 +36,7 @@ def copies_across(cluster: Cluster) -> Restriction:
         return all(one.factors[level][column] == cluster.levels[level].count for level in sites)
 
     def sharing(one: Sharing) -> bool:
-        return one.sharding == "hybrid" and one.shard_within in names
+        return one.sharding == "zero1" or (one.sharding == "hybrid" and one.shard_within in names)
 
     def rhythm(one: Rhythm) -> bool:
         return one.schedule in ("interleaved", "1f1b")
