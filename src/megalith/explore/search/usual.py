@@ -26,8 +26,7 @@ def site_levels(cluster: Cluster) -> tuple[int, ...]:
 
 
 def copies_across(cluster: Cluster) -> Restriction:
-    """Whole copies on each site, weights or the optimizer alone sharded inside; interleaved 1F1B, or plain where
-    that does not divide."""
+    """Whole copies on each site, sharded inside or with ZeRO-1; 1F1B, interleaved where that divides."""
     sites = site_levels(cluster)
     names = {cluster.levels[level].name for level in sites}
     column = AXES.index("dp")
