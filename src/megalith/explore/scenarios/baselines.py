@@ -1,12 +1,11 @@
-"""How training across sites is done in production: hybrid-sharded data parallelism, and the best it can do.
+"""How training across sites is done in production: sharded data parallelism across sites, at its best.
 
-Every site holds whole copies of the model; what they exchange for gradients is all that crosses sites.
-Inside a site weights are sharded among its devices, or the optimizer alone is (ZeRO-1), where gathering
-weights for every micro-batch of a pipeline would cost more. The pipeline is Megatron's interleaved 1F1B
-(plain 1F1B where that does not divide, none where none is needed). The network is used as it comes: ECMP,
-and rings through all ranks of a group. Within this everything is chosen as a careful engineer would:
-tensor, context, expert and pipeline parallelism, their order inside a site, chunks, micro-batch, recompute,
-what is sharded; the best plan of all these is the baseline.
+Copies of the model lie on different sites and gradients alone cross. A site shards its copy among its devices
+(hybrid), or all copies shard the optimizer state (ZeRO-1, as Megatron's distributed optimizer does). Inside, the
+pipeline is Megatron's interleaved 1F1B (plain 1F1B where that does not divide, none where none is needed). The
+network is used as it comes: ECMP; rings through all ranks of a group, or level by level where that is better.
+Within this everything is chosen as a careful engineer would: tensor, context, expert and pipeline parallelism,
+their order inside a site, chunks, micro-batch, recompute; the best plan of all these is the baseline.
 """
 
 from __future__ import annotations
@@ -24,7 +23,10 @@ from megalith.explore.search.space import Restriction
 from megalith.explore.search.usual import copies_across
 from megalith.hardware.cluster import Cluster
 
-NETWORK = Fabric("ecmp", "flat", multipath=USUAL_PATHS)
+NETWORKS = (
+    Fabric("ecmp", "flat", multipath=USUAL_PATHS),
+    Fabric("ecmp", "hierarchical", multipath=USUAL_PATHS),
+)
 
 
 def production(job: Job, *, workers: int = 1, budget: float = 3000) -> Plan:
@@ -40,4 +42,4 @@ def production(job: Job, *, workers: int = 1, budget: float = 3000) -> Plan:
 
 def production_space(cluster: Cluster) -> Restriction:
     """What production chooses from."""
-    return replace(copies_across(cluster), fabrics=(NETWORK,))
+    return replace(copies_across(cluster), fabrics=NETWORKS)

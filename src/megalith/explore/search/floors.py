@@ -33,6 +33,7 @@ from megalith.explore.step import build_step, stage_parameters, stage_seconds
 from megalith.explore.workload import layer_weights
 
 _PP = AXES.index("pp")
+_FEW_NETWORKS = 4
 
 
 class Floors:
@@ -46,11 +47,11 @@ class Floors:
         self._times: dict[object, Times] = {}
         self._nests: dict[tuple[Layout, Sharing, Fabric | None], _Nest] = {}
         self._every_op: dict[str, tuple[bool, bool, bool]] = {}
-        first = space.fabrics[0]
-        # Before the network is chosen replicas may be free: compressed, or met once in many steps.
-        networks = {replace(one, overlap=True, bucket_bytes=1) for one in space.fabrics}
-        self._plain = first if len(networks) == 1 else None
-        self._constant = _links(space, first).constants.step_seconds if self._model else 0.0
+        # Before the network is chosen, a bound is the least of all options' where those are few; where they
+        # are many (compressed, or met once in many steps) replicas are taken for free.
+        networks = list(dict.fromkeys(replace(one, overlap=True, bucket_bytes=1) for one in space.fabrics))
+        self._networks: list[Fabric | None] = [*networks] if len(networks) <= _FEW_NETWORKS else [None]
+        self._constant = _links(space, space.fabrics[0]).constants.step_seconds if self._model else 0.0
 
     def __call__(self, choice: Choice) -> float:
         """No plan below this node takes fewer seconds; infinite if none can run."""
@@ -69,16 +70,19 @@ class Floors:
             if found is None:
                 return inf
             recompute = found
-        pace = self._pace(layout, sharing, rhythm, fabric or self._plain, recompute)
-        return pace.floor(rhythm.schedule, rhythm.extra_in_flight) + self._constant
+        options = [fabric] if fabric else self._networks
+        paces = [self._pace(layout, sharing, rhythm, one, recompute) for one in options]
+        least = min(pace.floor(rhythm.schedule, rhythm.extra_in_flight) for pace in paces)
+        return least + self._constant
 
     def guess(self, choice: Choice, bound: float) -> float:
         """What a plan with this bound may well take, for the order of the search."""
         rhythm, sharing = choice.rhythm, choice.sharing
         if self._model is None or rhythm is None or sharing is None:
             return bound
-        pace = self._pace(choice.layout, sharing, rhythm, choice.fabric or self._plain, "none")
-        return max(bound, pace.guess(rhythm.schedule, rhythm.extra_in_flight))
+        options = [choice.fabric] if choice.fabric else self._networks
+        paces = [self._pace(choice.layout, sharing, rhythm, one, "none") for one in options]
+        return max(bound, min(pace.guess(rhythm.schedule, rhythm.extra_in_flight) for pace in paces))
 
     def layers(self, choice: Choice) -> tuple[int, ...] | None:
         """Layers of each virtual stage of a plan, also where they are left to be even."""
