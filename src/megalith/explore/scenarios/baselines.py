@@ -1,11 +1,12 @@
 """How training across sites is done in production: sharded data parallelism across sites, at its best.
 
-Copies of the model lie on different sites and gradients alone cross. A site shards its copy among its devices
-(hybrid), or all copies shard the optimizer state (ZeRO-1, as Megatron's distributed optimizer does). Inside, the
-pipeline is Megatron's interleaved 1F1B (plain 1F1B where that does not divide, none where none is needed). The
-network is used as it comes: ECMP; rings through all ranks of a group, or level by level where that is better.
-Within this everything is chosen as a careful engineer would: tensor, context, expert and pipeline parallelism,
-their order inside a site, chunks, micro-batch, recompute; the best plan of all these is the baseline.
+Copies of the model lie on different sites and gradients alone cross. A site shards its copy among its
+devices (hybrid), or all copies shard the optimizer state (ZeRO-1, as Megatron's distributed optimizer
+does). Inside, the pipeline is Megatron's interleaved 1F1B (plain 1F1B where that does not divide, none
+where none is needed). The network is used as it comes: ECMP; rings through all ranks of a group, or level
+by level where that is better. Within this everything is chosen as a careful engineer would: tensor,
+context, expert and pipeline parallelism, their order inside a site, chunks, micro-batch, recompute; the
+best plan of all these is the baseline.
 """
 
 from __future__ import annotations
