@@ -30,7 +30,7 @@ NETWORKS = (
 )
 
 
-def production(job: Job, *, workers: int = 1, budget: float = 3000) -> Plan:
+def production(job: Job, *, workers: int = 1, budget: float = 1500) -> Plan:
     """The best production-like plan; PlanError if none fits."""
     only = production_space(resolve_cluster(job.cluster, job.hardware))
     found = search_job(job, only=only, workers=workers, budget=budget)

@@ -40,7 +40,7 @@ from megalith.hardware.machine import usable_cores
 
 TOP = 5
 BATCH = 8
-BUDGET = 1000
+BUDGET = 600
 _CLIMB_BUDGET = 60
 _FIRST_SHARE = 0.1
 """Of the budget, for each of the usual layouts that a search begins with."""
