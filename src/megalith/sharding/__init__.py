@@ -1,0 +1,1 @@
+"""Tables over many processes: plan where each part goes, and train with it there."""

@@ -1,0 +1,161 @@
+"""A sharding plan: which rectangle of which table lies on which worker. It is a file, `plan.json`.
+
+Every placement is a list of rectangles (rows x columns) that together are the table exactly once, or, for
+`data_parallel`, the whole table once on every worker. The kind says how the rectangles were cut; what the
+runtime does follows from the rectangles and, for kinds that stay inside a node, from the nodes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from megalith.core.config import Config
+from megalith.core.errors import PlanError
+from megalith.core.files import write_atomic
+from megalith.core.schema import TableSpec
+
+Kind = Literal["table_wise", "row_wise", "column_wise", "data_parallel", "table_row", "table_column", "grid"]
+Codec = Literal["fp32", "fp16", "bf16", "int8"]
+VERSION = 1
+
+
+class ExchangeConfig(Config):
+    """What travels between workers, and in which precision."""
+
+    forward: Codec = "fp32"
+    """Pooled vectors on their way to the samples."""
+    backward: Codec = "fp32"
+    """Their gradients on the way back."""
+    deduplicate: bool = False
+    """Send each id of a feature once to a worker, however many samples of the batch hold it."""
+
+
+class Shard(Config):
+    """A rectangle of a table on one worker; both ranges are [start, stop)."""
+
+    worker: int = Field(ge=0)
+    rows: tuple[int, int]
+    columns: tuple[int, int]
+
+    @property
+    def num_rows(self) -> int:
+        return self.rows[1] - self.rows[0]
+
+    @property
+    def dim(self) -> int:
+        return self.columns[1] - self.columns[0]
+
+
+class Placement(Config):
+    """Where one table goes."""
+
+    table: str
+    kind: Kind
+    shards: tuple[Shard, ...] = Field(min_length=1)
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        """Every worker that holds a part, once, rising."""
+        return tuple(sorted({shard.worker for shard in self.shards}))
+
+
+class ShardingPlan(Config):
+    """Where every table goes, for one number of workers."""
+
+    version: int = VERSION
+    world_size: int = Field(ge=1)
+    workers_per_node: int = Field(ge=1)
+    """Workers [n * this, (n + 1) * this) share node n; a last node may have fewer."""
+    placements: tuple[Placement, ...]
+    exchange: ExchangeConfig = ExchangeConfig()
+    estimate: dict[str, Any] = Field(default_factory=dict)
+    """What the planner expects of it: step seconds, loads, bound; nothing that the runtime reads."""
+
+    def placement(self, table: str) -> Placement:
+        return next(one for one in self.placements if one.table == table)
+
+    def check(self, tables: Sequence[TableSpec]) -> None:
+        """Refuses a plan that is not for these tables, with one sentence that says what to do."""
+        specs = {table.name: table for table in tables}
+        named = [one.table for one in self.placements]
+        for name in specs:
+            if named.count(name) != 1:
+                raise PlanError(
+                    f"The plan places table '{name}' {named.count(name)} times; make it again with "
+                    "`megalith plan`."
+                )
+        for placement in self.placements:
+            if placement.table not in specs:
+                raise PlanError(
+                    f"The plan places table '{placement.table}', which the model does not have; make it "
+                    "again with `megalith plan`."
+                )
+            self._check_placement(placement, specs[placement.table])
+
+    def _check_placement(self, placement: Placement, table: TableSpec) -> None:
+        def refuse(what: str) -> PlanError:
+            return PlanError(
+                f"The plan's placement of table '{table.name}' {what}; make it again with `megalith plan`."
+            )
+
+        for shard in placement.shards:
+            inside = 0 <= shard.rows[0] < shard.rows[1] <= table.rows
+            if not (inside and 0 <= shard.columns[0] < shard.columns[1] <= table.dim):
+                raise refuse(
+                    f"has rows {shard.rows} and columns {shard.columns} of {table.rows} x {table.dim}"
+                )
+            if shard.worker >= self.world_size:
+                raise refuse(f"names worker {shard.worker} of {self.world_size}")
+        area = sum(shard.num_rows * shard.dim for shard in placement.shards)
+        if placement.kind == "data_parallel":
+            whole = all((one.num_rows, one.dim) == (table.rows, table.dim) for one in placement.shards)
+            once = len(placement.shards) == len(placement.workers) == self.world_size
+            if not (whole and once):
+                raise refuse("is data_parallel but does not put the whole table on every worker")
+            return
+        if area != table.rows * table.dim or _overlap(placement.shards):
+            raise refuse("does not cover the table exactly once")
+        by_rows = any(shard.num_rows < table.rows for shard in placement.shards)
+        if by_rows and table.pooling == "max":
+            raise refuse("cuts the rows of a table with max pooling")
+
+    def write(self, path: Path) -> None:
+        write_atomic(path, json.dumps(self.model_dump(mode="json"), indent=1) + "\n")
+
+
+def read_plan(path: Path) -> ShardingPlan:
+    """The plan in a file, or one sentence that names it."""
+    try:
+        content: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        version = content.get("version")
+    except FileNotFoundError as error:
+        raise PlanError(
+            f"{path} does not exist; make it with `megalith plan RECIPE --out {path}`."
+        ) from error
+    except (OSError, ValueError, AttributeError) as error:
+        raise PlanError(f"{path} is not a plan; make it with `megalith plan RECIPE --out {path}`.") from error
+    if version != VERSION:
+        raise PlanError(f"{path} has plan version {version}, this package reads {VERSION}; make it again.")
+    try:
+        return ShardingPlan.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise PlanError(f"{path}, {where}: {first['msg']}; make it again with `megalith plan`.") from error
+
+
+def _overlap(shards: Sequence[Shard]) -> bool:
+    """Whether two rectangles share a cell. They are few, so pairs are looked at."""
+    ordered = sorted(shards, key=lambda shard: shard.rows)
+    for index, one in enumerate(ordered):
+        for other in ordered[index + 1 :]:
+            if other.rows[0] >= one.rows[1]:
+                break
+            if one.columns[0] < other.columns[1] and other.columns[0] < one.columns[1]:
+                return True
+    return False
