@@ -22,7 +22,8 @@ from megalith.core.schema import TableSpec, check_tables
 from megalith.embeddings.layout import Layout
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad
 from megalith.ops import embedding as ops
-from megalith.ops.indices import first_out_of_range
+from megalith.ops.indices import NONE, OFFSETS, lookup_fault
+from megalith.ops.updates import Step
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -78,6 +79,11 @@ class EmbeddingCollection(nn.Module):
         self._second = [
             _state(t, o.second_state, device) for t, o in zip(tables, self.optimizers, strict=True)
         ]
+        on_cpu = torch.device(device).type == "cpu"
+        self._native = ops.Tables(self._weights, self._first, self._second) if on_cpu else None
+        self._distinct_optimizers = tuple(dict.fromkeys(self.optimizers))
+        self._settings: list[Step] = []
+        self._settings_tensor = torch.empty(0)
         self._positions = {table.name: position for position, table in enumerate(tables)}
         # Autograd calls backward only for outputs that depend on something which wants a gradient.
         self._anchor = torch.zeros((), requires_grad=True, device=device)
@@ -103,6 +109,9 @@ class EmbeddingCollection(nn.Module):
     @torch.compiler.disable
     def lookup(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> Lookup:
         """Pooled vectors and sequences of one batch."""
+        offsets = offsets.contiguous()
+        if sample_weights is not None:
+            sample_weights = sample_weights.float().contiguous()
         self.check(values, offsets, sample_weights)
         anchor = self._anchor if torch.is_grad_enabled() else self._anchor.detach()
         pooled, *sequences = _LookupFunction.apply(anchor, self, values, offsets, sample_weights)
@@ -121,18 +130,14 @@ class EmbeddingCollection(nn.Module):
             raise DataError(
                 f"sample_weights has {len(sample_weights)} entries; pass one for each of the values."
             )
-        first, last = int(offsets[0]), int(offsets[-1])
-        if first != 0 or last != len(values) or bool((offsets[1:] < offsets[:-1]).any()):
+        fault = lookup_fault(values, offsets, self._rows)
+        if fault == OFFSETS:
             raise DataError(
-                f"offsets must rise from 0 to the number of values ({len(values)}); they run from {first} to "
-                f"{last} or fall in between."
+                f"offsets must rise from 0 to the number of values ({len(values)}); they run from "
+                f"{int(offsets[0])} to {int(offsets[-1])} or fall in between."
             )
-        batch = num_bags // len(self.features)
-        if batch == 0:
-            return
-        position = int(first_out_of_range(values, offsets[batch::batch], self._rows))
-        if position >= 0:
-            raise DataError(self._describe(values, offsets, batch, position))
+        if fault != NONE:
+            raise DataError(self._describe(values, offsets, num_bags // len(self.features), fault))
 
     def _describe(self, values: Tensor, offsets: Tensor, batch: int, position: int) -> str:
         bag = int(torch.searchsorted(offsets, torch.tensor(position), right=True)) - 1
@@ -147,9 +152,11 @@ class EmbeddingCollection(nn.Module):
         """The forward pass: pooled columns, then one sequence for each feature of a table without pooling."""
         layout, weights = self.layout, self._weights
         lookup = values, offsets, sample_weights, len(self.features)
-        pooled = ops.embedding_forward(
-            weights, layout.pooled_slots, *lookup, self.output_dim, self.output_dtype
-        )
+        pooled_slots, output = layout.pooled_slots, (self.output_dim, self.output_dtype)
+        if self._native is not None:
+            pooled = self._native.forward(pooled_slots, *lookup, *output)
+        else:
+            pooled = ops.embedding_forward(weights, pooled_slots, *lookup, *output)
         sequences = [
             ops.embedding_sequence(weights, layout.slots, *lookup, slot, table.dim, self.output_dtype)
             for slot, table, _ in layout.sequences
@@ -166,19 +173,25 @@ class EmbeddingCollection(nn.Module):
     ) -> None:
         """The backward pass: gradients of outputs in, one optimizer step on the touched rows out."""
         self.num_steps += 1
-        ops.embedding_backward_(
-            *(self._weights, self._first, self._second, self._steps(), self.layout.slots),
-            *(values, offsets, sample_weights, len(self.features), pooled, sequences),
-            _step_seed(self.seed, self.num_steps),
-        )
+        lookup = self.layout.slots, values, offsets, sample_weights, len(self.features)
+        gradients = pooled, sequences, _step_seed(self.seed, self.num_steps)
+        if self._native is not None:
+            self._native.backward_(self._steps(), *lookup, *gradients)
+        else:
+            tables = self._weights, self._first, self._second
+            ops.embedding_backward_(*tables, self._steps(), *lookup, *gradients)
 
     def _steps(self) -> Tensor:
-        """The settings of this step, a row for each table; found once for tables that share an optimizer."""
-        distinct = dict.fromkeys(self.optimizers)
-        settings = {one: one.at(self.num_steps, self.lr_factor, self.stochastic_rounding) for one in distinct}
-        if len(settings) == 1:
-            return torch.tensor(next(iter(settings.values()))).repeat(len(self.tables), 1)
-        return torch.tensor([settings[one] for one in self.optimizers])
+        """The settings of this step, a row for each table; made anew only when one of them has changed."""
+        now = [
+            one.at(self.num_steps, self.lr_factor, self.stochastic_rounding)
+            for one in self._distinct_optimizers
+        ]
+        if now != self._settings:
+            by_optimizer = dict(zip(self._distinct_optimizers, now, strict=True))
+            self._settings = now
+            self._settings_tensor = torch.tensor([by_optimizer[one] for one in self.optimizers])
+        return self._settings_tensor
 
     def sample_weight_gradient(
         self, values: Tensor, offsets: Tensor, sample_weights: Tensor, pooled: Tensor

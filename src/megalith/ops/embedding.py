@@ -30,6 +30,7 @@ __all__ = [
     "KINDS",
     "POOLINGS",
     "SLOT_FIELDS",
+    "Tables",
     "allocate",
     "embedding_backward_",
     "embedding_forward",
@@ -78,6 +79,65 @@ def _batch(offsets: Tensor, num_features: int) -> int:
     return (len(offsets) - 1) // num_features
 
 
+class Tables:
+    """Tables that stay where they are in this machine's memory: their addresses are found once.
+
+    What the registered operators do, without handing every tensor through torch's dispatcher at each call:
+    with small batches that costs more than the lookup. The tensors must not be replaced or resized.
+    """
+
+    def __init__(self, weights: Sequence[Tensor], first: Sequence[Tensor], second: Sequence[Tensor]) -> None:
+        native.share_torch_threads()
+        self._core = native.library()
+        self._kept = [*weights, *first, *second]
+        self._count = len(weights)
+        self._weights, self._first, self._second = (_addresses(some) for some in (weights, first, second))
+
+    def forward(
+        self,
+        slots: Tensor,
+        values: Tensor,
+        offsets: Tensor,
+        sample_weights: Tensor | None,
+        num_features: int,
+        output_dim: int,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        """Pooled vectors [batch, output_dim] of the slots that pool."""
+        batch = _batch(offsets, num_features)
+        out = torch.empty(batch, output_dim, dtype=dtype)
+        values = values.contiguous()
+        self._core.mg_embedding_forward(
+            *(slots.data_ptr(), len(slots), self._weights, values.data_ptr(), values.element_size()),
+            *(offsets.data_ptr(), _address(sample_weights), batch),
+            *(out.data_ptr(), DTYPES.index(dtype), output_dim, None, simd_level()),
+        )
+        return out
+
+    def backward_(
+        self,
+        steps: Tensor,
+        slots: Tensor,
+        values: Tensor,
+        offsets: Tensor,
+        sample_weights: Tensor | None,
+        num_features: int,
+        gradient: Tensor | None,
+        sequence_gradients: Sequence[Tensor | None],
+        seed: int,
+    ) -> None:
+        """One optimizer step on every touched row."""
+        values = values.contiguous()
+        dense = None if gradient is None else gradient.float().contiguous()
+        sequences = [None if one is None else one.float().contiguous() for one in sequence_gradients]
+        self._core.mg_embedding_backward(
+            *(slots.data_ptr(), len(slots), self._count, self._weights, self._first, self._second),
+            *(values.data_ptr(), values.element_size(), offsets.data_ptr(), _address(sample_weights)),
+            *(_batch(offsets, num_features), _address(dense), 0 if dense is None else dense.shape[1]),
+            *(_addresses(sequences), steps.data_ptr(), seed & (2**64 - 1), simd_level()),
+        )
+
+
 @torch.library.impl(_library, "embedding_forward", "CPU")
 def _forward(
     weights: Sequence[Tensor],
@@ -89,23 +149,8 @@ def _forward(
     output_dim: int,
     dtype: torch.dtype,
 ) -> Tensor:
-    native.share_torch_threads()
-    batch = _batch(offsets, num_features)
-    out = torch.empty(batch, output_dim, dtype=dtype)
-    values = values.contiguous()
-    native.library().mg_embedding_forward(
-        *(slots.data_ptr(), len(slots), _addresses(weights), values.data_ptr(), values.element_size()),
-        *(
-            offsets.data_ptr(),
-            _address(sample_weights),
-            batch,
-            out.data_ptr(),
-            DTYPES.index(dtype),
-            output_dim,
-        ),
-        *(None, simd_level()),
-    )
-    return out
+    tables = Tables(weights, (), ())
+    return tables.forward(slots, values, offsets, sample_weights, num_features, output_dim, dtype)
 
 
 @torch.library.impl(_library, "embedding_sequence", "CPU")
@@ -150,23 +195,8 @@ def _backward(
     sequence_gradients: Sequence[Tensor | None],
     seed: int,
 ) -> None:
-    native.share_torch_threads()
-    values = values.contiguous()
-    dense = None if gradient is None else gradient.float().contiguous()
-    sequences = [None if one is None else one.float().contiguous() for one in sequence_gradients]
-    native.library().mg_embedding_backward(
-        *(
-            slots.data_ptr(),
-            len(slots),
-            len(weights),
-            _addresses(weights),
-            _addresses(first),
-            _addresses(second),
-        ),
-        *(values.data_ptr(), values.element_size(), offsets.data_ptr(), _address(sample_weights)),
-        *(_batch(offsets, num_features), _address(dense), 0 if dense is None else dense.shape[1]),
-        *(_addresses(sequences), steps.data_ptr(), seed & (2**64 - 1), simd_level()),
-    )
+    lookup = slots, values, offsets, sample_weights, num_features
+    Tables(weights, first, second).backward_(steps, *lookup, gradient, sequence_gradients, seed)
 
 
 @torch.library.impl(_library, "sample_weight_gradient", "CPU")

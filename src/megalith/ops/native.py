@@ -79,7 +79,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
         (_pointer, _pointer, _pointer, _int64, _int64, _int64, _pointer, _pointer, _int32),
     ),
     "mg_advise_huge_pages": (None, (_pointer, _int64)),
-    "mg_first_out_of_range": (_int64, (_pointer, _int32, _pointer, _pointer, _int64, _int64)),
+    "mg_lookup_fault": (_int64, (_pointer, _int32, _int64, _pointer, _int64, _pointer, _int64)),
     # The machine's own speed (bench/roofline.py).
     "mg_random_row_read": (ctypes.c_float, (_pointer, _int64, _pointer, _int64, _int64, _int32, _int32)),
     "mg_random_row_update": (None, (_pointer, _int64, _pointer, _int64, _int64, _int32, _int32)),

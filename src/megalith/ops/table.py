@@ -19,7 +19,7 @@ class Operator(NamedTuple):
     twin: str
     """module:function that is the truth."""
     torch_name: str | None
-    """Its name in torch's dispatcher, or None for an operator on bytes and numpy arrays."""
+    """Its name in torch's dispatcher, or None for one that no graph holds."""
 
 
 OPERATORS = (
@@ -59,11 +59,11 @@ OPERATORS = (
         torch_name="megalith::sample_weight_gradient",
     ),
     Operator(
-        name="first_out_of_range",
-        native=("mg_first_out_of_range",),
-        facade="megalith.ops.indices:first_out_of_range",
-        twin="megalith.ops.indices:first_out_of_range_twin",
-        torch_name="megalith::first_out_of_range",
+        name="lookup_fault",
+        native=("mg_lookup_fault",),
+        facade="megalith.ops.indices:lookup_fault",
+        twin="megalith.ops.indices:lookup_fault_twin",
+        torch_name=None,
     ),
     Operator(
         name="parse_delimited",

@@ -224,3 +224,14 @@ def test_an_empty_batch_is_no_error():
     out = collection(torch.zeros(0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
     assert out.shape == (0, 2)
     out.sum().backward()
+
+
+def test_weights_and_offsets_may_be_views_of_another_type():
+    table = mg.TableSpec(name="t", rows=5, dim=3, features=("f",))
+    collection = mg.EmbeddingCollection([table], seed=0)
+    values, offsets = torch.tensor([0, 3, 4]), torch.tensor([0, 2, 3])
+    weights = torch.tensor([0.5, 2.0, -1.0])
+    wanted = collection(values, offsets, weights)
+    spread = torch.stack([weights.double(), torch.zeros(3).double()], dim=1)[:, 0]
+    bounds = torch.stack([offsets, offsets], dim=1)[:, 0]
+    assert torch.equal(collection(values, bounds, spread), wanted)
