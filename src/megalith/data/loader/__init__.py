@@ -4,6 +4,6 @@ plan.py says which rows come when, decode.py reads and checks them, pieces.py cu
 loader.py runs the three on threads.
 """
 
-from megalith.data.loader.loader import Loader
+from megalith.data.loader.loader import Loader, Share
 
-__all__ = ["Loader"]
+__all__ = ["Loader", "Share"]

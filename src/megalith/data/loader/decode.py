@@ -91,12 +91,13 @@ class ParquetRows:
             first_row += rows
 
     def read(self, window: Window, order: npt.NDArray[np.int64] | None) -> Columns:
-        """The window's rows in `order`, or as they lie in the files where it is None."""
+        """The window's rows in `order`, which may leave some out; None takes all as they lie."""
         tables = self._tables(window)
         schema = self.schema
+        rows = window.rows if order is None else len(order)
 
         def gather(name: str, check: Callable[[Array], Array], out: Array) -> None:
-            column = out if order is None else np.empty_like(out)
+            column = out if order is None else np.empty(window.rows, out.dtype)
             begin = 0
             for part, table in zip(window.parts, tables, strict=True):
                 array = self._flat(part, name, table)
@@ -106,16 +107,16 @@ class ParquetRows:
             if order is not None:
                 np.take(column, order, out=out, mode="clip")
 
-        dense = np.empty((len(schema.numeric), window.rows), np.float32)
+        dense = np.empty((len(schema.numeric), rows), np.float32)
         for position, name in enumerate(schema.numeric):
             gather(name, _not_finite, dense[position])
-        labels = np.empty(window.rows, np.float32)
+        labels = np.empty(rows, np.float32)
         gather(schema.label, _not_a_label, labels)
         weights = None
         if schema.weight is not None:
-            weights = np.empty(window.rows, np.float32)
+            weights = np.empty(rows, np.float32)
             gather(schema.weight, _not_a_weight, weights)
-        ids = np.empty((len(self.one_hot), window.rows), self._id_type)
+        ids = np.empty((len(self.one_hot), rows), self._id_type)
         for position, feature in enumerate(self.one_hot):
             gather(feature.name, _outside(feature.num_ids), ids[position])
         bags = tuple(self._bags(feature, window, tables, order) for feature in self.multi_hot)

@@ -11,7 +11,10 @@ import weakref
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from itertools import accumulate
+from typing import Any, Literal
+
+import numpy as np
 
 from megalith.core.errors import CheckpointError, ConfigError, DataError
 from megalith.core.schema import FeatureSpec
@@ -19,10 +22,12 @@ from megalith.data.batch import Batch
 from megalith.data.dataset import Dataset
 from megalith.data.loader.decode import ParquetRows
 from megalith.data.loader.pieces import cut, empty_batch, join
-from megalith.data.loader.plan import Sharding, Window, plan_epoch, rank_rows, row_order
+from megalith.data.loader.plan import Sharding, Window, even_slice, plan_epoch, rank_rows, row_order
 
 _Pieces = list[Batch]
+_Ranges = list[tuple[int, int]]
 
+Share = Literal["rows", "slices", "batches"]
 STATE_VERSION = 1
 
 
@@ -33,10 +38,18 @@ class Loader:
     another order. `stream()` goes through all epochs without a pause between them. After `epochs` epochs
     there is nothing left to yield; None means no end.
 
-    Ranks read disjoint rows that together are every row once, and all take `len(loader)` steps an epoch. With
-    `drop_last` every batch is full and the rows that do not fill one on every rank (fewer than
-    world_size * batch_size) are left out of this epoch. Without it nothing is left out: the last batch of an
-    epoch may be short, by up to one row shorter on some ranks than on others, and so even empty there.
+    Ranks read disjoint rows that together are every row once, and all take `len(loader)` steps an epoch.
+    `share` says which rows are whose:
+
+    - `rows`: each rank has rows of its own, shuffles them and makes batches of `batch_size` from them.
+    - `slices`: a rank yields its contiguous slice of the very batch that one process would read; `batch_size`
+      is that of all ranks together. What is learnt, and where a run stands, then depends on no world size: a
+      state taken on some ranks loads on any other number.
+    - `batches`: the batches that one process would read are dealt out whole, one to each rank in turn.
+
+    With `drop_last` every batch is full and the rows that do not fill one on every rank are left out of this
+    epoch. Without it nothing is left out: the last batch of an epoch may be short, and so even empty on some
+    ranks.
 
     A window of `shuffle_window_rows` rows on each rank (at least one row group) is decoded and shuffled as
     one; `prefetch` windows are held ahead of the reader, each about 10 bytes for every column and row.
@@ -54,6 +67,7 @@ class Loader:
         *,
         rank: int = 0,
         world_size: int = 1,
+        share: Share = "rows",
         shuffle: bool = True,
         seed: int = 0,
         drop_last: bool = True,
@@ -76,7 +90,10 @@ class Loader:
         self.wait_seconds = 0.0
         """Time for which the reader has waited for a window, over the loader's life."""
         self._rows = ParquetRows(dataset, splits)
-        self._sharding = Sharding(rank, world_size, shuffle_window_rows, shuffle, seed)
+        self._share, self._rank, self._world_size = share, rank, world_size
+        # Where ranks cut batches and not rows, every one of them follows the order of one process.
+        place = (rank, world_size) if share == "rows" else (0, 1)
+        self._sharding = Sharding(*place, shuffle_window_rows, shuffle, seed)
         self._drop_last = drop_last
         self._prefetch = prefetch
         self._threads = threads
@@ -84,15 +101,23 @@ class Loader:
         self._batch = 0
         # Weak, so that leaving a `for` by `break` ends the iteration and its threads at once.
         self._active: weakref.ref[Generator[Batch, None, None]] | None = None
-        own_rows = rank_rows(self._rows.rows, rank, world_size)
-        fewest, most = self._rows.rows // world_size, rank_rows(self._rows.rows, 0, world_size)
-        self._num_batches = fewest // batch_size if drop_last else -(-most // batch_size)
-        self._rows_an_epoch = self._num_batches * batch_size if drop_last else own_rows
+        # Rows of one step in the order that this rank follows, those of other ranks' slices included.
+        self._step_rows = batch_size * world_size if share == "batches" else batch_size
+        self._num_batches, self._rows_an_epoch = self._extent()
         if drop_last and not self._num_batches:
             raise DataError(
-                f"{dataset.folder}: {self._rows.rows:,} rows do not fill one batch of {batch_size:,} on each "
-                f"of {world_size} ranks; choose a smaller batch or drop_last=False."
+                f"{dataset.folder}: {self._rows.rows:,} rows do not fill one batch of {batch_size:,}"
+                + (f" over {world_size} ranks" if share == "slices" else f" on each of {world_size} ranks")
+                + "; choose a smaller batch or drop_last=False."
             )
+
+    def _extent(self) -> tuple[int, int]:
+        """Steps of an epoch, and the rows in them in the order that this rank follows."""
+        rank, world_size, rows = self._sharding.rank, self._sharding.world_size, self._rows.rows
+        if self._drop_last:
+            steps = rows // world_size // self._step_rows
+            return steps, steps * self._step_rows
+        return -(-rank_rows(rows, 0, world_size) // self._step_rows), rank_rows(rows, rank, world_size)
 
     @property
     def features(self) -> tuple[FeatureSpec, ...]:
@@ -188,7 +213,8 @@ class Loader:
                 submit()
             while end_epoch is None or self._epoch < end_epoch:
                 pieces: _Pieces = []
-                missing = min(self.batch_size, self._rows_an_epoch - self._batch * self.batch_size)
+                start, stop = self._own(self._batch)
+                missing = stop - start
                 while missing > 0:
                     if not ready:
                         ready.extend(self._wait(pending.popleft()))
@@ -204,24 +230,48 @@ class Loader:
             # Also on `break` and on an error: at most the windows being decoded are waited for.
             executor.shutdown(wait=True, cancel_futures=True)
 
-    def _windows(self, end_epoch: int | None) -> Iterator[tuple[Window, int, int]]:
-        """The windows from the current position on, each with the range of its rows that is wanted."""
-        epoch, first_row = self._epoch, self._batch * self.batch_size
+    def _windows(self, end_epoch: int | None) -> Iterator[tuple[Window, _Ranges]]:
+        """The windows from the current position on, each with the ranges of its rows that are wanted, one for
+        each batch; windows in which this rank has no rows are left out."""
+        epoch, first_step = self._epoch, self._batch
         while end_epoch is None or epoch < end_epoch:
             for window in plan_epoch(self._rows.groups, self._sharding, epoch):
-                start = max(first_row - window.first_row, 0)
-                stop = min(self._rows_an_epoch - window.first_row, window.rows)
-                if start < stop:
-                    yield window, start, stop
-            epoch, first_row = epoch + 1, 0
+                ranges = self._ranges(window, first_step)
+                if ranges:
+                    yield window, ranges
+            epoch, first_step = epoch + 1, 0
 
-    def _decode(self, window: Window, start: int, stop: int) -> _Pieces:
-        """On a thread: rows [start, stop) of the shuffled window, cut where batches end."""
-        columns = self._rows.read(window, row_order(window, self._sharding))
-        to_border = -(window.first_row + start) % self.batch_size
-        borders = range(start + to_border, stop, self.batch_size)
-        bounds = sorted({start, *borders, stop})
-        return cut(columns, self.features, bounds)
+    def _ranges(self, window: Window, first_step: int) -> _Ranges:
+        begin, end = window.first_row, min(window.first_row + window.rows, self._rows_an_epoch)
+        ranges = []
+        for step in range(max(begin // self._step_rows, first_step), -(-end // self._step_rows)):
+            start, stop = self._own(step)
+            start, stop = max(start, begin), min(stop, end)
+            if start < stop:
+                ranges.append((start - begin, stop - begin))
+        return ranges
+
+    def _own(self, step: int) -> tuple[int, int]:
+        """This rank's rows of a step, counted from the start of the epoch."""
+        first = step * self._step_rows
+        rows = max(min(self._step_rows, self._rows_an_epoch - first), 0)
+        start, stop = 0, rows
+        if self._share == "slices":
+            start, stop = even_slice(rows, self._rank, self._world_size)
+        elif self._share == "batches":
+            start = min(self._rank * self.batch_size, rows)
+            stop = min(start + self.batch_size, rows)
+        return first + start, first + stop
+
+    def _decode(self, window: Window, ranges: _Ranges) -> _Pieces:
+        """On a thread: the wanted ranges of the shuffled window's rows, each a batch or a part of one."""
+        order = row_order(window, self._sharding)
+        bounds = [0, *accumulate(stop - start for start, stop in ranges)]
+        if bounds[-1] < window.rows:
+            # Only what is ours is gathered; the rest was decoded and checked, and goes.
+            wanted = np.concatenate([np.arange(start, stop) for start, stop in ranges])
+            order = wanted if order is None else order[wanted]
+        return cut(self._rows.read(window, order), self.features, bounds)
 
     def _wait(self, future: Future[_Pieces]) -> _Pieces:
         start = time.perf_counter()
@@ -239,7 +289,7 @@ class Loader:
             "splits": ",".join(self.splits),
             "rows": self._rows.rows,
             "row_groups": len(self._rows.groups),
-            "batch_size": self.batch_size,
+            "batch_size": self._step_rows,
             "world_size": self._sharding.world_size,
             "shuffle": self._sharding.shuffle,
             "seed": self._sharding.seed,

@@ -72,6 +72,17 @@ def rank_rows(rows: int, rank: int, world_size: int) -> int:
     return (rows - rank + world_size - 1) // world_size
 
 
+def even_slice(rows: int, rank: int, world_size: int) -> tuple[int, int]:
+    """The contiguous part of `rows` that is `rank`'s: parts differ by one row at most, the first are larger.
+
+    >>> [even_slice(11, rank, 4) for rank in range(4)]
+    [(0, 3), (3, 6), (6, 9), (9, 11)]
+    """
+    size, larger = divmod(rows, world_size)
+    start = rank * size + min(rank, larger)
+    return start, start + size + (rank < larger)
+
+
 def plan_epoch(groups: Sequence[RowGroup], sharding: Sharding, epoch: int) -> list[Window]:
     """The windows of one rank and epoch, in the order in which they are read; empty shares are left out."""
     ordered = _ordered(groups, sharding, epoch)
