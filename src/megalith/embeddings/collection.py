@@ -26,6 +26,8 @@ from megalith.ops.indices import NONE, OFFSETS, lookup_fault
 from megalith.ops.updates import Step
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+_PART_ROWS, _BLOCK_ROWS = 1 << 20, 1 << 16
+"""Rows whose start values come from one generator, and rows that are drawn at a time."""
 
 
 class Lookup(NamedTuple):
@@ -37,6 +39,15 @@ class Lookup(NamedTuple):
     """(table, feature) -> [ids of that feature, dim], in the order of `values`"""
 
 
+class Window(NamedTuple):
+    """Says of a table that it is a rectangle of a larger one, and so begins with the same values."""
+
+    table: TableSpec
+    """The larger one."""
+    rows: tuple[int, int]
+    columns: tuple[int, int]
+
+
 class EmbeddingCollection(nn.Module):
     """Embedding tables over one list of features.
 
@@ -44,7 +55,8 @@ class EmbeddingCollection(nn.Module):
     first name it. Start values depend on the seed and the table's name alone.
 
     `table_optimizers` gives single tables an optimizer of their own. `stochastic_rounding` rounds updated
-    half-precision weights at random, reproducibly from the seed, so that small steps are not lost.
+    half-precision weights at random, reproducibly from the seed, so that small steps are not lost. `windows`
+    names the tables that are parts of larger ones.
     """
 
     def __init__(
@@ -57,6 +69,7 @@ class EmbeddingCollection(nn.Module):
         stochastic_rounding: bool = True,
         output_dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        windows: Mapping[str, Window] | None = None,
     ) -> None:
         super().__init__()
         check_tables(tables)
@@ -74,7 +87,10 @@ class EmbeddingCollection(nn.Module):
             for feature in table.features:
                 rows[feature] = min(rows.get(feature, table.rows), table.rows)
         self._rows = torch.tensor([rows[feature] for feature in self.features], device=device)
-        self._weights = [_start_values(table, seed).to(device) for table in tables]
+        self._weights = [
+            _start_values((windows or {}).get(table.name) or _whole(table), seed).to(device)
+            for table in tables
+        ]
         self._first = [_state(t, o.first_state, device) for t, o in zip(tables, self.optimizers, strict=True)]
         self._second = [
             _state(t, o.second_state, device) for t, o in zip(tables, self.optimizers, strict=True)
@@ -270,15 +286,28 @@ def _state(table: TableSpec, shape: str, device: torch.device | str) -> Tensor:
     return (state if shape == "full" else state.view(-1)).to(device)
 
 
-def _start_values(table: TableSpec, seed: int) -> Tensor:
-    digest = hashlib.sha256(f"{seed}:{table.name}".encode()).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+def _whole(table: TableSpec) -> Window:
+    return Window(table, (0, table.rows), (0, table.dim))
+
+
+def _start_values(window: Window, seed: int) -> Tensor:
+    """Uniform values, drawn a part of the table at a time, each part from a generator of its own, so that a
+    window far down a huge table does not draw what lies above it."""
+    table, (first_row, last_row), (first_column, last_column) = window
     scale = 1 / math.sqrt(table.rows) if table.init_scale is None else table.init_scale
-    dtype = _DTYPES[table.dtype]
-    # Drawn in float32 whatever the type, a part at a time: half precision never needs the whole twice.
-    weight = ops.allocate(table.rows, table.dim, dtype)
-    for part in weight.split(1 << 20):
-        part.copy_(torch.empty(part.shape).uniform_(-scale, scale, generator=generator))
+    weight = ops.allocate(last_row - first_row, last_column - first_column, _DTYPES[table.dtype])
+    for part in range(first_row // _PART_ROWS, (last_row - 1) // _PART_ROWS + 1):
+        key = f"{seed}:{table.name}:{part}" if part else f"{seed}:{table.name}"
+        digest = hashlib.sha256(key.encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+        # In float32 whatever the type, and a block at a time: the whole never lies in memory twice.
+        for begin in range(part * _PART_ROWS, min(last_row, (part + 1) * _PART_ROWS), _BLOCK_ROWS):
+            end = min(begin + _BLOCK_ROWS, (part + 1) * _PART_ROWS, table.rows)
+            drawn = torch.empty(end - begin, table.dim).uniform_(-scale, scale, generator=generator)
+            low, high = max(begin, first_row), min(end, last_row)
+            if low < high:
+                kept = drawn[low - begin : high - begin, first_column:last_column]
+                weight[low - first_row : high - first_row].copy_(kept)
     return weight
 
 

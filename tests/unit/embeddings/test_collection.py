@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 import megalith as mg
 from megalith.core.errors import ConfigError, DataError
+from megalith.embeddings.collection import Window
 
 BATCH = 3
 
@@ -172,6 +173,20 @@ def test_start_values_depend_on_seed_and_name_alone():
     assert torch.equal(both.weight("two"), alone.weight("two"))
     assert not torch.equal(both.weight("one"), both.weight("two"))
     assert not torch.equal(alone.weight("two"), mg.EmbeddingCollection([two], seed=4).weight("two"))
+
+
+def test_a_window_begins_with_the_values_of_the_table_it_is_cut_from():
+    table = mg.TableSpec(name="t", rows=(1 << 20) + 70_000, dim=3, features=("f",))
+    whole = mg.EmbeddingCollection([table], seed=5).weight("t")
+    for rows, columns in (
+        ((0, 9), (1, 3)),
+        ((1_000_000, 1_100_000), (0, 2)),
+        ((1 << 20, table.rows), (2, 3)),
+    ):
+        part = mg.TableSpec(name="p", rows=rows[1] - rows[0], dim=columns[1] - columns[0], features=("f",))
+        windows = {"p": Window(table, rows, columns)}
+        held = mg.EmbeddingCollection([part], seed=5, windows=windows).weight("p")
+        assert torch.equal(held, whole[rows[0] : rows[1], columns[0] : columns[1]])
 
 
 def test_a_state_reads_back():
