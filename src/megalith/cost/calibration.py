@@ -28,6 +28,11 @@ class Calibration:
     transfer_seconds: float
     micro_batch_seconds: float
     step_seconds: float
+    line_bytes: float
+    repeat_share: float
+    id_bytes: float
+    update_id_bytes: float
+    vector_factor: float
 
 
 @lru_cache(maxsize=64)

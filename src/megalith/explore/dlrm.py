@@ -15,6 +15,7 @@ from megalith.core.errors import PlanError
 from megalith.core.units import format_bytes
 from megalith.cost.calibration import Calibration, calibration
 from megalith.cost.collectives import Fabric, all_to_all_seconds, collective_seconds, egress_bytes
+from megalith.cost.embedding import CACHE_SHARE, SKEW, lookup_bytes, state_bytes, tier_seconds, update_bytes
 from megalith.cost.operators import BYTES_PER_ELEMENT, gemm_seconds, peak_flops
 from megalith.explore.job import DlrmModel, Job, Parallel
 from megalith.explore.load import resolve_cluster
@@ -25,11 +26,6 @@ from megalith.explore.placement import check_devices, group
 from megalith.explore.prediction import Prediction
 from megalith.hardware.cluster import Device
 
-SKEW = 0.018
-"""Share f of the rows serves f**SKEW of the accesses: BagPipe (SOSP 2023) finds 92% of them in 1% of Criteo's
-rows."""
-CACHE_SHARE = 0.8
-"""Of the fastest memory, what a cache over slower tables may take."""
 PEAK_SHARE = 0.5
 """Share of the reachable FLOP/s of MLPs whose layers are not given, of the widths such models have."""
 
@@ -55,11 +51,12 @@ def predict_dlrm(job: Job, *, record: bool = False) -> Prediction:
     cached, memory = _memory(model, device, devices, batch)
     precision = "tf32" if job.training.precision == "fp32" else job.training.precision
 
-    row_bytes = parallel.global_batch * model.tables * model.pooling * model.dim * element / devices
-    lookup = _tier_seconds(device, constants, row_bytes, cached)
-    # A row's gradient is applied where the row lies: read it, write it back; pooled gradients are small
-    # beside it.
-    update = _tier_seconds(device, constants, 2 * row_bytes, cached)
+    # How often ids repeat within a batch is not known here, so each counts as a row of its own.
+    vectors = float(batch * model.tables)
+    traffic = (vectors * model.pooling, vectors * model.pooling, vectors, model.dim, int(element))
+    lookup = float(tier_seconds(device, constants, lookup_bytes(constants, *traffic), cached))
+    state = float(state_bytes("rowwise_adagrad", model.dim))
+    update = float(tier_seconds(device, constants, update_bytes(constants, *traffic, state), cached))
     pooled = 2.0 * batch * model.tables * model.dim
     exchange = all_to_all_seconds(fabric, everyone, pooled)
     indices = all_to_all_seconds(fabric, everyone, 8.0 * batch * model.tables * model.pooling)
@@ -84,7 +81,7 @@ def predict_dlrm(job: Job, *, record: bool = False) -> Prediction:
     )
     timeline = simulate(build_schedule("1f1b", 1, 1), costs, record=record)
     seconds = timeline.step_seconds
-    traffic = 2 * exchange - hidden_forward - hidden_backward + indices - hidden_indices
+    exchanged = 2 * exchange - hidden_forward - hidden_backward + indices - hidden_indices
     flops = 3 * _flops(model) * parallel.global_batch
     levels = {
         level.name: egress_bytes("all_reduce", everyone, index, 4.0 * dense_parameters)
@@ -96,7 +93,7 @@ def predict_dlrm(job: Job, *, record: bool = False) -> Prediction:
     breakdown = {
         "compute": 3 * (bottom + top),
         "embedding": lookup + update,
-        "all_to_all": traffic,
+        "all_to_all": exchanged,
         "data_parallel": exposed["gradient"][0] + exposed["parameters"][0],
         "pipeline_bubble": exposed["bubble"][0],
         "optimizer": exposed["optimizer"][0],
@@ -106,7 +103,7 @@ def predict_dlrm(job: Job, *, record: bool = False) -> Prediction:
     shares = {
         "compute": breakdown["compute"],
         "memory-bandwidth": breakdown["embedding"],
-        link: traffic + breakdown["data_parallel"],
+        link: exchanged + breakdown["data_parallel"],
     }
     achieved = flops / seconds / devices
     return Prediction(
@@ -167,16 +164,6 @@ def _memory(model: DlrmModel, device: Device, devices: int, batch: int) -> tuple
         "activations": activations,
         "margin": 0.0,
     }
-
-
-def _tier_seconds(device: Device, constants: Calibration, row_bytes: float, cached: float) -> float:
-    """Random rows at the first memory's bandwidth, the misses at the next tier's; the two run side by
-    side."""
-    near = row_bytes * cached / (device.bytes_per_second * constants.memory_fraction)
-    if cached == 1.0 or len(device.memory) == 1:
-        return near
-    # A missed row is read from the slower tier and, in time, written back.
-    return max(near, 2 * row_bytes * (1 - cached) / device.memory[1].bytes_per_second)
 
 
 def _widths(model: DlrmModel) -> tuple[list[int], list[int]]:
