@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from megalith.checkpoint.store import CheckpointStore
-from megalith.core.errors import CheckpointError
+from megalith.core.errors import CheckpointError, StorageError
 
 
 def state(value, size=1000):
@@ -78,6 +78,28 @@ def test_another_models_checkpoint_is_refused(tmp_path):
     store.save(1, state(1, size=10), {})
     with pytest.raises(CheckpointError, match="another model"):
         store.load(1, state(0, size=11))
+
+
+def test_a_background_save_holds_what_was_when_it_began(tmp_path):
+    store = CheckpointStore(tmp_path)
+    changing = state(1)
+    store.save(1, changing, {}, background=True)
+    changing["weight"].zero_()
+    store.save(2, changing, {}, background=True)
+    loaded = state(0)
+    store.load(1, loaded)
+    assert torch.equal(loaded["weight"], state(1)["weight"])
+    assert store.steps() == [1, 2]
+    store.close()
+
+
+def test_the_error_of_a_background_save_surfaces_at_the_next_call(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    store = CheckpointStore(tmp_path / "file")
+    store.save(1, state(1), {}, background=True)
+    with pytest.raises(StorageError, match="stands in the way"):
+        store.wait()
+    store.close()
 
 
 SAVER = """
