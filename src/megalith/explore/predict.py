@@ -145,7 +145,7 @@ def _plan_bound(plan: Plan) -> float:
     return plan.micro_batches * busiest
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=64)
 def _schedule(name: str, devices: int, micro_batches: int, chunks: int, extra: int) -> Schedule:
     return build_schedule(name, devices, micro_batches, chunks, extra)
 

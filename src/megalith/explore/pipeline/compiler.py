@@ -69,7 +69,8 @@ class Compiler:
             raise PlanError(f"StepCosts.{wrong} holds a negative time; give 0 or more seconds.")
         self.links: dict[Hashable, int] = {}
         self.senders: list[int] = []
-        self.shared = False
+        self.shared_links: set[int] = set()
+        """Links over which several devices send."""
         self.seconds: list[float] = []
         self.messages: list[Message | None] = []
         self.labels: list[tuple[str, int]] = []
@@ -77,20 +78,9 @@ class Compiler:
         self.per_stream = self.stages // schedule.streams
 
     def compile(self) -> Program:
-        self._base_slots()
+        self.add_base_slots()
         devices = self.schedule.devices
-        needs: list[list[int]] = []
-        sends: list[list[int]] = []
-        slots: list[list[int]] = []
-        specials: list[dict[int, Special]] = []
-        for device in range(devices):
-            mine: tuple[list[int], list[int], list[int], dict[int, Special]] = ([], [], [], {})
-            for segment in self.schedule.segments[device]:
-                if segment.repeats:
-                    self._add_segment(device, segment, *mine)
-            for whole, part in zip((needs, sends, slots), mine[:3], strict=True):
-                whole.append(part)
-            specials.append(mine[3])
+        needs, sends, slots, specials = self._operations()
         optimizer = self.costs.optimizer_seconds or (0.0,) * devices
         program = Program(
             needs=needs,
@@ -115,8 +105,30 @@ class Compiler:
             for device in range(devices):
                 add_collectives(self, program, device)
         program.links = list(self.links)
-        program.shared = self.shared
+        program.shared = bool(self.shared_links)
         return program
+
+    def _operations(
+        self,
+    ) -> tuple[list[list[int]], list[list[int]], list[list[int]], list[dict[int, Special]]]:
+        """By device; the schedule alone decides them, unless two directions run side by side."""
+        derived = self.schedule.derived
+        if "operations" in derived:
+            needs, sends, slots = derived["operations"]
+            return list(needs), list(sends), list(slots), [{} for _ in slots]
+        specials: list[dict[int, Special]] = []
+        needs, sends, slots = [], [], []
+        for device in range(self.schedule.devices):
+            mine: tuple[list[int], list[int], list[int], dict[int, Special]] = ([], [], [], {})
+            for segment in self.schedule.segments[device]:
+                if segment.repeats:
+                    self._add_segment(device, segment, *mine)
+            for whole, part in zip((needs, sends, slots), mine[:3], strict=True):
+                whole.append(part)
+            specials.append(mine[3])
+        if not any(specials):
+            derived["operations"] = needs, sends, slots
+        return list(needs), list(sends), list(slots), specials
 
     def round_seconds(self, seconds: float) -> float:
         return round(seconds * self.grid) / self.grid
@@ -126,10 +138,10 @@ class Compiler:
         if number == len(self.senders):
             self.senders.append(sender)
         elif self.senders[number] != sender:
-            self.shared = True
+            self.shared_links.add(number)
         return number, self.round_seconds(message.seconds), self.round_seconds(message.latency_seconds)
 
-    def _base_slots(self) -> None:
+    def add_base_slots(self) -> None:
         costs, stages, placement = self.costs, self.stages, self.schedule.placement
         forward = [self.round_seconds(seconds) for seconds in costs.forward]
         back = [self.round_seconds(seconds) for seconds in costs.backward_input]
@@ -186,7 +198,7 @@ class Compiler:
                 row.append(KINDS.index(op.kind) * self.stages + stage)
                 continue
             back = self.chunk_stages[device][op.backward_chunk]
-            row.append(self._pair_slot(stage, back))
+            row.append(self.pair_slot(stage, back))
             message = self.messages[self.stages + back]
             needed, sent = self._ends("BW", back)
             for turn in range(repeats):
@@ -200,7 +212,7 @@ class Compiler:
         sends += send
         slots += row * repeats
 
-    def _pair_slot(self, stage: int, back: int) -> int:
+    def pair_slot(self, stage: int, back: int) -> int:
         together = self.costs.forward_backward.get((stage, back))
         seconds = (
             self.seconds[stage] + self.seconds[3 * self.stages + back]

@@ -34,16 +34,23 @@ def add_collectives(compiler: Compiler, program: Program, device: int) -> None:
     ahead: dict[tuple[Special, Message], Special] = {}
     """(what a part does, parameters to ask for meanwhile) -> both: many operations share them."""
     plain = Special()
-    for index, slot in enumerate(slots):
-        fetch, reduce = fetches.get(index), reduces.get(index)
-        if fetch is None and reduce is None:
-            if index in old:
-                specials[len(new_slots)] = old[index]
-            new_needs.append(needs[index])
-            new_sends.append(sends[index])
-            new_slots.append(slot)
-            owners.append(index)
-            continue
+    copied = 0
+
+    def copy_up_to(index: int) -> None:
+        """Takes over the operations before this one as they are."""
+        moved = len(new_slots) - copied
+        for at in range(copied, index) if old else ():
+            if at in old:
+                specials[at + moved] = old[at]
+        new_needs.extend(needs[copied:index])
+        new_sends.extend(sends[copied:index])
+        new_slots.extend(slots[copied:index])
+        owners.extend(range(copied, index))
+
+    for index in sorted({*fetches, *reduces}):
+        slot, fetch, reduce = slots[index], fetches.get(index), reduces.get(index)
+        copy_up_to(index)
+        copied = index + 1
         key = slot, id(fetch), id(reduce)
         if key not in cuts:
             cuts[key] = _cut_operation(compiler, device, slot, fetch, reduce)
@@ -81,6 +88,7 @@ def add_collectives(compiler: Compiler, program: Program, device: int) -> None:
             specials[at] = special
         if reduce is not None and not overlap and reduce.each == "step":
             program.last_reduces[device].append(_piece(compiler, device, reduce, 1))
+    copy_up_to(len(slots))
     _mark_odd(compiler, new_slots, specials, program.odd_slot)
     program.needs[device], program.sends[device] = new_needs, new_sends
     program.slots[device], program.specials[device] = new_slots, specials
@@ -134,46 +142,64 @@ def _where(
     compiler: Compiler, program: Program, device: int
 ) -> tuple[dict[int, Collective], dict[int, Collective]]:
     """Operation index -> the parameters it needs, the gradients it completes."""
+    costs, chunks = compiler.costs, range(compiler.schedule.chunks)
+    parameters = {
+        chunk: one for chunk in chunks if (one := costs.parameters.get((device, chunk))) is not None
+    }
+    gradient = {chunk: one for chunk in chunks if (one := costs.gradient.get((device, chunk))) is not None}
     fetches: dict[int, Collective] = {}
     reduces: dict[int, Collective] = {}
-    chunk_of = {stage: chunk for chunk, stage in enumerate(compiler.chunk_stages[device])}
-    steps = [(compiler.labels[slot], index) for index, slot in enumerate(program.slots[device])]
-    fetched: set[int] = set()
-    previous = -1
-    last: dict[int, int] = {}
-    for (kind, stage), index in steps:
-        chunk = chunk_of[stage]
-        parameters = compiler.costs.parameters.get((device, chunk))
-        if parameters is not None and (
-            parameters.each == "op"
-            or (parameters.each == "turn" and chunk != previous)
-            or (parameters.each == "step" and chunk not in fetched)
-        ):
-            fetches[index] = parameters
-            fetched.add(chunk)
-        previous = chunk
-        if kind in ("W", "BW", "FB"):
-            back = chunk
-            if kind == "FB":
-                back = _backward_chunk(compiler, program, device, index, chunk_of)
-            gradient = compiler.costs.gradient.get((device, back))
-            if gradient is not None:
-                if gradient.each == "step":
-                    last[back] = index
-                elif gradient.each == "op" or _turns_after(steps, index):
-                    reduces[index] = gradient
-    for chunk, index in sorted(last.items(), key=lambda item: item[1]):
-        reduces[index] = compiler.costs.gradient[device, chunk]
+    first, last = _first_and_last(compiler, program, device)
+    often = [one for part in (parameters, gradient) for one in part.values() if one.each != "step"]
+    if often:
+        chunk_of = {stage: chunk for chunk, stage in enumerate(compiler.chunk_stages[device])}
+        steps = [compiler.labels[slot] for slot in program.slots[device]]
+        previous = -1
+        for index, (kind, stage) in enumerate(steps):
+            chunk = chunk_of[stage]
+            fetch = parameters.get(chunk)
+            if fetch is not None and (fetch.each == "op" or (fetch.each == "turn" and chunk != previous)):
+                fetches[index] = fetch
+            previous = chunk
+            if kind in ("W", "BW", "FB"):
+                reduce = gradient.get(_backward_chunk(kind, chunk))
+                if reduce is not None and (
+                    reduce.each == "op" or (reduce.each == "turn" and _turns_after(steps, index))
+                ):
+                    reduces[index] = reduce
+    for chunk, index in first.items():
+        if chunk in parameters and parameters[chunk].each == "step":
+            fetches[index] = parameters[chunk]
+    for chunk, index in last.items():
+        if chunk in gradient and gradient[chunk].each == "step":
+            reduces[index] = gradient[chunk]
     return fetches, reduces
 
 
-def _turns_after(steps: list[tuple[tuple[str, int], int]], index: int) -> bool:
-    return index + 1 == len(steps) or steps[index + 1][0][1] != steps[index][0][1]
+def _first_and_last(
+    compiler: Compiler, program: Program, device: int
+) -> tuple[dict[int, int], dict[int, int]]:
+    """Chunk -> its first operation, and the one that completes its weight gradients."""
+    known = compiler.schedule.derived.setdefault("first_and_last", {})
+    if device not in known:
+        chunk_of = {stage: chunk for chunk, stage in enumerate(compiler.chunk_stages[device])}
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for index, slot in enumerate(program.slots[device]):
+            kind, stage = compiler.labels[slot]
+            chunk = chunk_of[stage]
+            first.setdefault(chunk, index)
+            if kind in ("W", "BW", "FB"):
+                last[_backward_chunk(kind, chunk)] = index
+        known[device] = first, last
+    found: tuple[dict[int, int], dict[int, int]] = known[device]
+    return found
 
 
-def _backward_chunk(
-    compiler: Compiler, program: Program, device: int, index: int, chunk_of: dict[int, int]
-) -> int:
-    """The chunk whose gradients an FB computes: with two chunks a device it is the other one."""
-    forward = chunk_of[compiler.labels[program.slots[device][index]][1]]
-    return 1 - forward
+def _turns_after(steps: list[tuple[str, int]], index: int) -> bool:
+    return index + 1 == len(steps) or steps[index + 1][1] != steps[index][1]
+
+
+def _backward_chunk(kind: str, chunk: int) -> int:
+    """The chunk whose gradients an operation computes: of an FB, with two chunks a device, the other one."""
+    return 1 - chunk if kind == "FB" else chunk

@@ -12,8 +12,8 @@ wants the plain list asks for `order`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
 from megalith.core.errors import PlanError
 
@@ -69,6 +69,8 @@ class Schedule:
     barrier: bool = True
     """Whether a step begins on all devices together. Zero-bubble schedules validate the optimizer step
     afterwards, so that each device begins its next step as soon as its own has ended."""
+    derived: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """What was found out about the order, which many steps share, once and for all."""
 
     @property
     def stages(self) -> int:

@@ -3,8 +3,8 @@
     schedule = build_schedule("1f1b", devices=8, micro_batches=64)
     timeline = simulate(schedule, StepCosts.uniform(8, 1.0, 1.0, 1.0))
 
-Long steps repeat themselves: `steady` finds the period, where there is one, and skips repetitions with
-exactly the result of running them all.
+Wide pipelines are followed row by row (`waves`). Long steps repeat themselves: `steady` finds the period,
+where there is one, and skips repetitions with exactly the result of running them all.
 """
 
 from __future__ import annotations
@@ -21,12 +21,18 @@ from megalith.explore.pipeline.steady import Skipped, run_skipping
 from megalith.explore.pipeline.timed import run_timed
 from megalith.explore.pipeline.timeline import Span, Timeline
 
+WIDE = 8
+LONG = 8192
+"""Devices, and operations of a device, from and up to which a step is followed row by row."""
+
 
 def simulate(schedule: Schedule, costs: StepCosts, *, record: bool = False, skip: bool = True) -> Timeline:
     """The step that this order and these costs make; `record` keeps every span, `skip=False` runs every
     repetition of a long step too."""
     grid = grid_of(schedule, costs)
     if skip and not record:
+        if _is_wide(schedule) and (timeline := _follow_waves(schedule, costs, grid)) is not None:
+            return timeline
         skipped = run_skipping(schedule, costs, grid)
         if skipped is not None:
             return _timeline(schedule, costs, skipped.program, skipped.run, skipped=skipped)
@@ -36,6 +42,23 @@ def simulate(schedule: Schedule, costs: StepCosts, *, record: bool = False, skip
     else:
         run = run_ordered(schedule, program)
     return _timeline(schedule, costs, program, run, record=record)
+
+
+def _is_wide(schedule: Schedule) -> bool:
+    """Whether rows of operations pay: many devices, and not so many operations that skipping saves more."""
+    longest = max(
+        sum(len(segment.ops) * segment.repeats for segment in segments) for segments in schedule.segments
+    )
+    return schedule.devices >= WIDE and longest <= LONG
+
+
+def _follow_waves(schedule: Schedule, costs: StepCosts, grid: float) -> Timeline | None:
+    from megalith.explore.pipeline.wave_run import run_waves
+
+    run = run_waves(schedule, costs, grid)
+    if run is None:
+        return None
+    return assemble(schedule, peaks=peak_activations(schedule, costs), **run.by_name())
 
 
 def _timeline(
@@ -143,6 +166,14 @@ def assemble(
 def peak_activations(schedule: Schedule, costs: StepCosts) -> tuple[float, ...]:
     """The most that each device holds at one time: from the start of a forward to the end of its weight
     gradient, less `1 - kept_for_weights` once the input gradient is done. The order alone decides it."""
+    key = "peaks", costs.activation, costs.kept_for_weights
+    if key not in schedule.derived:
+        schedule.derived[key] = _peak_activations(schedule, costs)
+    found: tuple[float, ...] = schedule.derived[key]
+    return found
+
+
+def _peak_activations(schedule: Schedule, costs: StepCosts) -> tuple[float, ...]:
     held_on = costs.activation or (1.0,) * schedule.stages
     peaks = []
     for stages, segments in zip(schedule.chunk_stages, schedule.segments, strict=True):

@@ -69,7 +69,9 @@ class Skipped:
 
 def run_skipping(schedule: Schedule, costs: StepCosts, grid: float) -> Skipped | None:
     """The run of a long step without most of its repetitions; None if it has too few or never settles."""
-    bodies = _find_bodies(schedule)
+    if "bodies" not in schedule.derived:
+        schedule.derived["bodies"] = _find_bodies(schedule)
+    bodies: _Bodies | None = schedule.derived["bodies"]
     if bodies is None:
         return None
     spread = max(bodies.offset) - min(bodies.offset)
