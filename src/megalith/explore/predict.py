@@ -29,6 +29,8 @@ from megalith.explore.workload import model_flops, recompute_flops
 RECOMPUTE = ("none", "selective", "full")
 LARGEST_MICRO_BATCH = 32
 SIMULATED = 4
+FUSED = ("gpipe", "1f1b", "interleaved", "breadth-first")
+"""Schedules whose devices end with the backward of their first chunk, weight gradients included."""
 
 
 class DoesNotFitError(PlanError):
@@ -128,7 +130,7 @@ def estimate_seconds(plan: Plan) -> float:
 
 
 def lower_bound_seconds(job: Job) -> float:
-    """Never above `predict(job).step_seconds`: the average device's compute, with nothing waiting."""
+    """Never above `predict(job).step_seconds`: the busiest device's compute and the way to it and back."""
     if not isinstance(job.model, TransformerModel):
         return 0.0
     return min(_plan_bound(plan) for plan in candidate_plans(job))
@@ -138,6 +140,15 @@ def _plan_bound(plan: Plan) -> float:
     stages = stage_seconds(plan)
     pp = plan.parallel.pp
     busiest = max(sum(stage.total for stage in stages[index::pp]) for index in range(pp))
+    if plan.schedule in FUSED:
+        # A device's work begins when the first micro-batch has come to it, and after its last backward those
+        # of the stages before it follow.
+        longest, around = 0.0, 0.0
+        for device in range(pp):
+            work = plan.micro_batches * sum(stage.total for stage in stages[device::pp])
+            longest = max(longest, around + work)
+            around += stages[device].total
+        return longest
     if plan.schedule in ("zb-v", "dualpipe"):
         # Stages are paired otherwise than dealt round; expert traffic may hide behind the other direction.
         hidden = 1.0 if plan.schedule == "dualpipe" else 0.0

@@ -1,6 +1,6 @@
 """The order of a long pipeline as waves: rows of operations that do not wait for one another.
 
-A row has one operation of each device; a device that has nothing to do has a blank there, which takes no time.
+A row has one operation of each device; a device with nothing to do has a blank there, which takes no time.
 Operation by operation a pipeline of 64 devices and 512 micro-batches takes a third of a second to follow.
 Which operation waits for which depends on the schedule alone, so rows can be found once; following a step is
 then a few sums and maxima of whole rows (`wave_run`).
