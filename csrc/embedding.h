@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace megalith {
 
@@ -93,7 +94,13 @@ struct Kernels {
                int64_t out_dtype);
   // Takes one optimizer step on each of `entries`, whose rows occur nowhere else.
   void (*update)(const TableUpdate& table, const Entry* entries, int64_t count);
-  // Adds the gradient of each entry to the sum of its number; the first of a number starts the sum.
+  // Lists the rows that are marked and, for each word, how many are marked before it.
+  void (*rank)(const std::vector<uint64_t>& marked, std::vector<uint32_t>& before, std::vector<uint32_t>& rows);
+  // Deals the entries out to `once`, or to `again` with the rank of their row instead of the row, and moves the two
+  // past what was written. Each has room for one more than all entries.
+  void (*deal)(const std::vector<uint64_t>& marked, const std::vector<uint32_t>& before, const Entry* entries,
+               int64_t count, Entry*& once, Entry*& again);
+  // Adds the gradient of each entry to the sum of its number, all of which start at zero.
   void (*add_up)(const TableUpdate& table, const Entry* entries, int64_t count, float* sums);
   // The gradient of each sample weight: its row times its bag's gradient.
   void (*weight_gradient)(const Slot& slot, const void* weight, const Lookups& lookups, int64_t first, int64_t last,

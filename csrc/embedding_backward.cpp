@@ -59,9 +59,13 @@ struct Task {
 struct Buffers {
   Repeats repeats;
   RowNumbers numbers;
-  std::vector<Entry> once, again, parted, rows;
+  std::vector<uint32_t> before, repeated;  // ranks of the marked rows, and those rows by number
+  std::vector<Entry> all, once, again, parted, rows;
   std::vector<float> sums;
 };
+
+// Threads may wait at the end for a tenth of the time; pieces of less than this many values times columns are not cut.
+constexpr double kWaiting = 1.1, kSmallest = 65536;
 
 // Sums of repeated rows that a thread works on at a time, so that they stay in its second-level cache.
 constexpr int64_t kSumBytes = 512 << 10;
@@ -202,30 +206,44 @@ class Backward {
     run(static_cast<const int64_t*>(lookups_.values));
   }
 
-  // Tables, the large ones in pieces, the largest first so that none is left over at the end.
+  // Tables, largest first. Each piece of a table reads all of its values, so one is cut only while whole tables would
+  // leave threads waiting at the end.
   std::vector<Task> cut() const {
-    const auto size = [&](const TableWork& table) {
-      return table.slots.empty() ? 0.0 : static_cast<double>(table.num_values * (table.slots[0]->dim + 16));
-    };
-    double total = 0;
-    for (const TableWork& table : tables_) total += size(table);
-    const double share = std::max(total / (4.0 * num_threads()), 65536.0);
     struct Sized {
-      Task task;
+      int64_t table;
       double size;
+      uint64_t pieces;
     };
     std::vector<Sized> sized;
+    double total = 0;
     for (size_t t = 0; t < tables_.size(); ++t) {
       if (!tables_[t].num_values) continue;
-      uint64_t pieces = 1;
-      while (num_threads() > 1 && size(tables_[t]) > share * static_cast<double>(pieces)) pieces *= 2;
-      for (uint64_t piece = 0; piece < pieces; ++piece) {
-        sized.push_back({{static_cast<int64_t>(t), piece, pieces}, size(tables_[t]) / static_cast<double>(pieces)});
-      }
+      const double size = static_cast<double>(tables_[t].num_values * (tables_[t].slots[0]->dim + 16));
+      sized.push_back({static_cast<int64_t>(t), size, 1});
+      total += size;
     }
-    std::stable_sort(sized.begin(), sized.end(), [](const Sized& a, const Sized& b) { return a.size > b.size; });
+    const int threads = num_threads();
+    std::vector<double> loads(static_cast<size_t>(threads));
+    const auto larger = [](const Sized& a, const Sized& b) {
+      return a.size != b.size ? a.size > b.size : a.table < b.table;
+    };
+    const auto last_end = [&] {
+      std::fill(loads.begin(), loads.end(), 0.0);
+      for (const Sized& one : sized) {
+        for (uint64_t piece = 0; piece < one.pieces; ++piece) *std::min_element(loads.begin(), loads.end()) += one.size;
+      }
+      return *std::max_element(loads.begin(), loads.end());
+    };
+    std::sort(sized.begin(), sized.end(), larger);
+    while (threads > 1 && last_end() > kWaiting * total / threads && sized[0].size > kSmallest) {
+      sized[0].size /= 2;
+      sized[0].pieces *= 2;
+      std::sort(sized.begin(), sized.end(), larger);
+    }
     std::vector<Task> tasks;
-    for (const Sized& one : sized) tasks.push_back(one.task);
+    for (const Sized& one : sized) {
+      for (uint64_t piece = 0; piece < one.pieces; ++piece) tasks.push_back({one.table, piece, one.pieces});
+    }
     return tasks;
   }
 
@@ -239,7 +257,7 @@ class Backward {
                      table.gradients};
     split<Index>(table, task, buffers);
     use_.update(work, buffers.once.data(), static_cast<int64_t>(buffers.once.size()));
-    const std::vector<uint32_t>& rows = buffers.numbers.rows();
+    const std::vector<uint32_t>& rows = buffers.repeated;
     const int64_t num_rows = static_cast<int64_t>(rows.size());
     const int64_t at_a_time = std::max<int64_t>(16, kSumBytes / (slot.dim * 4));
     const std::vector<int64_t> bounds = part(buffers, num_rows, at_a_time);
@@ -247,6 +265,7 @@ class Backward {
     for (size_t p = 0; p + 1 < bounds.size(); ++p) {
       const int64_t first = static_cast<int64_t>(p) * at_a_time, last = std::min(first + at_a_time, num_rows);
       work.gradients = table.gradients;
+      std::memset(sums, 0, static_cast<size_t>((last - first) * slot.dim) * sizeof(float));
       use_.add_up(work, buffers.again.data() + bounds[p], bounds[p + 1] - bounds[p], sums);
       buffers.rows.clear();
       for (int64_t i = first; i < last; ++i) {
@@ -262,26 +281,38 @@ class Backward {
   void split(const TableWork& table, const Task& task, Buffers& buffers) const {
     Repeats& repeats = buffers.repeats;
     repeats.reset(table.num_values, table.slots[0]->rows);
-    for_values<Index>(table, task, [&](uint64_t row, uint64_t) { repeats.meet(row); });
-    Entry* once = resized(buffers.once, table.num_values + 1);
-    Entry* again = resized(buffers.again, table.num_values + 1);
-    // Written to both and kept in one: which it is, no processor can guess.
-    for_values<Index>(table, task, [&](uint64_t row, uint64_t source) {
-      const bool repeated = repeats.repeated(row);
-      *once = *again = row << 32 | source;
-      once += !repeated;
-      again += repeated;
+    Entry* all = resized(buffers.all, table.num_values + 1);
+    for_values<Index>(table, task, [&](uint64_t row, uint64_t source, bool own) {
+      repeats.meet(row, own);
+      *all = row << 32 | source;
+      all += own;
     });
+    const int64_t count = all - buffers.all.data();
+    Entry* once = resized(buffers.once, count + 1);
+    Entry* again = resized(buffers.again, count + 1);
+    if (repeats.exact()) {
+      use_.rank(repeats.marked(), buffers.before, buffers.repeated);
+      use_.deal(repeats.marked(), buffers.before, buffers.all.data(), count, once, again);
+    } else {
+      for (const Entry* entry = buffers.all.data(); entry < all; ++entry) {
+        const bool repeated = repeats.repeated(*entry >> 32);
+        *once = *again = *entry;
+        once += !repeated;
+        again += repeated;
+      }
+    }
     buffers.once.resize(static_cast<size_t>(once - buffers.once.data()));
     buffers.again.resize(static_cast<size_t>(again - buffers.again.data()));
+    if (repeats.exact()) return;
     buffers.numbers.reset();
     for (Entry& entry : buffers.again) {
       const uint64_t number = buffers.numbers.number(static_cast<uint32_t>(entry >> 32));
       entry = number << 32 | static_cast<uint32_t>(entry);
     }
+    buffers.repeated = buffers.numbers.rows();
   }
 
-  // Calls body(row, source) for every value of a piece of a table.
+  // Calls body(row, source, whether the row is of this piece) for every value of a table.
   template <class Index, class Body>
   void for_values(const TableWork& table, const Task& task, Body body) const {
     const uint64_t mask = task.pieces - 1;
@@ -290,13 +321,11 @@ class Backward {
     for (const Slot* slot : table.slots) {
       const int64_t* offsets = offsets_of(*slot);
       const uint64_t padding = static_cast<uint64_t>(slot->padding);
-      const bool all = task.pieces == 1 && slot->padding < 0;
       for (int64_t bag = 0; bag < batch_; ++bag) {
         for (int64_t i = offsets[bag]; i < offsets[bag + 1]; ++i, ++source) {
           const uint64_t row = static_cast<uint64_t>(values[i]);
-          if (all || ((row & mask) == task.piece && row != padding)) {
-            body(row, table.direct ? static_cast<uint64_t>(bag) : source);
-          }
+          const bool own = ((row & mask) == task.piece) & (row != padding);
+          body(row, table.direct ? static_cast<uint64_t>(bag) : source, own);
         }
       }
     }

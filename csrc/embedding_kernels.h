@@ -227,7 +227,7 @@ void update(const TableUpdate& table, const Entry* entries, int64_t count) {
   });
 }
 
-constexpr Kernels kKernels{pool, copy, update, add_up, weight_gradient};
+constexpr Kernels kKernels{pool, copy, update, rank_rows, deal_rows, add_up, weight_gradient};
 
 }  // namespace MG_VARIANT
 }  // namespace megalith

@@ -206,32 +206,55 @@ void update_rows(const TableUpdate& table, const Entry* entries, int64_t count) 
   }
 }
 
+inline void rank_rows(const std::vector<uint64_t>& marked, std::vector<uint32_t>& before, std::vector<uint32_t>& rows) {
+  before.resize(marked.size());
+  size_t count = 0;
+  for (size_t word = 0; word < marked.size(); ++word) {
+    before[word] = static_cast<uint32_t>(count);
+    count += static_cast<size_t>(__builtin_popcountll(marked[word]));
+  }
+  rows.resize(count);
+  uint32_t* row = rows.data();
+  for (size_t word = 0; word < marked.size(); ++word) {
+    for (uint64_t bits = marked[word]; bits; bits &= bits - 1) {
+      *row++ = static_cast<uint32_t>(word << 6) | static_cast<uint32_t>(__builtin_ctzll(bits));
+    }
+  }
+}
+
+inline void deal_rows(const std::vector<uint64_t>& marked, const std::vector<uint32_t>& before, const Entry* entries,
+                      int64_t count, Entry*& once_end, Entry*& again_end) {
+  Entry *once = once_end, *again = again_end;
+  // Written to both and kept in one: which it is, no processor can guess.
+  for (int64_t i = 0; i < count; ++i) {
+    const uint64_t row = entries[i] >> 32;
+    const uint64_t word = marked[row >> 6], lower = (uint64_t{1} << (row & 63)) - 1;
+    const uint64_t rank = before[row >> 6] + static_cast<uint64_t>(__builtin_popcountll(word & lower));
+    const uint64_t repeated = word >> (row & 63) & 1;
+    *once = entries[i];
+    *again = rank << 32 | static_cast<uint32_t>(entries[i]);
+    once += repeated ^ 1;
+    again += repeated;
+  }
+  once_end = once;
+  again_end = again;
+}
+
 // Sums of rows that are hot stay in the nearest cache, and so does the gradient of the bag at hand.
 inline void add_up(const TableUpdate& table, const Entry* entries, int64_t count, float* sums) {
   constexpr int64_t kAhead = 8;
-  // Numbers rise in the order rows are first met, and hot rows are met first.
-  const uint64_t hot = static_cast<uint64_t>((24 << 10) / (table.dim * 4));
   const int64_t dim = table.dim;
-  uint64_t next = 0;
   for (int64_t i = 0; i < count; ++i) {
     if (i + kAhead < count) {
-      const uint64_t number = entries[i + kAhead] >> 32;
-      if (number >= hot) prefetch_row(sums + number * static_cast<uint64_t>(dim), dim * 4);
+      prefetch_row(sums + (entries[i + kAhead] >> 32) * static_cast<uint64_t>(dim), dim * 4);
       prefetch_gradient(table, entries, i + kAhead);
     }
-    const uint64_t number = entries[i] >> 32;
     const float* gradient = gradient_of(table.gradients, entries[i]);
-    float* sum = sums + number * static_cast<uint64_t>(dim);
-    const float* scale = table.gradients.scales ? table.gradients.scales + static_cast<uint32_t>(entries[i]) : nullptr;
-    if (number == next) {
-      ++next;
+    float* sum = sums + (entries[i] >> 32) * static_cast<uint64_t>(dim);
+    if (table.gradients.scales) {
+      const float scale = table.gradients.scales[static_cast<uint32_t>(entries[i])];
       for_columns(dim, [&](int64_t column, int n) {
-        const Floats lanes = load(gradient + column, n);
-        store(sum + column, scale ? lanes * *scale : lanes, n);
-      });
-    } else if (scale) {
-      for_columns(dim, [&](int64_t column, int n) {
-        store(sum + column, load(sum + column, n) + load(gradient + column, n) * *scale, n);
+        store(sum + column, load(sum + column, n) + load(gradient + column, n) * scale, n);
       });
     } else {
       for_columns(dim, [&](int64_t column, int n) {

@@ -2,7 +2,8 @@
 //
 // Backward needs to know of every row whether it occurs again. Sorting the batch would tell, but moves every entry
 // several times. Two bitmaps that stay in the second-level cache tell as much: a row met a second time is marked in
-// the other. The few rows that are marked are then numbered by a small hash table.
+// the other. The rows that are marked are then numbered: by their rank in the bitmap where it has a bit for each row,
+// by a hash table where rows share bits.
 #pragma once
 
 #include <algorithm>
@@ -18,16 +19,17 @@ class Repeats {
   void reset(int64_t count, int64_t rows) {
     bits_ = 9;
     while ((int64_t{1} << bits_) < std::min(rows, 16 * count)) ++bits_;
-    const size_t words = size_t{1} << (bits_ - 6);
-    once_.assign(words, 0);
-    again_.assign(words, 0);
+    exact_ = rows <= int64_t{1} << bits_;
+    met_.assign(size_t{1} << (bits_ - 6), 0);
+    again_.assign(size_t{1} << (bits_ - 6), 0);
   }
 
-  void meet(uint64_t row) {
-    const uint64_t at = place(row), bit = uint64_t{1} << (at & 63);
-    uint64_t& once = once_[at >> 6];
-    again_[at >> 6] |= once & bit;
-    once |= bit;
+  // Notes the row if `counts`; no branch, since which rows count no processor can guess.
+  void meet(uint64_t row, bool counts) {
+    const uint64_t at = place(row), bit = uint64_t{counts} << (at & 63);
+    uint64_t& met = met_[at >> 6];
+    again_[at >> 6] |= met & bit;
+    met |= bit;
   }
 
   bool repeated(uint64_t row) const {
@@ -35,11 +37,16 @@ class Repeats {
     return again_[at >> 6] >> (at & 63) & 1;
   }
 
+  // Whether each row has a bit of its own, so that the marked ones can be counted off.
+  bool exact() const { return exact_; }
+  const std::vector<uint64_t>& marked() const { return again_; }
+
  private:
   uint64_t place(uint64_t row) const { return (row ^ row >> bits_) & ((uint64_t{1} << bits_) - 1); }
 
-  std::vector<uint64_t> once_, again_;
+  std::vector<uint64_t> met_, again_;
   int bits_ = 0;
+  bool exact_ = false;
 };
 
 // Numbers rows from 0 in the order they are first asked about. Starts small: what a large batch took, a small one
