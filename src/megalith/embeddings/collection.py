@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from megalith.core.errors import ConfigError, DataError, nearest
+from megalith.core.errors import ConfigError, nearest
 from megalith.core.schema import TableSpec, check_tables
+from megalith.embeddings.check import LookupCheck
 from megalith.embeddings.layout import Layout
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad
 from megalith.ops import embedding as ops
-from megalith.ops.indices import NONE, OFFSETS, lookup_fault
 from megalith.ops.updates import Step
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -82,11 +82,7 @@ class EmbeddingCollection(nn.Module):
         self.lr_factor = 1.0
         """Multiplies every optimizer's learning rate; a schedule sets it before each step."""
         self.num_steps = 0
-        rows: dict[str, int] = {}
-        for table in tables:
-            for feature in table.features:
-                rows[feature] = min(rows.get(feature, table.rows), table.rows)
-        self._rows = torch.tensor([rows[feature] for feature in self.features], device=device)
+        self._check = LookupCheck(tables, device)
         self._weights = [
             _start_values((windows or {}).get(table.name) or _whole(table), seed).to(device)
             for table in tables
@@ -136,33 +132,7 @@ class EmbeddingCollection(nn.Module):
 
     def check(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> None:
         """Refuses offsets that do not fit and indices out of range, before anything is read or written."""
-        num_bags = len(offsets) - 1
-        if num_bags < 0 or num_bags % len(self.features):
-            raise DataError(
-                f"offsets has {len(offsets)} entries; pass features * batch + 1, a multiple of "
-                f"{len(self.features)} features and one more."
-            )
-        if sample_weights is not None and sample_weights.shape != values.shape:
-            raise DataError(
-                f"sample_weights has {len(sample_weights)} entries; pass one for each of the values."
-            )
-        fault = lookup_fault(values, offsets, self._rows)
-        if fault == OFFSETS:
-            raise DataError(
-                f"offsets must rise from 0 to the number of values ({len(values)}); they run from "
-                f"{int(offsets[0])} to {int(offsets[-1])} or fall in between."
-            )
-        if fault != NONE:
-            raise DataError(self._describe(values, offsets, num_bags // len(self.features), fault))
-
-    def _describe(self, values: Tensor, offsets: Tensor, batch: int, position: int) -> str:
-        bag = int(torch.searchsorted(offsets, torch.tensor(position), right=True)) - 1
-        feature = self.features[bag // batch]
-        table = min((t for t in self.tables if feature in t.features), key=lambda t: t.rows)
-        return (
-            f"Index {int(values[position])} of feature '{feature}' in sample {bag % batch} is outside table "
-            f"'{table.name}' of {table.rows} rows; prepare the data again or give the table more rows."
-        )
+        self._check(values, offsets, sample_weights)
 
     def read(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None) -> tuple[Tensor, ...]:
         """The forward pass: pooled columns, then one sequence for each feature of a table without pooling."""

@@ -1,0 +1,132 @@
+"""How vectors travel: rows of float32 to rows of bytes and back.
+
+    fp32   as they are
+    fp16   half precision, each row scaled by a power of two of its own: gradients of large batches are so
+           small that plain half precision would lose them
+    bf16   the upper half of a float32
+    int8   a scale for every vector, and its numbers as shares of the largest in steps of 1/127
+
+A row is what one sample gets from one source: vectors of `widths` columns side by side. Encoded rows all
+have the same number of bytes, so a block of them can be cut anywhere between rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from megalith.sharding.plan import Codec
+
+
+class RowCodec(Protocol):
+    """A codec for rows of one shape."""
+
+    row_bytes: int
+
+    def encode(self, rows: Tensor) -> Tensor:
+        """float32 [rows, columns] to uint8 [rows, row_bytes]."""
+
+    def decode(self, encoded: Tensor) -> Tensor:
+        """The other way round; fp32 shares memory where it can."""
+
+
+def row_codec(codec: Codec, widths: Sequence[int]) -> RowCodec:
+    """The codec of that name for rows of vectors of these widths."""
+    if codec == "int8":
+        return _Int8(widths)
+    columns = sum(widths)
+    if codec == "fp16":
+        return _Scaled16(columns)
+    return _Cast(columns, torch.float32 if codec == "fp32" else torch.bfloat16)
+
+
+class _Cast:
+    def __init__(self, columns: int, dtype: torch.dtype) -> None:
+        self._dtype, self.row_bytes = dtype, columns * dtype.itemsize
+
+    def encode(self, rows: Tensor) -> Tensor:
+        return rows.to(self._dtype).contiguous().view(torch.uint8)
+
+    def decode(self, encoded: Tensor) -> Tensor:
+        return _aligned(encoded, self._dtype).view(self._dtype).float()
+
+
+class _Scaled16:
+    def __init__(self, columns: int) -> None:
+        self.row_bytes = columns * 2 + 4 * bool(columns)
+
+    def encode(self, rows: Tensor) -> Tensor:
+        encoded = torch.empty(len(rows), self.row_bytes, dtype=torch.uint8, device=rows.device)
+        if encoded.numel():
+            # Magnitudes come to lie below 2**15, a factor of two below the end of the range.
+            largest = torch.linalg.vector_norm(rows, torch.inf, dim=1, keepdim=True)
+            power = (15 - torch.frexp(largest).exponent).clamp(-126, 126)
+            scale = torch.ldexp(torch.ones_like(largest), power)
+            encoded[:, :4] = torch.ldexp(torch.ones_like(largest), -power).view(torch.uint8)
+            encoded[:, 4:] = (rows * scale).half().view(torch.uint8)
+        return encoded
+
+    def decode(self, encoded: Tensor) -> Tensor:
+        if not encoded.numel():
+            return torch.empty(len(encoded), 0, device=encoded.device)
+        scale = encoded[:, :4].contiguous().view(torch.float32)
+        return encoded[:, 4:].contiguous().view(torch.float16).float().mul_(scale)
+
+
+class _Stretch(NamedTuple):
+    """Vectors of one width that stand side by side."""
+
+    vector: int
+    column: int
+    vectors: int
+    width: int
+
+
+class _Int8:
+    def __init__(self, widths: Sequence[int]) -> None:
+        self._num_vectors, self._columns = len(widths), sum(widths)
+        self.row_bytes = 4 * self._num_vectors + self._columns
+        self._stretches: list[_Stretch] = []
+        vector = column = 0
+        for width, same in itertools.groupby(widths):
+            count = len(list(same))
+            self._stretches.append(_Stretch(vector, column, count, width))
+            vector, column = vector + count, column + count * width
+
+    def encode(self, rows: Tensor) -> Tensor:
+        encoded = torch.empty(len(rows), self.row_bytes, dtype=torch.uint8, device=rows.device)
+        if not encoded.numel():
+            return encoded
+        scales = torch.empty(len(rows), self._num_vectors, device=rows.device)
+        numbers = encoded[:, 4 * self._num_vectors :].view(torch.int8)
+        for vector, column, count, width in self._stretches:
+            vectors = rows[:, column : column + count * width].reshape(len(rows), count, width)
+            scale = torch.linalg.vector_norm(vectors, torch.inf, dim=2) / 127
+            scales[:, vector : vector + count] = scale
+            shares = (vectors / torch.where(scale > 0, scale, 1.0).unsqueeze(2)).round_()
+            numbers[:, column : column + count * width] = shares.view(len(rows), count * width).to(torch.int8)
+        encoded[:, : 4 * self._num_vectors] = scales.view(torch.uint8)
+        return encoded
+
+    def decode(self, encoded: Tensor) -> Tensor:
+        rows = torch.empty(len(encoded), self._columns, device=encoded.device)
+        if not rows.numel():
+            return rows
+        scales = encoded[:, : 4 * self._num_vectors].contiguous().view(torch.float32)
+        numbers = encoded[:, 4 * self._num_vectors :].view(torch.int8)
+        for vector, column, count, width in self._stretches:
+            here = slice(column, column + count * width)
+            vectors = numbers[:, here].reshape(len(encoded), count, width)
+            decoded = vectors * scales[:, vector : vector + count].unsqueeze(2)
+            rows[:, here] = decoded.view(len(encoded), count * width)
+        return rows
+
+
+def _aligned(encoded: Tensor, dtype: torch.dtype) -> Tensor:
+    if encoded.storage_offset() % dtype.itemsize or not encoded.is_contiguous():
+        return encoded.clone()
+    return encoded

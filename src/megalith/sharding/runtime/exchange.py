@@ -1,0 +1,298 @@
+"""The index exchange: every rank sends every worker the ids of its streams, lengths and all in one message.
+
+A message has a size that both ends know beforehand, since a receiver must name it: as large as the last one,
+with room for a little more. Its head says how much of it counts; what did not fit follows as a message of
+its own, so that one collective is enough from the second batch on and it can run while others compute.
+
+    head      batch, ids of every bag (-1: they differ), number of ids, number of distinct ids (-1: all are
+              there), whether sample weights follow
+    lengths   [streams, batch], left out where every bag has as many ids
+    ids       stream by stream; deduplicated, the distinct ones, then the place of every id among them
+    weights   of samples
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from megalith.sharding.runtime.layout import ExchangeLayout
+from megalith.sharding.runtime.routing import Bags, Outgoing, Router
+from megalith.sharding.runtime.traffic import Traffic
+
+_HEAD = 5
+_UNIT = torch.int32
+"""Messages are counted in numbers of four bytes."""
+
+
+@dataclass
+class Sent:
+    """An exchange under way."""
+
+    bags: Bags
+    own: Outgoing
+    number: int
+    work: dist.Work | None
+    received: Tensor
+    buffers: list[Tensor]
+    """What must live until the exchange is over."""
+    late: list[dist.Work]
+    sizes: list[int]
+    """Of the messages sent, worker by worker."""
+
+
+class Received(NamedTuple):
+    """What this worker looks up, over the samples of all ranks, and what its own rank asked for."""
+
+    values: Tensor
+    offsets: Tensor
+    sample_weights: Tensor | None
+    batches: list[int]
+    """Samples of each rank."""
+    own: Bags
+
+
+class _Message(NamedTuple):
+    batch: int
+    uniform: int
+    lengths: Tensor | None
+    """int32 [streams, batch]"""
+    values: list[Tensor]
+    sample_weights: list[Tensor]
+
+
+class IndexExchange:
+    def __init__(
+        self,
+        layout: ExchangeLayout,
+        rank: int,
+        group: dist.ProcessGroup | None,
+        traffic: Traffic,
+        *,
+        wide_ids: bool,
+        deduplicate: bool,
+    ) -> None:
+        self._rank, self._group, self._traffic = rank, group, traffic
+        self._world_size = layout.world_size
+        self._num_features = len(layout.features)
+        self._num_streams = len(layout.workers[rank].streams)
+        self._streams_of = [len(worker.streams) for worker in layout.workers]
+        self._router = Router(layout)
+        self._id_type = torch.int64 if wide_ids else torch.int32
+        self._id_units = 2 if wide_ids else 1
+        self._deduplicate = deduplicate
+        self._room_out = [_HEAD] * self._world_size
+        self._room_in = [_HEAD] * self._world_size
+        self._room_out[rank] = self._room_in[rank] = 0
+        self._number = 0
+        self._ladder = torch.zeros(1, dtype=torch.int64)
+        self._ladder_step = 1
+
+    def send(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> Sent:
+        """Starts the exchange of a batch and returns; ids must have been checked."""
+        bags = self._bags(values, offsets, sample_weights)
+        outgoing = self._router(bags)
+        self._number += 1
+        buffers: list[Tensor] = []
+        late: list[dist.Work] = []
+        sizes = [0] * self._world_size
+        work = None
+        received = torch.empty(0, dtype=_UNIT)
+        if self._group is not None:
+            sent = torch.empty(sum(self._room_out), dtype=_UNIT)
+            received = torch.empty(sum(self._room_in), dtype=_UNIT)
+            start = 0
+            for worker, room in enumerate(self._room_out):
+                if worker != self._rank:
+                    parts = self._parts(bags, outgoing[worker])
+                    sizes[worker] = size = sum(part.numel() for part in parts)
+                    if size <= room:
+                        torch.cat(parts, out=sent[start : start + size])
+                    else:
+                        whole = torch.cat(parts)
+                        sent[start : start + room] = whole[:room]
+                        buffers.append(whole)
+                        late.append(self._send_rest(whole[room:], worker))
+                start += room
+            buffers.append(sent)
+            work = self._traffic.all_to_all(
+                "indices", received, sent, self._room_in, self._room_out, self._group
+            )
+        return Sent(bags, outgoing[self._rank], self._number, work, received, buffers, late, sizes)
+
+    def receive(self, sent: Sent) -> Received:
+        """Waits for the exchange and puts together what this worker looks up."""
+        if sent.work is not None:
+            sent.work.wait()
+        messages = self._messages(sent)
+        batches = [message.batch for message in messages]
+        own = sent.bags
+        if not self._num_streams:
+            empty = torch.zeros(0, dtype=self._id_type)
+            return Received(empty, torch.zeros(1, dtype=torch.int64), None, batches, own)
+        uniform = {message.uniform for message in messages if message.batch}
+        if len(uniform) <= 1 and -1 not in uniform:
+            offsets = self._steps(self._num_streams * sum(batches), max(uniform, default=0))
+        else:
+            lengths = torch.cat([self._lengths(message) for message in messages], dim=1)
+            offsets = torch.zeros(lengths.numel() + 1, dtype=torch.int64)
+            torch.cumsum(lengths.view(-1), 0, dtype=torch.int64, out=offsets[1:])
+        if len(messages) == 1:
+            values = torch.cat(messages[0].values)
+        else:
+            streams = zip(*(message.values for message in messages), strict=True)
+            values = torch.cat([part for parts in streams for part in parts])
+        weights = None
+        if own.sample_weights is not None:
+            given = zip(*(message.sample_weights for message in messages), strict=True)
+            weights = torch.cat([part for parts in given for part in parts])
+        return Received(values, offsets, weights, batches, own)
+
+    def _bags(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None) -> Bags:
+        num_bags = len(offsets) - 1
+        uniform = -1
+        if num_bags and len(values) % num_bags == 0:
+            step = len(values) // num_bags
+            if torch.equal(offsets, self._steps(num_bags, step)):
+                uniform = step
+        batch = num_bags // self._num_features
+        return Bags(values.to(self._id_type), offsets, sample_weights, batch, uniform)
+
+    def _steps(self, num_bags: int, step: int) -> Tensor:
+        """0, step, 2 * step, ...: the offsets of bags of one length; kept, since batches tend to be alike."""
+        if step != self._ladder_step or num_bags >= len(self._ladder):
+            self._ladder, self._ladder_step = torch.arange(num_bags + 1) * step, step
+        return self._ladder[: num_bags + 1]
+
+    def _parts(self, bags: Bags, outgoing: Outgoing) -> list[Tensor]:
+        """A message, in pieces."""
+        uniform = -1 if outgoing.lengths or not outgoing.values else bags.uniform
+        num_values = sum(part.numel() for part in outgoing.values)
+        ids, num_distinct = outgoing.values, -1
+        if self._deduplicate and num_values:
+            ids, num_distinct = self._distinct(outgoing.values, num_values)
+        if self._id_units == 2:
+            ids = [part if part.dtype == _UNIT else part.contiguous().view(_UNIT) for part in ids]
+        weighted = bool(outgoing.sample_weights)
+        head = torch.tensor([bags.batch, uniform, num_values, num_distinct, weighted], dtype=_UNIT)
+        weights = [part.view(_UNIT) for part in outgoing.sample_weights]
+        return [head, *outgoing.lengths, *ids, *weights]
+
+    def _distinct(self, values: list[Tensor], num_values: int) -> tuple[list[Tensor], int]:
+        """Each id of a stream once, and where every id stands among them; or all ids, where that is less."""
+        sizes = torch.tensor([part.numel() for part in values])
+        ids = torch.cat(values).long()
+        span = int(ids.max()) + 1
+        keys = ids + torch.repeat_interleave(torch.arange(len(values)) * span, sizes)
+        distinct, places = torch.unique(keys, return_inverse=True)
+        places = places.to(_place_type(len(distinct)))
+        if len(distinct) * self._id_units + _units(places) >= num_values * self._id_units:
+            return values, -1
+        if places.dtype == torch.int16 and len(places) % 2:
+            places = torch.cat([places, places.new_zeros(1)])
+        return [distinct.remainder(span).to(self._id_type), places.view(_UNIT)], len(distinct)
+
+    def _send_rest(self, rest: Tensor, worker: int) -> dist.Work:
+        self._traffic.count("indices", rest.numel() * rest.element_size())
+        work = dist.isend(rest, group=self._group, tag=self._number & 0xFFFF, group_dst=worker)
+        assert work is not None
+        return work
+
+    def _messages(self, sent: Sent) -> list[_Message]:
+        parts = sent.received.split(self._room_in)
+        heads = (
+            [part[:_HEAD].tolist() if rank != self._rank else [] for rank, part in enumerate(parts)]
+            if self._group is not None
+            else [[]]
+        )
+        whole = list(parts) if self._group is not None else [sent.received]
+        rests: list[dist.Work] = []
+        for rank, head in enumerate(heads):
+            if rank == self._rank:
+                continue
+            size, room = self._size(head), self._room_in[rank]
+            if size > room:
+                joined = torch.empty(size, dtype=_UNIT)
+                joined[:room] = whole[rank]
+                tag = sent.number & 0xFFFF
+                work = dist.irecv(joined[room:], group=self._group, tag=tag, group_src=rank)
+                assert work is not None
+                rests.append(work)
+                whole[rank] = joined
+            self._room_in[rank] = _next_room(room, size)
+            self._room_out[rank] = _next_room(self._room_out[rank], sent.sizes[rank])
+        for work in (*rests, *sent.late):
+            work.wait()
+        return [
+            self._own(sent) if rank == self._rank else self._parse(head, whole[rank])
+            for rank, head in enumerate(heads)
+        ]
+
+    def _size(self, head: list[int]) -> int:
+        batch, uniform, num_values, num_distinct, weighted = head
+        lengths = self._num_streams * batch if uniform < 0 else 0
+        ids = num_values * self._id_units
+        if num_distinct >= 0:
+            ids = num_distinct * self._id_units + _place_units(num_values, num_distinct)
+        return _HEAD + lengths + ids + num_values * weighted
+
+    def _parse(self, head: list[int], message: Tensor) -> _Message:
+        batch, uniform, num_values, num_distinct, weighted = head
+        lengths, at = None, _HEAD
+        if uniform < 0:
+            lengths = message[at : at + self._num_streams * batch].view(self._num_streams, batch)
+            at += lengths.numel()
+            sizes = lengths.sum(1).tolist()
+        else:
+            sizes = [uniform * batch] * self._num_streams
+        if num_distinct >= 0:
+            distinct = self._ids(message[at : at + num_distinct * self._id_units])
+            at += num_distinct * self._id_units
+            units = _place_units(num_values, num_distinct)
+            places = message[at : at + units].view(_place_type(num_distinct))[:num_values].long()
+            # Places of two bytes are read with a sign.
+            values = distinct.index_select(0, places & 0xFFFF if num_distinct <= 1 << 16 else places)
+            at += units
+        else:
+            values = self._ids(message[at : at + num_values * self._id_units])
+            at += num_values * self._id_units
+        weights: tuple[Tensor, ...] = ()
+        if weighted:
+            weights = message[at : at + num_values].view(torch.float32).split(sizes)
+        return _Message(batch, uniform, lengths, list(values.split(sizes)), list(weights))
+
+    def _ids(self, units: Tensor) -> Tensor:
+        return units if self._id_units == 1 else units.clone().view(torch.int64)
+
+    def _own(self, sent: Sent) -> _Message:
+        lengths = torch.stack(sent.own.lengths) if sent.own.lengths else None
+        uniform = -1 if lengths is not None or not self._num_streams else sent.bags.uniform
+        return _Message(sent.bags.batch, uniform, lengths, sent.own.values, sent.own.sample_weights)
+
+    def _lengths(self, message: _Message) -> Tensor:
+        if message.lengths is not None:
+            return message.lengths
+        return torch.full((self._num_streams, message.batch), message.uniform, dtype=torch.int32)
+
+
+def _next_room(room: int, size: int) -> int:
+    """Room for the next message after one of `size`: both ends reckon it alike."""
+    if size > 2 * room or 2 * size < room:
+        return size
+    return size + size // 16 if size > room else room
+
+
+def _place_type(num_distinct: int) -> torch.dtype:
+    return torch.int16 if num_distinct <= 1 << 16 else torch.int32
+
+
+def _place_units(num_values: int, num_distinct: int) -> int:
+    return -(-num_values // 2) if num_distinct <= 1 << 16 else num_values
+
+
+def _units(places: Tensor) -> int:
+    return -(-places.numel() * places.element_size() // 4)

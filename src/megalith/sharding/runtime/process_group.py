@@ -1,0 +1,62 @@
+"""Joining and leaving the group of processes that train together.
+
+Under torchrun every process finds its place in the environment; without it, a run is one process and needs
+no group at all. gloo carries tensors of CPUs, nccl those of GPUs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+
+
+class Place(NamedTuple):
+    """Where this process stands among all."""
+
+    rank: int
+    world_size: int
+    backend: str | None
+    """None for one process without a group."""
+
+
+def start(device: str = "cpu") -> Place:
+    """Joins the group that torchrun describes; alone, there is none to join."""
+    if dist.is_initialized():
+        return Place(dist.get_rank(), dist.get_world_size(), dist.get_backend())
+    if "WORLD_SIZE" not in os.environ or "RANK" not in os.environ:
+        return Place(0, 1, None)
+    backend = "nccl" if torch.device(device).type == "cuda" else "gloo"
+    if backend == "nccl":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    dist.init_process_group(backend)
+    return Place(dist.get_rank(), dist.get_world_size(), backend)
+
+
+def stop() -> None:
+    """Leaves the group, if there is one."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def place_in(group: dist.ProcessGroup | None) -> Place:
+    """This process's place in a group; None is the group of all, or one process without any."""
+    if group is None and not dist.is_initialized():
+        return Place(0, 1, None)
+    return Place(dist.get_rank(group), dist.get_world_size(group), dist.get_backend(group))
+
+
+def subgroup(group: dist.ProcessGroup | None, ranks: Sequence[int]) -> dist.ProcessGroup | None:
+    """A new group of some ranks of a group, made by just these; its collectives keep an order of their own.
+
+    None where there is nobody to talk to.
+    """
+    if len(ranks) < 2:
+        return None
+    everyone = dist.get_process_group_ranks(group if group is not None else dist.group.WORLD)
+    members = [everyone[rank] for rank in ranks]
+    made: dist.ProcessGroup = dist.new_group(members, use_local_synchronization=True)
+    return made

@@ -1,0 +1,194 @@
+"""Real processes that train the same tables two ways: sharded over all of them, and whole in each.
+
+Cases are drawn by the parent and many run in one group of processes, since starting one takes seconds.
+"""
+
+import itertools
+import tempfile
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+import megalith as mg
+from megalith.sharding.plan import ExchangeConfig, Placement, Shard, ShardingPlan
+from megalith.sharding.runtime.collection import ShardedEmbeddingCollection
+
+TOLERANCE = 1e-5
+
+
+@dataclass
+class Step:
+    """A global batch, feature-major, and how many of its samples each rank has."""
+
+    values: torch.Tensor
+    offsets: torch.Tensor
+    sample_weights: torch.Tensor | None
+    batches: list[int]
+    gradient: torch.Tensor
+
+    def of_rank(self, rank):
+        total, first = sum(self.batches), sum(self.batches[:rank])
+        features = (len(self.offsets) - 1) // total if total else 0
+        pieces, lengths = [], []
+        for feature in range(features):
+            begin = feature * total + first
+            edges = self.offsets[begin : begin + self.batches[rank] + 1]
+            pieces.append(torch.arange(int(edges[0]), int(edges[-1])))
+            lengths.append(edges.diff())
+        chosen = torch.cat(pieces) if pieces else torch.zeros(0, dtype=torch.int64)
+        counts = torch.cat(lengths) if lengths else torch.zeros(0, dtype=torch.int64)
+        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
+        weights = None if self.sample_weights is None else self.sample_weights[chosen]
+        gradient = self.gradient[first : first + self.batches[rank]]
+        return self.values[chosen], offsets, weights, gradient
+
+
+@dataclass
+class Case:
+    name: str
+    tables: list
+    plan: ShardingPlan
+    steps: list[Step]
+    optimizer: object = field(default_factory=lambda: mg.SGD(lr=0.1))
+    table_optimizers: dict = field(default_factory=dict)
+    tolerance: float = TOLERANCE
+    wire_tolerance: float | None = None
+    """Of outputs whose vectors travel in a smaller type."""
+
+
+def split(size, parts):
+    """Nearly equal ranges; some may be empty and are left out."""
+    edges = [size * part // parts for part in range(parts + 1)]
+    return [(a, b) for a, b in itertools.pairwise(edges) if a < b]
+
+
+def placement(table, kind, world_size, workers_per_node=None, first=0):
+    """A table placed as `kind` says, beginning at worker or node `first`."""
+    per_node = workers_per_node or world_size
+    num_nodes = -(-world_size // per_node)
+    node = first % num_nodes
+    inside = list(range(node * per_node, min((node + 1) * per_node, world_size)))
+    everyone = [(first + w) % world_size for w in range(world_size)]
+    rows, columns = (0, table.rows), (0, table.dim)
+
+    def shards(workers, row_ranges, column_ranges):
+        cells = [(r, c) for c in column_ranges for r in row_ranges]
+        return tuple(Shard(worker=w, rows=r, columns=c) for w, (r, c) in zip(workers, cells, strict=False))
+
+    if kind == "table_wise":
+        found = shards([first % world_size], [rows], [columns])
+    elif kind == "data_parallel":
+        found = tuple(Shard(worker=w, rows=rows, columns=columns) for w in range(world_size))
+    elif kind == "row_wise":
+        found = shards(everyone, split(table.rows, world_size), [columns])
+    elif kind == "column_wise":
+        found = shards(everyone, [rows], split(table.dim, world_size))
+    elif kind == "table_row":
+        found = shards(inside, split(table.rows, len(inside)), [columns])
+    elif kind == "table_column":
+        found = shards(inside, [rows], split(table.dim, len(inside)))
+    else:
+        found = ()
+        for number, part in enumerate(split(table.dim, num_nodes)):
+            n = (node + number) % num_nodes
+            members = list(range(n * per_node, min((n + 1) * per_node, world_size)))
+            found += shards(members, split(table.rows, len(members)), [part])
+    return Placement(table=table.name, kind=kind, shards=found)
+
+
+def plan_of(tables, kinds, world_size, workers_per_node=None, exchange=None):
+    placements = [
+        placement(table, kind, world_size, workers_per_node, number)
+        for number, (table, kind) in enumerate(zip(tables, kinds, strict=True))
+    ]
+    return ShardingPlan(
+        world_size=world_size,
+        workers_per_node=workers_per_node or world_size,
+        placements=tuple(placements),
+        exchange=exchange or ExchangeConfig(),
+    )
+
+
+def drawn_step(tables, batches, generator, *, max_length=3, uniform=False, weighted=False):
+    """A batch with empty bags and repeated ids, unless every bag is to have `max_length` of them."""
+    features = list(dict.fromkeys(feature for table in tables for feature in table.features))
+    total = sum(batches)
+    lengths, values = [], []
+    for feature in features:
+        rows = min(table.rows for table in tables if feature in table.features)
+        count = torch.randint(0, max_length + 1, (total,), generator=generator)
+        count = torch.full((total,), max_length) if uniform else count
+        lengths.append(count)
+        values.append(torch.randint(0, rows, (int(count.sum()),), generator=generator))
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), torch.cat(lengths).cumsum(0)])
+    ids = torch.cat(values)
+    width = sum(table.output_dim for table in tables)
+    weights = torch.rand(len(ids), generator=generator) + 0.5 if weighted else None
+    return Step(ids, offsets, weights, list(batches), torch.randn(total, width, generator=generator) * 0.3)
+
+
+def run_cases(world_size, cases):
+    """Runs all cases in one group of processes; the first that fails ends them all."""
+    assert all(case.plan.world_size == world_size for case in cases)
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(_work, (world_size, cases, folder), world_size)
+
+
+def _work(rank, world_size, cases, folder):
+    torch.set_num_threads(1)
+    store = dist.FileStore(f"{folder}/store", world_size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+    for case in cases:
+        try:
+            check(case, rank)
+        except Exception as error:
+            raise AssertionError(f"{case.name}, rank {rank}") from error
+    dist.destroy_process_group()
+
+
+def check(case, rank):
+    """Trains both ways; outputs, weights and states must agree."""
+    options = {"optimizer": case.optimizer, "seed": 3, "table_optimizers": case.table_optimizers}
+    whole = mg.EmbeddingCollection(case.tables, **options)
+    sharded = ShardedEmbeddingCollection(case.tables, case.plan, **options)
+    assert (sharded.features, sharded.output_dim) == (whole.features, whole.output_dim)
+    for number, step in enumerate(case.steps):
+        values, offsets, weights, gradient = step.of_rank(rank)
+        if not sum(step.batches):
+            offsets = torch.zeros(1, dtype=torch.int64)
+        found = sharded(values, offsets, weights)
+        expected = whole(step.values, step.offsets, step.sample_weights)
+        first = sum(step.batches[:rank])
+        tolerance = case.wire_tolerance or case.tolerance
+        torch.testing.assert_close(
+            found,
+            expected[first : first + step.batches[rank]],
+            rtol=tolerance,
+            atol=tolerance,
+            msg=lambda text, n=number: f"output of step {n}: {text}",
+        )
+        found.backward(gradient)
+        expected.backward(step.gradient)
+    assert sharded.num_steps == whole.num_steps
+    tensors = sharded.checkpoint_tensors()
+    for table in case.tables:
+        states = {f"states/{table.name}/{key}": one for key, one in whole.state(table.name).items()}
+        for key, expected in {f"weights/{table.name}": whole.weight(table.name), **states}.items():
+            compare(key, tensors[key], expected, case.wire_tolerance or case.tolerance)
+
+
+def compare(key, found, expected, tolerance):
+    pieces = (
+        [(found, (0,) * expected.dim())] if type(found) is torch.Tensor else [s[:2] for s in found.shards]
+    )
+    for tensor, offsets in pieces:
+        here = tuple(slice(o, o + s) for o, s in zip(offsets, tensor.shape, strict=True))
+        torch.testing.assert_close(
+            tensor,
+            expected[here],
+            rtol=tolerance,
+            atol=tolerance,
+            msg=lambda text, o=offsets: f"{key} at {o}: {text}",
+        )
