@@ -1,13 +1,18 @@
 """Bubble rates of the zero-bubble paper (Qi et al. 2023), replayed.
 
-The paper profiles the mean seconds of a stage's forward, input gradient and weight gradient and of one
-message between stages, and computes each schedule's rate from these four: (cost - m (F + B + W)) / cost, cost
-being the longest time from first to last operation of any stage. `bubble_rate` does the same by simulation.
-With the paper's own profile (`PROFILED`) it gives the published rates of 1F1B, ZB-H1 and ZB-H2 to all four
-digits and those of the interleaved schedule, one layer a chunk, within 0.004.
+A row's rate follows from four figures, the mean seconds of a stage's forward, input gradient and weight
+gradient and of one message between stages: (cost - m (F + B + W)) / cost, cost being the longest time from
+first to last operation of any stage. `bubble_rate` finds it by simulation.
 
-What the four figures are made of, for whoever derives them from a model of the hardware. Only their ratios
-matter:
+`PROFILED` holds four such figures for each model. They are not among the published measurements that this
+package carries (`validation/bubbles.csv` has the rates and nothing else) and no source that they could be
+checked against is at hand, so they are not to be quoted as the paper's. What can be checked: only their
+ratios matter, and with them the simulation gives the published rates of 1F1B, ZB-H1 and ZB-H2 to all four
+digits and those of the interleaved schedule, one layer a chunk, within 0.004. Twelve rates
+from twelve free ratios could also come of figures that were solved for, so this is a test of the schedules'
+order and not of a model of the hardware; nothing in `explore validate` uses them.
+
+What such figures are made of, for whoever derives them from a model of the hardware (by `PROFILED`):
 - W / F, 0.50 (h=2304, micro-batch 6), 0.67 (4096, 3), 0.72 (5120, 1), 0.74 (6144, 1), decides ZB-H2 and
   ZB-H1: their bubbles are (p-1)(F+B-2W) and (p-1)(F+B-W). An error of 12% in W / F moves a rate by 0.02. W is
   products of matrices alone, at 237 to 252 TFLOP/s of an A100; what F has more is softmax, dropout, norms and
@@ -97,7 +102,7 @@ PROFILED: Mapping[str, StageTimes] = {
     "14.6B": StageTimes(11.347e-3, 11.248e-3, 8.132e-3, 0.377e-3),
     "28.3B": StageTimes(10.419e-3, 10.207e-3, 7.715e-3, 0.408e-3),
 }
-"""The paper's own profile of its models: what a cost model should come near to."""
+"""Stage times that reproduce the published rates; unsourced, see above."""
 
 
 def read_row(row: Mapping[str, str]) -> BubbleRow:

@@ -18,9 +18,10 @@ from functools import partial
 from math import inf
 
 from megalith.core.errors import PlanError
-from megalith.explore.job import Job
+from megalith.explore.job import Job, TransformerModel
 from megalith.explore.load import resolve_cluster
 from megalith.explore.predict import predict
+from megalith.explore.prediction import Prediction
 from megalith.explore.search.choices import Choice
 from megalith.explore.search.climb import OUTSIDE, Climb, climb
 from megalith.explore.search.dominance import undominated
@@ -162,17 +163,33 @@ def _apart(choices: Iterable[Choice]) -> list[Choice]:
 
 
 def top_plans(plans: Iterable[Plan], count: int = TOP) -> tuple[Plan, ...]:
-    """The first plans of different kinds: another placement, sharding, schedule or micro-batch each."""
+    """The first plans of different kinds: another placement, sharding, schedule or micro-batch each (of a
+    DLRM, which has none of these, another network). Plans with the same outcome in every figure are one."""
     kinds: dict[object, Plan] = {}
+    outcomes: list[Prediction] = []
     for plan in plans:
         parallel, training = plan.job.parallel, plan.job.training
         assert parallel is not None
         sizes = parallel.tp, parallel.cp, parallel.ep, parallel.pp, parallel.vpp, parallel.micro_batch
         kind = plan.job.cluster, sizes, parallel.placement, parallel.sharding, training.schedule
-        kinds.setdefault((*kind, training.local_steps), plan)
+        key = *kind, training.local_steps, None if _is_transformer(plan) else (plan.job.network, training)
+        if key in kinds or _outcome(plan) in outcomes:
+            continue
+        kinds[key] = plan
+        outcomes.append(_outcome(plan))
         if len(kinds) == count:
             break
     return tuple(kinds.values())
+
+
+def _is_transformer(plan: Plan) -> bool:
+    return isinstance(plan.job.model, TransformerModel)
+
+
+def _outcome(plan: Plan) -> Prediction:
+    """What is predicted, without what the plan itself says."""
+    named = {"micro_batch": 0, "recompute": "", "schedule": "", "vpp": 0, "sharding": ""}
+    return replace(plan.prediction, **named)  # type: ignore[arg-type]
 
 
 def search(

@@ -214,6 +214,10 @@ class Space:
     def _list_sharings(self, layout: Layout, crossed: tuple[int, ...]) -> Iterator[Sharing]:
         copies = layout.cp * layout.dp
         experts = self.job.model.experts if isinstance(self.job.model, TransformerModel) else 0
+        if self.transformer is None:
+            # Tables lie on one device each, the rest is copied: what a DLRM shards is not a choice here.
+            yield Sharing(1, "none")
+            return
         for ep in [size for size in divisors(experts) if copies % size == 0] if experts else [1]:
             if not self.limits.may("ep", ep):
                 continue
@@ -229,6 +233,10 @@ class Space:
 
     def _list_rhythms(self, layout: Layout) -> Iterator[Rhythm]:
         samples = self.global_batch // layout.dp
+        if self.transformer is None:
+            # A DLRM has no pipeline: a device's whole batch goes at once.
+            yield Rhythm(samples, "1f1b")
+            return
         small = [size for size in divisors(samples) if size <= _MOST_MICRO_BATCH]
         # Left out, a prediction takes the least recompute that fits, which is the fastest.
         recomputes = self.limits.only("recompute", [None])

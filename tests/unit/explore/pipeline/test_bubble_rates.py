@@ -19,7 +19,7 @@ from megalith.explore.pipeline.simulate import simulate
 TABLE = Path(megalith.explore.__file__).parent / "validation" / "bubbles.csv"
 
 
-def test_the_papers_own_profile_gives_the_published_rates() -> None:
+def test_stage_times_with_the_right_ratios_give_the_published_rates() -> None:
     with TABLE.open(encoding="utf-8", newline="") as file:
         rows = [read_row(row) for row in csv.DictReader(file)]
     assert len(rows) == 16

@@ -10,7 +10,7 @@ from small_jobs import DENSE, SPARSE, job
 
 from megalith.core.errors import ConfigError, PlanError
 from megalith.explore.job import Job
-from megalith.explore.load import resolve_cluster
+from megalith.explore.load import load_job, resolve_cluster
 from megalith.explore.predict import predict
 from megalith.explore.search import SearchResult, search
 from megalith.explore.search.joint import search_job
@@ -236,3 +236,13 @@ def test_a_budget_cut_short_reports_a_gap_that_holds() -> None:
     short, whole = search_job(asked, budget=1), search_job(asked)
     assert whole.unexamined == 0
     assert short.lower_bound_seconds <= whole.plans[0].prediction.step_seconds < inf
+
+
+def test_plans_of_a_dlrm_that_differ_in_nothing_are_one() -> None:
+    result = search(load_job("dlrm-zionex"), workers=1)
+    steps = [plan.prediction.step_seconds for plan in result.top]
+    assert len(set(steps)) == len(steps)
+    assert result.exact
+    parallel = result.best.job.parallel
+    assert parallel is not None
+    assert parallel.micro_batch == parallel.global_batch // parallel.dp
