@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from megalith.cli.output import JsonFlag, console, print_json, progress_console
+
+if TYPE_CHECKING:
+    from megalith.train.session import Session
 
 
 def train(
@@ -27,7 +30,26 @@ def train(
     ] = False,
     json_output: JsonFlag = False,
 ) -> None:
-    """Train a recipe; stop it with Ctrl-C or SIGTERM and go on with `megalith train RUN`."""
+    """Train a recipe; stop it with Ctrl-C or SIGTERM and go on with `megalith train RUN`.
+
+    On several processes: torchrun --nproc-per-node 2 -m megalith train RECIPE. Workers that torchrun restarts
+    go on from the last checkpoint.
+    """
+    from megalith.train.session import training_session
+
+    with training_session() as session:
+        summary = _train(session, recipe, overrides or [], out, resume or session.restarted, overwrite)
+        if not session.ranks.is_first:
+            return
+        if json_output:
+            print_json(summary)
+        else:
+            _print_summary(summary)
+
+
+def _train(
+    session: Session, recipe: str, overrides: list[str], out: Path | None, resume: bool, overwrite: bool
+) -> dict[str, Any]:
     import shutil
 
     from megalith.core.errors import ConfigError, MegalithError
@@ -35,14 +57,16 @@ def train(
     from megalith.train.run import Run
     from megalith.train.trainer import Trainer
 
+    ranks = session.ranks
     goes_on = (Path(recipe) / "config.yaml").is_file()
     if goes_on and overrides:
         raise ConfigError(
             f"{recipe} goes on with its own settings; leave {overrides[0]} out or start a new run."
         )
-    settings = load_recipe(recipe, overrides or ())
+    settings = load_recipe(recipe, overrides)
     run = Run(Path(recipe) if goes_on else out or Path("runs") / settings.name)
-    goes_on = goes_on or (resume and run.config.exists())
+    # The first rank looks, so that all do the same whatever the folder becomes meanwhile.
+    goes_on = ranks.from_first(lambda: goes_on or (resume and run.config.exists()))
     if goes_on:
         stored = run.recipe()
         if stored != settings:
@@ -50,27 +74,30 @@ def train(
                 f"{run.config} differs from the recipe given; go on with `megalith train {run.folder}`, or "
                 "choose another --out."
             )
-    progress = progress_console
+    progress = progress_console if ranks.is_first else None
     # Everything that can be wrong with the recipe or the data is found before a folder is made or replaced.
     trainer = Trainer(settings, run, progress)
     if goes_on:
         step = trainer.resume()
-        progress.print(f"Going on with {run.folder} from step {step:,}.", highlight=False)
+        if progress is not None:
+            progress.print(f"Going on with {run.folder} from step {step:,}.", highlight=False)
     else:
-        if overwrite and run.config.exists():
-            shutil.rmtree(run.folder)
-        run.create(settings)
+
+        def create() -> None:
+            if overwrite and run.config.exists():
+                shutil.rmtree(run.folder)
+            run.create(settings)
+
+        ranks.from_first(create)
     try:
-        summary = trainer.fit()
-    except MegalithError:
-        if not goes_on and trainer.step == 0:
+        return trainer.fit()
+    except Exception as error:
+        # On many ranks the mistake may be another's, and this one only lost its company.
+        known = isinstance(error, MegalithError) or ranks.world_size > 1
+        if known and ranks.is_first and not goes_on and trainer.step == 0:
             # Nothing was learnt: a folder that only stands in the way of the next try.
             shutil.rmtree(run.folder)
         raise
-    if json_output:
-        print_json(summary)
-        return
-    _print_summary(summary)
 
 
 def evaluate(

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from megalith.core.config import Config
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad
 from megalith.models.registry import AnyModel
+from megalith.sharding.plan import ExchangeConfig
 
 
 class DataConfig(Config):
@@ -90,6 +91,8 @@ class LoopConfig(Config):
     """Evaluations during training read this many batches at most; the last one reads them all."""
     checkpoint_every: int = Field(default=1000, ge=1)
     keep_checkpoints: int = Field(default=2, ge=1)
+    background_checkpoints: bool = False
+    """Copies the state and writes it while training goes on; needs memory for a second copy."""
     window_samples: int = Field(default=65_536, ge=1)
     """Samples in the window of the training metrics."""
     early_stopping: EarlyStoppingConfig | None = None
@@ -103,8 +106,19 @@ class LoopConfig(Config):
         return self
 
 
+class ShardingConfig(Config):
+    """How tables are cut over ranks under torchrun; of no effect in one process."""
+
+    plan: Literal["auto"] | Path = "auto"
+    """A file of `megalith plan`, or `auto` to plan for the ranks that there are, at every start."""
+    exchange: ExchangeConfig | None = None
+    """None takes what the plan says."""
+    pipeline: bool = True
+    """Reads the next batch and exchanges its ids while this one is computed; results are the same."""
+
+
 class Recipe(Config):
-    """One complete run."""
+    """One complete run. `data.batch_size` counts the samples of a step on all ranks together."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9._-]+$")
     data: DataConfig
@@ -113,3 +127,4 @@ class Recipe(Config):
     dense: DenseOptimizer = AdamConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     train: LoopConfig = LoopConfig(epochs=1)
+    sharding: ShardingConfig = ShardingConfig()

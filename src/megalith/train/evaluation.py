@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from megalith.core.errors import DataError
 from megalith.data.dataset import Dataset
 from megalith.data.loader import Loader
 from megalith.metrics import calibration_curve
 from megalith.metrics import evaluate as measure
+from megalith.sharding.runtime.ranks import Ranks
 from megalith.train.config import DataConfig
 from megalith.train.learner import Learner
+from megalith.train.pipeline import Pipeline
 
 
 def choose_split(config: DataConfig, dataset: Dataset) -> str | None:
@@ -26,31 +28,62 @@ def choose_split(config: DataConfig, dataset: Dataset) -> str | None:
 
 
 def evaluate(
-    learner: Learner, dataset: Dataset, split: str, config: DataConfig, max_batches: int | None = None
+    learner: Learner,
+    dataset: Dataset,
+    split: str,
+    config: DataConfig,
+    max_batches: int | None = None,
+    overlap: bool = False,
 ) -> dict[str, Any]:
-    """Metrics of the learner on a split, in file order; `max_batches` reads only its beginning."""
+    """Metrics of the learner on a split, in file order; `max_batches` reads only its beginning.
+
+    On many ranks whole batches are dealt out to them, so that each computes what one process would, and the
+    first puts all scores into the order of the file.
+    """
+    ranks = Ranks.all()
+    size = config.eval_batch_size
+    rows = dataset.split(split).rows
+    if max_batches is not None:
+        rows = min(rows, max_batches * size)
+    if not rows:
+        raise DataError(f"Split '{split}' of {dataset.folder} has no rows; choose another split.")
     loader = Loader(
         dataset,
         [split],
-        config.eval_batch_size,
+        size,
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+        share="batches",
         shuffle=False,
         drop_last=False,
         prefetch=config.prefetch,
         threads=config.threads,
         epochs=1,
     )
-    logits, labels, weights = [], [], []
-    for batch in islice(loader, max_batches):
-        logits.append(learner.predict(batch))
-        labels.append(batch.labels)
-        weights.append(torch.ones_like(batch.labels) if batch.weights is None else batch.weights)
-    if not logits:
-        raise DataError(f"Split '{split}' of {dataset.folder} has no rows; choose another split.")
-    samples = torch.cat(logits), torch.cat(labels), torch.cat(weights)
-    result: dict[str, Any] = {"split": split, **measure(*samples)}
-    result["calibration_curve"] = calibration_curve(*samples).rows()
+    rounds = -(-rows // (size * ranks.world_size))
+    pipeline = Pipeline(loader, learner.stages, count=rounds, overlap=overlap)
+    parts = []
+    for first, prepared in zip(range(0, rows, size * ranks.world_size), pipeline, strict=True):
+        batch = prepared.batch
+        logits = learner.predict(batch, prepared.received)
+        weights = torch.ones_like(batch.labels) if batch.weights is None else batch.weights
+        starts = range(first, first + size * ranks.world_size, size)
+        sizes = [min(max(rows - start, 0), size) for start in starts]
+        # The last round of a beginning may hold more than was asked for.
+        columns = torch.stack([logits, batch.labels, weights])[:, : sizes[ranks.rank]]
+        gathered = ranks.gather_columns(columns, sizes)
+        if gathered is not None:
+            parts.append(gathered)
+    pipeline.close()
+    return ranks.from_first(lambda: _measured(torch.cat(parts, dim=1), dataset, split, max_batches is None))
+
+
+def _measured(samples: Tensor, dataset: Dataset, split: str, whole: bool) -> dict[str, Any]:
+    logits, labels, weights = samples
+    result: dict[str, Any] = {"split": split, **measure(logits, labels, weights)}
+    result["calibration_curve"] = calibration_curve(logits, labels, weights).rows()
     best = dataset.split(split).best_log_loss
-    if best is not None and max_batches is None and result["ne"] is not None:
+    if best is not None and whole and result["ne"] is not None:
         # The same base rate divides both NEs, so their ratio is that of the log losses.
         result["best_log_loss"] = best
         result["best_ne"] = result["ne"] * best / result["log_loss"]

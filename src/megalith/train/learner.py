@@ -1,7 +1,13 @@
-"""The learner: tables, dense model and optimizers; one training step, one prediction, one state to save."""
+"""The learner: tables, dense model and optimizers; one training step, one prediction, one state to save.
+
+On many ranks the tables are cut over them by a plan and the dense part is copied to each (replica.py). The
+loss is the sum over a rank's samples divided by the samples of all ranks, and gradients are summed, so that a
+step is that of one process with the whole batch.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,22 +20,38 @@ from megalith.data.batch import Batch
 from megalith.data.dataset import DatasetSchema
 from megalith.embeddings.collection import EmbeddingCollection
 from megalith.models.base import ModelInputs
+from megalith.sharding.plan import ShardingPlan
+from megalith.sharding.runtime.collection import ShardedEmbeddingCollection
+from megalith.sharding.runtime.ranks import Ranks
 from megalith.train.config import AdaGradConfig, AdamConfig, DenseOptimizer, Recipe
+from megalith.train.pipeline import Stages
+from megalith.train.replica import Replica
 
 
 class Learner:
-    """A model with its tables, ready to train on batches of one schema."""
+    """A model with its tables, ready to train on batches of one schema; with a plan, a rank's part of it."""
 
-    def __init__(self, recipe: Recipe, schema: DatasetSchema) -> None:
+    def __init__(self, recipe: Recipe, schema: DatasetSchema, plan: ShardingPlan | None = None) -> None:
         inputs = ModelInputs(len(schema.numeric), schema.categorical)
         tables = recipe.model.tables(schema.categorical)
         self.tables: list[TableSpec] = tables
+        seed = recipe.train.seed
         # One seed makes the start values of the dense part; tables take theirs from it and their name.
-        torch.manual_seed(recipe.train.seed)
+        torch.manual_seed(seed)
         self.dense = recipe.model.build(inputs)
-        self.embeddings = EmbeddingCollection(tables, recipe.embeddings.optimizer, recipe.train.seed)
+        self.embeddings: EmbeddingCollection | ShardedEmbeddingCollection
+        self._replica: Replica | None = None
+        self._seed, self._rank = seed, 0
+        if plan is None:
+            self.embeddings = EmbeddingCollection(tables, recipe.embeddings.optimizer, seed)
+        else:
+            ranks = Ranks.all()
+            self._rank = ranks.rank
+            self.embeddings = ShardedEmbeddingCollection(tables, plan, recipe.embeddings.optimizer, seed)
+            self._replica = Replica(self.dense, ranks)
         self.optimizer = _dense_optimizer(recipe.dense, self.dense.parameters())
         self.clip_norm = recipe.train.clip_norm
+        self.global_batch = recipe.data.batch_size
 
     @property
     def num_dense_parameters(self) -> int:
@@ -39,43 +61,96 @@ class Learner:
     def table_bytes(self) -> int:
         return sum(table.weight_bytes for table in self.tables)
 
-    def step(self, batch: Batch, lr_factor: float) -> tuple[Tensor, Tensor]:
-        """One update; returns the loss and the logits, both detached."""
+    @property
+    def stages(self) -> Stages:
+        """What a pipeline does with a batch ahead of its step."""
+        if not isinstance(self.embeddings, ShardedEmbeddingCollection):
+            return Stages()
+        return Stages(self.exchange, getattr(self.embeddings, "prefetch", None))
+
+    def exchange(self, batch: Batch) -> Any:
+        """Sends the ids of this rank's samples to the ranks that hold their rows, and gets theirs."""
+        assert isinstance(self.embeddings, ShardedEmbeddingCollection)
+        return self.embeddings.receive(self.embeddings.send(batch.values, batch.offsets))
+
+    def step(self, batch: Batch, lr_factor: float, received: Any = None) -> tuple[Tensor, Tensor]:
+        """One update; returns the loss and the logits, both detached. On many ranks all take it together,
+        each with its slice of the batch, and get its part of the loss."""
         self.dense.train()
         self.embeddings.lr_factor = lr_factor
         for group in self.optimizer.param_groups:
             group["lr"] = group["base_lr"] * lr_factor
         self.optimizer.zero_grad(set_to_none=True)
-        logits = self.dense(batch.dense, self.embeddings(batch.values, batch.offsets))
-        loss = F.binary_cross_entropy_with_logits(logits, batch.labels, weight=batch.weights)
+        if self._replica is None:
+            logits = self.dense(batch.dense, self.embeddings(batch.values, batch.offsets))
+            loss = F.binary_cross_entropy_with_logits(logits, batch.labels, weight=batch.weights)
+        else:
+            # Dropout of a step is a function of the step and the rank: nothing of it has to be saved.
+            torch.manual_seed(_random_seed(self._seed, self.embeddings.num_steps, self._rank))
+            logits = self._replica(batch.dense, self._embedded(batch, received))
+            total = F.binary_cross_entropy_with_logits(
+                logits, batch.labels, weight=batch.weights, reduction="sum"
+            )
+            loss = total / self.global_batch
         loss.backward()
         if self.clip_norm is not None:
+            # On many ranks the gradients are already sums over all of them, the same everywhere.
             nn.utils.clip_grad_norm_(self.dense.parameters(), self.clip_norm)
         self.optimizer.step()
         return loss.detach(), logits.detach()
 
     @torch.no_grad()
-    def predict(self, batch: Batch) -> Tensor:
+    def predict(self, batch: Batch, received: Any = None) -> Tensor:
         """Logits of a batch, with dropout off and running statistics in use."""
         self.dense.eval()
-        logits: Tensor = self.dense(batch.dense, self.embeddings(batch.values, batch.offsets))
+        logits: Tensor = self.dense(batch.dense, self._embedded(batch, received))
         return logits
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything training changes, the random state of dropout included."""
+        """Everything training changes, the random state of dropout included; the keys do not depend on the
+        number of ranks."""
         return {
             "dense": self.dense.state_dict(),
-            "embeddings": self.embeddings.get_extra_state(),
+            "embeddings": self._table_state(),
             "optimizer": _by_position(self.optimizer, self.dense),
             "random": torch.get_rng_state(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.dense.load_state_dict(state["dense"])
-        self.embeddings.set_extra_state(state["embeddings"])
+        if isinstance(self.embeddings, ShardedEmbeddingCollection):
+            # The shards were filled in place.
+            self.embeddings.num_steps = int(state["embeddings"]["num_steps"])
+        else:
+            self.embeddings.set_extra_state(state["embeddings"])
         for parameter, values in zip(self.dense.parameters(), state["optimizer"].values(), strict=True):
             self.optimizer.state[parameter] = values
         torch.set_rng_state(state["random"])
+
+    def _embedded(self, batch: Batch, received: Any) -> Tensor:
+        if received is None or not isinstance(self.embeddings, ShardedEmbeddingCollection):
+            return self.embeddings(batch.values, batch.offsets)
+        return self.embeddings.lookup(received)
+
+    def _table_state(self) -> dict[str, Any]:
+        if not isinstance(self.embeddings, ShardedEmbeddingCollection):
+            return self.embeddings.get_extra_state()
+        found = self.embeddings.checkpoint_tensors()
+        states: dict[str, dict[str, Any]] = {table.name: {} for table in self.tables}
+        weights: dict[str, Any] = {}
+        for key, tensor in found.items():
+            kind, name = key.split("/", 1)
+            if kind == "weights":
+                weights[name] = tensor
+            else:
+                name, part = name.rsplit("/", 1)
+                states[name][part] = tensor
+        return {"num_steps": self.embeddings.num_steps, "weights": weights, "states": states}
+
+
+def _random_seed(seed: int, step: int, rank: int) -> int:
+    digest = hashlib.sha256(f"{seed}:{step}:{rank}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
 
 
 def _by_position(optimizer: torch.optim.Optimizer, module: nn.Module) -> dict[str, dict[str, Tensor]]:

@@ -25,6 +25,9 @@ def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
     if isinstance(model, dict) and model.get("kind") == "custom" and model.get("file"):
         # A model's file is named from where the recipe lies, so that a recipe runs from any folder.
         model["file"] = str((path.parent / Path(model["file"]).expanduser()).resolve())
+    sharding = content.get("sharding")
+    if isinstance(sharding, dict) and sharding.get("plan", "auto") not in ("auto", None):
+        sharding["plan"] = str((path.parent / Path(sharding["plan"]).expanduser()).resolve())
     return parse_config(Recipe, content, str(path))
 
 

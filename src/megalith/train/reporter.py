@@ -17,16 +17,21 @@ CLOCK_KEYS = ("seconds", "samples_per_second", "wait_seconds")
 
 
 class Reporter:
-    """Writes each entry to every place; use as a context."""
+    """Writes each entry to every place; use as a context. A silent one, of a rank that is not the first,
+    writes nowhere."""
 
-    def __init__(self, run: Run, total_steps: int, tensorboard: bool, console: Console | None) -> None:
-        self._run, self._total_steps = run, total_steps
+    def __init__(
+        self, run: Run, total_steps: int, tensorboard: bool, console: Console | None, silent: bool = False
+    ) -> None:
+        self._run, self._total_steps, self._silent = run, total_steps, silent
         self._use_tensorboard, self._console = tensorboard, console
         self._file: TextIO | None = None
         self._writer: Any = None
         self._progress: Progress | None = None
 
     def __enter__(self) -> Reporter:
+        if self._silent:
+            return self
         with storage_errors(self._run.metrics):
             self._file = self._run.metrics.open("a", encoding="utf-8")
         if self._use_tensorboard:

@@ -2,7 +2,8 @@
 
 RUN/config.yaml         the recipe, complete with every default
 RUN/metrics.jsonl       one line for each report of training or evaluation
-RUN/trace.jsonl         spans
+RUN/plan.json           which tables lie where, if there is more than one rank
+RUN/trace.jsonl         spans; those of rank R > 0 are in trace-rank-R.jsonl
 RUN/checkpoints/        see megalith.checkpoint.store
 RUN/evaluation-S.json   the full evaluation on split S, with its calibration curve
 RUN/summary.json        how the run ended
@@ -28,11 +29,21 @@ class Run:
         self.folder = folder
         self.config = folder / "config.yaml"
         self.metrics = folder / "metrics.jsonl"
+        self.plan = folder / "plan.json"
         self.trace = folder / "trace.jsonl"
         self.checkpoints = folder / "checkpoints"
         self.summary = folder / "summary.json"
         self.tensorboard = folder / "tensorboard"
         self.report = folder / "report.html"
+
+    def trace_of(self, rank: int) -> Path:
+        return self.folder / f"trace-rank-{rank}.jsonl" if rank else self.trace
+
+    def traces(self) -> list[Path]:
+        """The traces of all ranks that left one, by rank."""
+        found = self.folder.glob("trace-rank-*.jsonl")
+        others = sorted(found, key=lambda path: (len(path.name), path.name))
+        return [path for path in (self.trace, *others) if path.exists()]
 
     def evaluation(self, split: str) -> Path:
         return self.folder / f"evaluation-{split}.json"

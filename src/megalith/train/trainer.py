@@ -1,7 +1,8 @@
 """The loop: read a batch, take a step, report, evaluate, save; from the first step or from any saved one.
 
 Everything a later step depends on is in `state_dict`, so a run that is killed and resumed goes on bit by bit
-as if it had never stopped.
+as if it had never stopped. Under torchrun every rank runs the loop: each step is that of one process with the
+whole batch, the first rank reports and writes, and all stop at the same step.
 """
 
 from __future__ import annotations
@@ -12,22 +13,28 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
+from torch import Tensor
 
 from megalith.checkpoint.store import CheckpointStore
 from megalith.core.errors import CheckpointError, MegalithError
 from megalith.core.files import write_atomic
 from megalith.core.trace import Tracer
+from megalith.data.batch import Batch
 from megalith.data.dataset import Dataset
 from megalith.data.loader import Loader
 from megalith.hardware.machine import this_machine
 from megalith.metrics import RunMetrics, WindowMetrics
+from megalith.sharding.runtime.ranks import Ranks
 from megalith.train.config import Recipe
 from megalith.train.evaluation import choose_split, evaluate
 from megalith.train.learner import Learner
+from megalith.train.pipeline import Pipeline
+from megalith.train.placing import place_tables
 from megalith.train.reporter import Reporter
 from megalith.train.run import Run, cut_back
 from megalith.train.schedule import lr_factor
 from megalith.train.stopping import BestSoFar, StopSignal
+from megalith.train.together import agree_on_signal, scored_by_all
 
 
 @dataclass
@@ -39,16 +46,20 @@ class _Interval:
 
 
 class Trainer:
-    """Trains one recipe into one run folder."""
+    """Trains one recipe into one run folder; with a process group, together with its other ranks."""
 
     def __init__(self, recipe: Recipe, run: Run, console: Console | None = None) -> None:
         self.recipe, self.run, self.console = recipe, run, console
+        self.ranks = Ranks.all()
         self.dataset = Dataset(recipe.data.path)
         data = recipe.data
         self.loader = Loader(
             self.dataset,
             data.train,
             data.batch_size,
+            rank=self.ranks.rank,
+            world_size=self.ranks.world_size,
+            share="slices",
             shuffle=data.shuffle,
             seed=recipe.train.seed,
             prefetch=data.prefetch,
@@ -56,8 +67,11 @@ class Trainer:
             shuffle_window_rows=data.shuffle_window_rows,
         )
         self.eval_split = choose_split(data, self.dataset)
-        self.learner = Learner(recipe, self.dataset.schema)
-        self.store = CheckpointStore(run.checkpoints, recipe.train.keep_checkpoints)
+        self.plan = place_tables(recipe, self.dataset, self.ranks)
+        self.learner = Learner(recipe, self.dataset.schema, self.plan)
+        self.store = CheckpointStore(run.checkpoints, recipe.train.keep_checkpoints, self.ranks.apart())
+        self._overlap = self.plan is not None and recipe.sharding.pipeline
+        self._pipeline: Pipeline | None = None
         self.steps_an_epoch = len(self.loader)
         self.total_steps = recipe.train.steps or (recipe.train.epochs or 1) * self.steps_an_epoch
         self.step = 0
@@ -68,76 +82,93 @@ class Trainer:
 
     def resume(self) -> int:
         """Goes back to the newest checkpoint, or to the start if there is none; returns its step."""
-        latest = self.store.latest()
+        latest = self.ranks.from_first(self.store.latest)
         if latest is not None:
             state = self.state_dict()
             self.store.load(latest, state)
             self.load_state_dict(state)
-        cut_back(self.run.metrics, self.step)
+        self.ranks.from_first(lambda: cut_back(self.run.metrics, self.step))
         return self.step
 
     def fit(self) -> dict[str, Any]:
         """Trains to the end, to an early stop or to a signal; returns the summary, also in summary.json."""
-        config = self.recipe.train
+        config, ranks = self.recipe.train, self.ranks
         began = time.perf_counter()
         first_step = self.step
+        if self.plan is not None:
+            ranks.from_first(lambda: self.plan.write(self.run.plan) if self.plan else None)
+        # From here the clocks of all ranks' traces run.
+        ranks.from_each(lambda: None)
+        tracer = Tracer(self.run.trace_of(ranks.rank) if config.trace else None)
+        reporter = Reporter(
+            self.run, self.total_steps, config.tensorboard, self.console, silent=not ranks.is_first
+        )
+        with StopSignal() as signal, reporter:
+            stopped = self._train(signal, reporter, tracer)
+            if not stopped:
+                self.store.wait()
+                if ranks.from_first(self.store.latest) != self.step:
+                    with tracer.span("checkpoint"):
+                        self.save()
+                with tracer.span("evaluate"):
+                    self._final_evaluation(reporter)
+            self.store.close()
+        tracer.close()
+        return ranks.from_first(lambda: self._finish(stopped, first_step, time.perf_counter() - began))
+
+    def _train(self, signal: StopSignal, reporter: Reporter, tracer: Tracer) -> str | None:
+        """Steps until the end or a signal, whose name it returns."""
+        config = self.recipe.train
+        clock = time.perf_counter()
+        left = max(self.total_steps - self.step, 0)
+        pipeline = Pipeline(
+            self.loader, self.learner.stages, count=left, overlap=self._overlap, tracer=tracer
+        )
+        self._pipeline = pipeline
         stopped: str | None = None
-        tracer = Tracer(self.run.trace if config.trace else None)
-        with (
-            StopSignal() as signal,
-            Reporter(self.run, self.total_steps, config.tensorboard, self.console) as reporter,
-        ):
-            clock = time.perf_counter()
-            batches = self.loader.stream()
-            while self.step < self.total_steps and not self.best.exhausted:
+        try:
+            while self.step < self.total_steps and not self.best.exhausted and not stopped:
                 with tracer.span("read"):
-                    batch = next(batches)
+                    prepared = next(pipeline)
                 with tracer.span("step", step=self.step):
                     factor = lr_factor(self.recipe.schedule, self.step, self.total_steps)
-                    loss, logits = self.learner.step(batch, factor)
+                    loss, logits = self.learner.step(prepared.batch, factor, prepared.received)
                 with tracer.span("metrics"):
-                    self.window.update(logits, batch.labels, batch.weights)
-                    self.overall.update(logits, batch.labels, batch.weights)
-                    self._interval.loss += float(loss)
-                    self._interval.steps += 1
+                    self._account(prepared.batch, loss, logits)
                 self.step += 1
                 reporter.advance(self.step)
                 if self.step % config.log_every == 0 or self.step == self.total_steps:
                     now = time.perf_counter()
-                    reporter.write(self._train_entry(factor, now - clock))
+                    if self.ranks.is_first:
+                        reporter.write(self._train_entry(factor, now - clock))
                     clock = now
                     tracer.flush()
                 if self._evaluation_due():
                     with tracer.span("evaluate"):
                         self._evaluate(reporter)
-                stopped = signal.requested
+                stopped = agree_on_signal(self.ranks, signal.requested)
                 if self.step % config.checkpoint_every == 0 or stopped:
                     with tracer.span("checkpoint"):
-                        self.save()
-                if stopped:
-                    break
-            self.loader.close()
-            if not stopped:
-                if self.store.latest() != self.step:
-                    with tracer.span("checkpoint"):
-                        self.save()
-                with tracer.span("evaluate"):
-                    self._final_evaluation(reporter)
-        tracer.close()
-        summary = self._summary(stopped, first_step, time.perf_counter() - began)
-        write_atomic(self.run.summary, json.dumps(summary, indent=1) + "\n")
-        return summary
+                        self.save(background=config.background_checkpoints and not stopped)
+        except BaseException:
+            pipeline.abandon()
+            raise
+        pipeline.close()
+        self._pipeline = None
+        # What was read ahead has not been computed.
+        self.loader.load_state_dict(pipeline.position)
+        return stopped
 
-    def save(self) -> None:
+    def save(self, background: bool = False) -> None:
         """Writes the checkpoint of the current step."""
         about = {"samples": self.step * self.recipe.data.batch_size, "best": self.best.state_dict()}
-        self.store.save(self.step, self.state_dict(), about, protect=self.best.step)
+        self.store.save(self.step, self.state_dict(), about, self.best.step, background)
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "step": self.step,
             "learner": self.learner.state_dict(),
-            "loader": json.dumps(self.loader.state_dict()),
+            "loader": json.dumps(self._position()),
             "window": self.window.state_dict(),
             "overall": self.overall.state_dict(),
             "best": self.best.state_dict(),
@@ -152,6 +183,20 @@ class Trainer:
         self.overall.load_state_dict(state["overall"])
         self.best.load_state_dict(state["best"])
         self._interval = _Interval(**state["interval"])
+
+    def _position(self) -> dict[str, Any]:
+        """The loader's state after the last batch that was computed, whatever has been read ahead."""
+        return self.loader.state_dict() if self._pipeline is None else self._pipeline.position
+
+    def _account(self, batch: Batch, loss: Tensor, logits: Tensor) -> None:
+        """Takes a step into the metrics: those of the whole batch, on the first rank."""
+        scored = scored_by_all(self.ranks, batch, loss, logits, self.recipe.data.batch_size)
+        if scored is None:
+            return
+        self.window.update(scored.logits, scored.labels, scored.weights)
+        self.overall.update(scored.logits, scored.labels, scored.weights)
+        self._interval.loss += float(scored.loss)
+        self._interval.steps += 1
 
     def _train_entry(self, factor: float, seconds: float) -> dict[str, Any]:
         interval, self._interval = self._interval, _Interval()
@@ -179,7 +224,7 @@ class Trainer:
     def _evaluate(self, reporter: Reporter) -> None:
         assert self.eval_split is not None
         limit = self.recipe.train.eval_batches
-        result = evaluate(self.learner, self.dataset, self.eval_split, self.recipe.data, limit)
+        result = self._scores(limit)
         reporter.write({"kind": "eval", "step": self.step, **without_curve(result)})
         if self.best.update(self.step, result) and self.recipe.train.early_stopping is not None:
             self.save()
@@ -188,16 +233,31 @@ class Trainer:
         """Evaluates all of the split: the last weights, or the best ones if stopping early was asked for."""
         if self.eval_split is None:
             return
-        result = evaluate(self.learner, self.dataset, self.eval_split, self.recipe.data)
+        result = self._scores()
         step = self.step
         reporter.write({"kind": "eval", "step": step, **without_curve(result)})
         better = self.best.update(step, result)
         if self.recipe.train.early_stopping is not None and not better and self.best.step is not None:
             step = self.best.step
             load_learner(self.store, step, self.learner)
-            result = evaluate(self.learner, self.dataset, self.eval_split, self.recipe.data)
-        content = {"step": step, **result}
-        write_atomic(self.run.evaluation(self.eval_split), json.dumps(content, indent=1) + "\n")
+            result = self._scores()
+        content = json.dumps({"step": step, **result}, indent=1) + "\n"
+        path = self.run.evaluation(self.eval_split)
+        self.ranks.from_first(lambda: write_atomic(path, content))
+
+    def _scores(self, max_batches: int | None = None) -> dict[str, Any]:
+        """Metrics on the evaluation split, the same on every rank."""
+        assert self.eval_split is not None
+        if self._pipeline is not None:
+            # Evaluation exchanges ids too: none of a training batch may be under way.
+            self._pipeline.settle()
+        where = self.dataset, self.eval_split, self.recipe.data
+        return evaluate(self.learner, *where, max_batches, overlap=self._overlap)
+
+    def _finish(self, stopped: str | None, first_step: int, seconds: float) -> dict[str, Any]:
+        summary = self._summary(stopped, first_step, seconds)
+        write_atomic(self.run.summary, json.dumps(summary, indent=1) + "\n")
+        return summary
 
     def _summary(self, stopped: str | None, first_step: int, seconds: float) -> dict[str, Any]:
         trained = (self.step - first_step) * self.recipe.data.batch_size
@@ -211,6 +271,7 @@ class Trainer:
             "seconds": round(seconds, 3),
             "samples_per_second": round(trained / seconds, 1) if seconds else 0.0,
             "best_step": self.best.step,
+            "ranks": self.ranks.world_size,
             "tables": len(self.learner.tables),
             "table_bytes": self.learner.table_bytes,
             "dense_parameters": self.learner.num_dense_parameters,

@@ -5,5 +5,6 @@ loader.py runs the three on threads.
 """
 
 from megalith.data.loader.loader import Loader, Share
+from megalith.data.loader.plan import even_slice
 
-__all__ = ["Loader", "Share"]
+__all__ = ["Loader", "Share", "even_slice"]

@@ -225,7 +225,7 @@ class Loader:
                 self._batch += 1
                 if self._batch == self._num_batches:
                     self._epoch, self._batch = self._epoch + 1, 0
-                yield join(pieces, len(self.features)) if pieces else self._empty()
+                yield join(pieces, len(self.features)) if pieces else self.empty_batch()
         finally:
             # Also on `break` and on an error: at most the windows being decoded are waited for.
             executor.shutdown(wait=True, cancel_futures=True)
@@ -280,7 +280,8 @@ class Loader:
         finally:
             self.wait_seconds += time.perf_counter() - start
 
-    def _empty(self) -> Batch:
+    def empty_batch(self) -> Batch:
+        """A batch of no rows, for a rank that must take part in a step without any."""
         return empty_batch(self.num_dense, self.dataset.schema.weight is not None)
 
     def _what_orders_rows(self) -> dict[str, Any]:

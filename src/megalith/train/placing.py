@@ -1,0 +1,68 @@
+"""The plan of a run: read from the recipe's file, or made for the ranks that there are, at every start."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from megalith.core.errors import PlanError
+from megalith.core.schema import TableSpec
+from megalith.data.dataset import Dataset
+from megalith.data.stats import STATISTICS_FILE, read_statistics
+from megalith.hardware.catalog import catalog
+from megalith.hardware.cluster import Cluster
+from megalith.hardware.machine import this_machine
+from megalith.sharding.plan import ShardingPlan, read_plan
+from megalith.sharding.runtime.ranks import Ranks
+from megalith.train.config import Recipe
+
+
+def place_tables(recipe: Recipe, dataset: Dataset, ranks: Ranks) -> ShardingPlan | None:
+    """Where each table goes, the same on every rank; None in one process, which holds them all."""
+    if ranks.world_size == 1:
+        return None
+    tables = recipe.model.tables(dataset.schema.categorical)
+    return ranks.from_first(lambda: _plan(recipe, tables, dataset, ranks.world_size))
+
+
+def _plan(recipe: Recipe, tables: list[TableSpec], dataset: Dataset, world_size: int) -> ShardingPlan:
+    config = recipe.sharding
+    if isinstance(config.plan, Path):
+        plan = read_plan(config.plan)
+        if plan.world_size != world_size:
+            raise PlanError(
+                f"{config.plan} is for {plan.world_size} workers and {world_size} ranks run; make it again "
+                f"with `megalith plan --world-size {world_size}`, or set sharding.plan=auto."
+            )
+    else:
+        plan = _automatic(recipe, tables, dataset, world_size)
+    if config.exchange is not None:
+        plan = plan.model_copy(update={"exchange": config.exchange})
+    plan.check(tables)
+    return plan
+
+
+def _automatic(recipe: Recipe, tables: list[TableSpec], dataset: Dataset, world_size: int) -> ShardingPlan:
+    from megalith.sharding.planner import from_dataset, make_plan
+
+    known = (dataset.folder / STATISTICS_FILE).exists()
+    return make_plan(
+        tables,
+        _hosts(world_size),
+        world_size=world_size,
+        global_batch=recipe.data.batch_size,
+        statistics=from_dataset(tables, read_statistics(dataset.folder)) if known else None,
+    )
+
+
+def _hosts(world_size: int) -> Cluster:
+    """Machines like this one, as many as torchrun has started ranks on."""
+    ranks_a_host = min(int(os.environ.get("LOCAL_WORLD_SIZE", world_size)), world_size)
+    rack = catalog().cluster("cpu-rack")
+    memory = rack.device.memory
+    measured = this_machine().memory_bytes
+    if measured is not None:
+        memory = (replace(memory[0], bytes=measured), *memory[1:])
+    levels = (replace(rack.levels[0], count=-(-world_size // ranks_a_host)), *rack.levels[1:])
+    return replace(rack, name="these hosts", device=replace(rack.device, memory=memory), levels=levels)

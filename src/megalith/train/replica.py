@@ -1,0 +1,99 @@
+"""The dense part on many ranks: a copy on each, whose gradients are summed (DDP) as backward finds them.
+
+One process sees the whole batch; here each rank sees a slice. What a model computes over the batch must
+therefore be computed over all slices: batch normalization takes its statistics from all ranks.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from megalith.sharding.runtime.ranks import Ranks
+
+
+class Replica(nn.Module):
+    """One rank's copy of `dense`; all ranks call it together. Parameters stay those of `dense`."""
+
+    def __init__(self, dense: nn.Module, ranks: Ranks) -> None:
+        super().__init__()
+        assert ranks.group is not None
+        for module in dense.modules():
+            if isinstance(module, nn.BatchNorm1d):
+                # In place, so that the names and tensors of the state stay what they are.
+                module.__class__ = _BatchNormOfAll
+        self.dense: nn.Module = dense
+        if any(parameter.requires_grad for parameter in dense.parameters()):
+            # A group of its own: buckets travel while the tables' gradients do.
+            group = dist.new_group()
+            self.dense = DistributedDataParallel(
+                dense,
+                process_group=group,
+                broadcast_buffers=False,
+                gradient_as_bucket_view=True,
+                # Without it DDP lays its buckets out anew after the first step, and with them the order in
+                # which three ranks or more add up: a resumed run would differ in the last bit.
+                find_unused_parameters=True,
+            )
+            # DDP refuses annotations that are text, as ours are; a lambda has none.
+            self.dense.register_comm_hook(group, lambda group, bucket: _sum(group, bucket))
+            warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
+
+    def forward(self, features: Tensor, embedded: Tensor) -> Tensor:
+        logits: Tensor = self.dense(features, embedded)
+        return logits
+
+
+def _sum(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    """Adds gradients over ranks; DDP itself would divide by their number."""
+    work = dist.all_reduce(bucket.buffer(), group=group, async_op=True)
+    future: torch.futures.Future[Tensor] = work.get_future().then(lambda done: done.value()[0])
+    return future
+
+
+class _SumOfAll(torch.autograd.Function):
+    """A sum over ranks. Each rank's loss depends on it, so its gradient is a sum over ranks again."""
+
+    @staticmethod
+    def forward(_: Any, tensor: Tensor) -> Tensor:
+        total = tensor.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(_: Any, gradient: Tensor) -> Tensor:
+        return _SumOfAll.forward(_, gradient.contiguous())
+
+
+def _sum_of_all(tensor: Tensor) -> Tensor:
+    total: Tensor = _SumOfAll.apply(tensor)
+    return total
+
+
+class _BatchNormOfAll(nn.BatchNorm1d):
+    """Batch normalization over the samples of all ranks; torch's own speaks only to GPUs."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not self.training:
+            return super().forward(input)
+        count = _sum_of_all(input.new_tensor(float(len(input))))
+        mean = _sum_of_all(input.sum(0)) / count
+        centred = input - mean
+        variance = _sum_of_all(centred.square().sum(0)) / count
+        if self.track_running_stats:
+            assert self.num_batches_tracked is not None
+            self.num_batches_tracked.add_(1)
+            share = self.momentum if self.momentum is not None else 1 / float(self.num_batches_tracked)
+            unbiased = variance.detach() * count / (count - 1).clamp(min=1)
+            with torch.no_grad():
+                assert self.running_mean is not None
+                assert self.running_var is not None
+                self.running_mean.lerp_(mean.detach(), share)
+                self.running_var.lerp_(unbiased, share)
+        scaled = centred * torch.rsqrt(variance + self.eps)
+        return scaled if self.weight is None else scaled * self.weight + self.bias

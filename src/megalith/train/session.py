@@ -1,0 +1,87 @@
+"""A training process among others: joins them, and leaves so that none is left waiting.
+
+Under torchrun an error on one rank ends all: that rank says its one sentence and exits with 2; the others
+find their connections closed and end too. torchrun then starts all of them again if it may (--max-restarts),
+and they go on from the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import NamedTuple, NoReturn
+
+import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+
+from megalith.core.errors import MegalithError
+from megalith.sharding.runtime import process_group
+from megalith.sharding.runtime.ranks import Ranks
+
+# How gloo words the end of a connection; the error itself is a plain RuntimeError.
+_LOST = ("gloo", "Connection closed", "Connection reset", "Broken pipe")
+
+
+class Session(NamedTuple):
+    """What a process knows of its start."""
+
+    ranks: Ranks
+    restarted: bool
+    """Whether torchrun has started it again after a rank was lost."""
+
+
+@contextmanager
+def training_session() -> Iterator[Session]:
+    """The ranks that torchrun started, or one process alone."""
+    process_group.start()
+    ranks = Ranks.all()
+    restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    try:
+        yield Session(ranks, restarted)
+        # Leaving while another rank still talks would look like a failure to it.
+        ranks.from_each(lambda: None)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        if ranks.world_size > 1:
+            _leave(ranks, error)
+        raise
+    process_group.stop()
+
+
+def _leave(ranks: Ranks, error: BaseException) -> NoReturn:
+    """Ends this process at once: threads and groups that wait for others would keep it."""
+    with suppress(Exception):
+        get_error_handler().record_exception(error)
+    code = 2
+    if os.environ.get("MEGALITH_DEBUG"):
+        traceback.print_exc()
+    elif isinstance(error, MegalithError):
+        if _is_first_to_say(str(error)):
+            print(f"megalith: {error}", file=sys.stderr)
+    elif isinstance(error, RuntimeError) and any(sign in str(error) for sign in _LOST):
+        print(f"megalith: rank {ranks.rank} stops because another rank has ended.", file=sys.stderr)
+    elif isinstance(error, KeyboardInterrupt):
+        code = 130
+    else:
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _is_first_to_say(sentence: str) -> bool:
+    """Most mistakes are found by all ranks alike; one of them tells."""
+    try:
+        store = dist.distributed_c10d._get_default_store()
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        key = hashlib.sha256(sentence.encode()).hexdigest()[:16]
+        return bool(store.add(f"megalith/said/{attempt}/{key}", 1) == 1)
+    except Exception:
+        # The store is gone with the process that kept it; better twice than never.
+        return True
