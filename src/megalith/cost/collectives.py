@@ -153,6 +153,36 @@ def all_to_all_seconds(fabric: Fabric, group: Group, bytes_per_rank: float) -> f
     return slowest + latency
 
 
+def dispatch_seconds(fabric: Fabric, group: Group, token_bytes: float, choices: int) -> float:
+    """Each rank's tokens to the experts they chose, spread evenly over the group; sending results back takes
+    as long. The fullest link decides, as in any all-to-all."""
+    if group_size(group) == 1 or token_bytes == 0:
+        return 0.0
+    slowest, inside, latency = 0.0, 1, 0.0
+    for index, span in enumerate(group):
+        if span.ranks > 1:
+            leaving = dispatch_bytes(fabric, group, index, token_bytes, choices)
+            slowest = max(slowest, leaving / fabric.rate(index, span.sharing, inside, span.ranks))
+            latency = fabric.latency(index)
+        inside *= span.ranks
+    return slowest + latency
+
+
+def dispatch_bytes(fabric: Fabric, group: Group, level: int, token_bytes: float, choices: int) -> float:
+    """Bytes of one group's tokens that leave one member of a level on their way to experts.
+
+    Flat, every choice of a token is sent by itself. Level by level a token goes once to each member in which
+    one of its experts is, and is handed on there (DeepEP, as in DeepSeek-V3): of D members k choices reach
+    (D-1) (1 - (1 - 1/D)^k) others on average.
+    """
+    inside = prod(span.ranks for span in group[:level])
+    members = group_size(group) / inside
+    copies = choices * (members - 1) / members
+    if fabric.algorithm != "flat":
+        copies = (members - 1) * (1 - (1 - 1 / members) ** choices)
+    return inside * token_bytes * copies
+
+
 def egress_bytes(kind: Kind, group: Group, level: int, message_bytes: float, shrink: float = 1.0) -> float:
     """Bytes that one group sends out of one member of the level, hierarchically: 2 (D-1)/D S for D
     members."""

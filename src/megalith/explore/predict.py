@@ -244,6 +244,9 @@ def _breakdown(plan: Plan, schedule: Schedule, step: Step, compute: float, devic
             "pipeline_transfer",
         )
     }
+    if schedule.streams > 1:
+        # What one direction's expert traffic hides behind the other's work takes no time.
+        parts["expert_parallel"] -= count * sum(stage.total for stage in mine) - compute
     return {"compute": compute - sum(parts.values()), **parts}
 
 

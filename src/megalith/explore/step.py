@@ -16,8 +16,9 @@ from math import ceil
 from megalith.cost.collectives import (
     Fabric,
     Group,
-    all_to_all_seconds,
     collective_seconds,
+    dispatch_bytes,
+    dispatch_seconds,
     egress_bytes,
     group_size,
 )
@@ -133,9 +134,10 @@ def layer_seconds(
         context_backward = max(0.0, 2 * ring - 2.5 * work.attention)
     experts = 0.0
     if expert and shape.ep > 1:
-        sent = 2.0 * tokens * model.experts_per_token * model.hidden
-        sent /= shape.tp if shape.sequence_parallel else 1
-        experts = 2 * all_to_all_seconds(fabric, traffic.experts, sent)
+        experts = sum(
+            dispatch_seconds(fabric, traffic.experts, size, model.experts_per_token)
+            for size in expert_bytes(model, shape, precision)
+        )
     again = {"none": 0.0, "selective": work.core, "full": work.forward}[recompute]
     forward_traffic = tensor + context_forward + experts
     repeats = 1 if recompute == "full" else 0
@@ -154,6 +156,14 @@ def layer_seconds(
         expert_parallel=(2 + repeats) * experts,
         streaming=work.streaming,
     )
+
+
+def expert_bytes(model: TransformerModel, shape: Shape, precision: str) -> tuple[float, float]:
+    """Bytes of a device's tokens, once each, on their way to the experts and back. In FP8 training the way
+    there is in FP8 too and the sums that come back are not (DeepSeek-V3)."""
+    elements = model.seq * shape.micro_batch // shape.cp * model.hidden
+    elements /= shape.tp if shape.sequence_parallel else 1
+    return (1.0 if precision == "fp8" else 2.0) * elements, 2.0 * elements
 
 
 @lru_cache(maxsize=4096)
@@ -406,9 +416,9 @@ def _replicas(
                     MAXIMUM_BUCKETS if plan.overlap else 1,
                 )
             reduced = max(reduced, shared)
-    _count_replicas(
-        plan, shared_group, max(sum(sum(held[s]) for s in mine) for mine in schedule.chunk_stages), levels
-    )
+    for part, replicas in enumerate((shared_group, expert_group)):
+        most = max(sum(held[stage][part] for stage in mine) for mine in schedule.chunk_stages)
+        _count_replicas(plan, replicas, most, levels)
     if plan.transformer.tied_embeddings and parallel.pp > 1:
         # The two copies of the embedding add their gradients up.
         first, last = schedule.placement[0], schedule.placement[-1]
@@ -480,23 +490,27 @@ def _group_link(plan: Plan, replicas: Group, device: int) -> Hashable:
 
 
 def _count_replicas(plan: Plan, replicas: Group, parameters: float, levels: dict[str, float]) -> None:
-    grads = traffic_bytes(plan.precision) * parameters
+    """Bytes of one pipeline rank's gradients and parameters a step, as often as they are exchanged."""
+    grads, weights = traffic_bytes(plan.precision) * parameters, weight_bytes(plan.precision) * parameters
     compressed = _COMPRESSED_BYTES[plan.compression]
     shrink = max(1.0, traffic_bytes(plan.precision) / compressed) if compressed else 1.0
+    outermost = max((index for index, span in enumerate(replicas) if span.ranks > 1), default=0)
+    sharded = plan.sharding in ("zero2", "zero3", "hybrid")
+    reductions = plan.micro_batches if sharded else 1
+    gathers = 2 * plan.micro_batches if plan.sharding in ("zero3", "hybrid") else 1
     for index, span in enumerate(replicas):
         if span.ranks == 1:
             continue
-        count = egress_bytes("all_reduce", replicas, index, grads, shrink) * span.sharing
-        outermost = index == max(i for i, one in enumerate(replicas) if one.ranks > 1)
-        if outermost and plan.local_steps > 1:
-            count /= plan.local_steps
-        if plan.sharding == "zero3":
-            count += (
-                (2 * plan.micro_batches - 1)
-                * egress_bytes("all_gather", replicas, index, weight_bytes(plan.precision) * parameters)
-                * span.sharing
-            )
-        levels[plan.cluster.levels[index].name] += count
+        rare = plan.local_steps if index == outermost else 1
+        if plan.sharding == "none":
+            count = egress_bytes("all_reduce", replicas, index, grads, shrink) / rare
+        elif plan.sharding == "hybrid" and index >= plan.shard_level:
+            # Copies are whole inside a member: only gradients cross.
+            count = reductions * egress_bytes("all_reduce", replicas, index, grads, shrink) / rare
+        else:
+            count = reductions * egress_bytes("reduce_scatter", replicas, index, grads, shrink) / rare
+            count += gathers * egress_bytes("all_gather", replicas, index, weights)
+        levels[plan.cluster.levels[index].name] += count * span.sharing
 
 
 def _count_layer_traffic(plan: Plan, levels: dict[str, float]) -> None:
@@ -511,16 +525,10 @@ def _count_layer_traffic(plan: Plan, levels: dict[str, float]) -> None:
             count = 2 * times * egress_bytes("all_reduce", traffic.tensor, index, size) * span.sharing
             levels[plan.cluster.levels[index].name] += count
     if model.experts and shape.ep > 1:
-        sent = (
-            2.0
-            * tokens
-            * model.experts_per_token
-            * model.hidden
-            / (shape.tp if shape.sequence_parallel else 1)
-        )
-        inside, ranks = 1, group_size(traffic.experts)
+        both_ways = sum(expert_bytes(model, shape, plan.precision))
         for index, span in enumerate(traffic.experts):
             if span.ranks > 1:
-                leaving = span.sharing * inside * sent * (ranks - inside) / ranks
-                levels[plan.cluster.levels[index].name] += 2 * times * leaving
-            inside *= span.ranks
+                leaving = dispatch_bytes(
+                    plan.fabric, traffic.experts, index, both_ways, model.experts_per_token
+                )
+                levels[plan.cluster.levels[index].name] += times * span.sharing * leaving

@@ -324,3 +324,37 @@ def test_tables_that_fit_nowhere_say_how_many_devices_would_do() -> None:
 
 def test_jobs_are_of_one_type() -> None:
     assert isinstance(load_job(EXAMPLE), Job)
+
+
+def test_tokens_go_once_to_each_node_unless_rings_are_flat() -> None:
+    def expert_seconds(collectives: str) -> float:
+        job = load_job(
+            {
+                "model": "deepseek-v3",
+                "cluster": {
+                    "device": "h100-80g",
+                    "levels": [
+                        {"name": "node", "count": 8, "link": "nvlink4"},
+                        {"name": "zone", "count": 16, "link": "roce-400x8"},
+                    ],
+                },
+                "parallel": {"ep": 16, "dp": 128, "sharding": "zero3", "global_batch": 512, "micro_batch": 1},
+                "network": {"collectives": collectives},
+            }
+        )
+        return predict(job, must_fit=False).breakdown["expert_parallel"]
+
+    # Of two nodes eight choices reach the other one 0.996 times, where each choice by itself would go 4 times.
+    assert expert_seconds("auto") < 0.4 * expert_seconds("flat")
+
+
+def test_bytes_between_copies_count_every_exchange() -> None:
+    def carried(sharding: str, batch: int) -> float:
+        parallel = {"dp": 16, "tp": 8, "sharding": sharding, "global_batch": batch, "micro_batch": 1}
+        job = load_job({"model": "llama3-8b", "cluster": "dgx-h100", "parallel": parallel})
+        return predict(job, must_fit=False).level_bytes["zone"]
+
+    # Gradients are reduced with every micro-batch, or once.
+    assert carried("zero1", 64) == carried("zero1", 16)
+    assert carried("zero2", 64) > 2 * carried("zero2", 16)
+    assert carried("zero3", 64) == pytest.approx(4 * carried("zero3", 16))

@@ -247,9 +247,10 @@ class _Site:
             self._latencies.append(links.latency(level))
             senders *= factors[0] * factors[1] * factors[2]
 
-    def talk(self, ep: int) -> tuple[Group, Group, Group, int]:
-        """The groups that a layer's own traffic goes through."""
-        return *self._inner, self._expert_groups(ep)[0], ep
+    def talk(self, ep: int) -> tuple[object, ...]:
+        """The groups that a layer's own traffic goes through, and how the network carries it."""
+        network = self._fabric.routing, self._fabric.collectives, self._fabric.multipath
+        return *self._inner, self._expert_groups(ep)[0], ep, network
 
     def plan(self, sharing: Sharing, micro_batch: int, layers: tuple[int, ...], vpp: int = 1) -> Plan:
         """The cost model's plan with these choices."""
