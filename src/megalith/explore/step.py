@@ -161,7 +161,7 @@ def layer_seconds(
 def expert_bytes(model: TransformerModel, shape: Shape, precision: str) -> tuple[float, float]:
     """Bytes of a device's tokens, once each, on their way to the experts and back. In FP8 training the way
     there is in FP8 too and the sums that come back are not (DeepSeek-V3)."""
-    elements = model.seq * shape.micro_batch // shape.cp * model.hidden
+    elements = float(model.seq * shape.micro_batch // shape.cp * model.hidden)
     elements /= shape.tp if shape.sequence_parallel else 1
     return (1.0 if precision == "fp8" else 2.0) * elements, 2.0 * elements
 

@@ -344,7 +344,7 @@ def test_tokens_go_once_to_each_node_unless_rings_are_flat() -> None:
         )
         return predict(job, must_fit=False).breakdown["expert_parallel"]
 
-    # Of two nodes eight choices reach the other one 0.996 times, where each choice by itself would go 4 times.
+    # Of two nodes eight choices reach the other one 0.996 times; each by itself they would go 4 times.
     assert expert_seconds("auto") < 0.4 * expert_seconds("flat")
 
 
