@@ -2,9 +2,9 @@
 
 The rows of a table are seen as segments, from the first row to the last, each with its share of the lookups.
 Prepared data numbers ids by falling count, so hot rows lie first and a cut into equal numbers of rows is
-anything but a cut into equal loads; where hot rows are spread (hashed ids) all segments weigh alike, but a hot
-row is still read from a cache when it comes again. Segments grow with the row's number: the head, where rows
-differ, is seen row by row, the tail in large pieces.
+anything but a cut into equal loads; where hot rows are spread (hashed ids) all segments weigh alike, but a
+hot row is still read from a cache when it comes again. Segments grow with the row's number: the head, where
+rows differ, is seen row by row, the tail in large pieces.
 
     from_dataset(tables, read_statistics(folder))     measured by `megalith data stats --save`
     from_batches(tables, [(values, offsets), ...])    a few batches, feature-major
@@ -52,15 +52,19 @@ class TableStatistics:
     def share_before(self, rows: NDArray[np.int64] | Floats) -> Floats:
         """Share of the lookups that fall on rows before each of these numbers."""
         if not self.hot_first:
-            return np.asarray(rows) / self.rows[-1]
+            return np.asarray(rows, dtype=np.float64) / self.rows[-1]
         return np.interp(rows, (0.0, *self.rows), (0.0, *self.shares))
 
     def distinct_before(self, rows: NDArray[np.int64] | Floats, ids: float) -> Floats:
         """Expected distinct rows before each of these numbers when `ids` are looked up in the whole table."""
         cumulative = self._distinct(ids)
         if not self.hot_first:
-            return np.asarray(rows) / self.rows[-1] * cumulative[-1]
+            return np.asarray(rows, dtype=np.float64) / self.rows[-1] * cumulative[-1]
         return np.interp(rows, (0.0, *self.rows), cumulative)
+
+    def distinct_by_rank(self, rows: Floats, ids: float) -> Floats:
+        """The same for the hottest rows, wherever they lie."""
+        return np.interp(rows, (0.0, *self.rows), self._distinct(ids))
 
     def _distinct(self, ids: float) -> Floats:
         """Expected distinct rows before each end: a segment's rows are alike, so each is hit by a Poisson
@@ -135,11 +139,13 @@ def from_batches(
             seen[name].append(np.asarray(values[offsets[place * batch] : offsets[(place + 1) * batch]]))
     found = {}
     for table in tables:
-        ids = np.concatenate([piece for name in table.features for piece in seen[name]] or [np.empty(0)])
+        ids = np.concatenate(
+            [piece for name in table.features for piece in seen[name]] or [np.empty(0, dtype=np.int64)]
+        )
         if not samples or not len(ids):
             found[table.name] = zipf_statistics(table.rows, 0.0)
             continue
-        found[table.name] = _counted(table.rows, ids.astype(np.int64), samples)
+        found[table.name] = _counted(table.rows, ids, samples)
     return found
 
 

@@ -1,0 +1,123 @@
+"""A step time that no plan of these options can beat: branch and bound over the largest piece of each phase.
+
+The linear program of `relaxation.py` lets a table be half whole and half cut, so that its largest piece seems
+half as large. No plan can: for any threshold, either a phase takes at least that long, or no option with a
+larger piece is in the plan. Each case is a program of its own with a higher bound; the lowest of all open
+cases bounds every plan. The case with the lowest bound is split again until time is up, the target is
+reached, or its mixture breaks no threshold. Kinds that need a collective of their own (all-reduce, sums
+inside a node) make the first cases: without them, or with their latency.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from megalith.sharding.planner.choices import Flags, kind_sets
+from megalith.sharding.planner.problem import NUM_PHASES, Floats, Ints, Problem
+from megalith.sharding.planner.relaxation import Relaxation, Relaxed
+
+_PRESENT = 0.02
+"""Share from which an option counts as part of a table's mixture."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The bound and what it rests on."""
+
+    seconds: float
+    choice: Ints
+    """The option with the largest share in the case with the lowest bound, for each table."""
+    reduced: Floats
+    """Of each option: how much the bound of the whole program rises if its table has to take it."""
+    root_seconds: float
+    """Bound of the program without cases: what `reduced` is added to."""
+    usable: Flags
+    """Options of the kinds that the case with the lowest bound has."""
+    memory_price: Floats
+    """Seconds for a byte of each tier, where memory is short."""
+    cases: int
+
+
+def lower_bound(
+    problem: Problem, deadline: float, known_seconds: float = np.inf, tolerance: float = 1e-3
+) -> Bound | None:
+    """None if not even mixtures of options fit into the memory of all workers together.
+
+    Stops once the bound is within `tolerance` of `known_seconds`, the best plan so far, or at `deadline`.
+    """
+    relaxation = Relaxation(problem)
+    no_floor, no_cap = np.zeros(NUM_PHASES), np.full(NUM_PHASES, np.inf)
+    everything = relaxation.solve(no_floor, no_cap)
+    if everything is None:
+        return None
+    cases: list[tuple[float, int, _Case]] = []
+    for usable, latency in kind_sets(problem):
+        solved = relaxation.solve(no_floor, no_cap, usable)
+        if solved is not None:
+            latency += problem.latency_seconds
+            entry = _Case(solved, usable, latency, no_floor, no_cap)
+            heapq.heappush(cases, (solved.seconds + latency, len(cases), entry))
+    counter = len(cases)
+    enough = known_seconds / (1 + tolerance)
+    while True:
+        seconds, _, case = cases[0]
+        split = _split(problem, relaxation, case.solved)
+        if split is None or seconds >= enough or time.perf_counter() > deadline:
+            break
+        heapq.heappop(cases)
+        phase, threshold = split
+        for raised in (False, True):
+            floors, caps = case.floors.copy(), case.caps.copy()
+            (floors if raised else caps)[phase] = threshold
+            solved = relaxation.solve(floors, caps, case.usable)
+            if solved is not None:
+                # A case can be no better than the one it is a part of.
+                entry = _Case(solved, case.usable, case.latency, floors, caps)
+                counter += 1
+                heapq.heappush(cases, (max(seconds, solved.seconds + case.latency), counter, entry))
+        if not cases:
+            # Every case was found empty by a solver with tolerances: keep what is sure.
+            heapq.heappush(cases, (seconds, counter, case))
+            break
+    seconds, _, case = cases[0]
+    return Bound(
+        seconds,
+        _choice(problem, case.solved),
+        everything.reduced,
+        everything.seconds + problem.latency_seconds,
+        case.usable,
+        case.solved.memory_price,
+        counter,
+    )
+
+
+@dataclass(frozen=True)
+class _Case:
+    solved: Relaxed
+    usable: Flags
+    latency: float
+    floors: Floats
+    caps: Floats
+
+
+def _split(problem: Problem, relaxation: Relaxation, case: Relaxed) -> tuple[int, float] | None:
+    """The phase whose mixture has pieces farthest beyond its seconds, and a threshold between the two."""
+    present = case.mixture > _PRESENT
+    largest = relaxation.peak[present].max(axis=0)
+    excess = problem.weights * np.maximum(largest - case.phase_seconds * (1 + 1e-6), 0.0)
+    phase = int(np.argmax(excess))
+    if excess[phase] <= 1e-9 * max(case.seconds, 1e-30):
+        return None
+    low, high = max(float(case.phase_seconds[phase]), 1e-30), float(largest[phase])
+    return phase, (low + high) / 2
+
+
+def _choice(problem: Problem, case: Relaxed) -> Ints:
+    """The largest share of each table's mixture; among equal ones the cheaper."""
+    ranked = np.where(np.isfinite(case.reduced), case.mixture - 1e-9 * (case.reduced > 1e-15), -1.0)
+    ranges = zip(problem.first[:-1].tolist(), problem.first[1:].tolist(), strict=True)
+    return np.array([begin + int(np.argmax(ranked[begin:end])) for begin, end in ranges], dtype=np.int64)

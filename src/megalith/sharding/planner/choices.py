@@ -1,0 +1,104 @@
+"""Which option each table should take, before blocks are placed: the cheapest whose pieces are small enough.
+
+How small is small enough? A piece of nearly a worker's mean load leaves no room to fill the other phases
+evenly; pieces that are much smaller cost more in all. So caps on pieces, a multiple of each phase's mean, are
+tried: from one start each phase's cap is lowered and raised as long as the placed plan gets better.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megalith.sharding.planner.greedy import place_balanced
+from megalith.sharding.planner.problem import (
+    NUM_PHASES,
+    Floats,
+    Ints,
+    Problem,
+    Solution,
+    extra_latency,
+    loads_of,
+    step_seconds,
+)
+
+Flags = NDArray[np.bool_]
+_START = 0.8
+_FACTORS = (0.7, 1.4)
+_ROUNDS = 4
+OPTIONAL = (frozenset({"data_parallel"}), frozenset({"table_row", "grid"}))
+"""Kinds that need a collective of their own, which costs latency as soon as one table takes them."""
+
+
+def kind_sets(problem: Problem) -> list[tuple[Flags, float]]:
+    """Options with and without the kinds that need collectives of their own, and the latency of each set.
+
+    A plan that has such a kind pays; so every plan belongs to one set and pays at least its latency.
+    """
+    kinds = np.array([way.kind for way in problem.ways])
+    found: list[tuple[Flags, float]] = []
+    present = [group for group in OPTIONAL if np.isin(kinds, list(group)).any()]
+    for number in range(2 ** len(present)):
+        used = [group for place, group in enumerate(present) if number >> place & 1]
+        banned = [kind for group in present if group not in used for kind in group]
+        usable = ~np.isin(kinds, banned)
+        latency = extra_latency(problem, {kind for group in used for kind in group})
+        found.append((np.asarray(usable), latency))
+    return found
+
+
+def capped_choice(problem: Problem, usable: Flags, caps: Floats, price: Floats | None = None) -> Ints:
+    """For each table the cheapest usable option with pieces within `caps`, else that with the smallest.
+
+    `price` is seconds for each byte of the tiers: what memory is worth where it is short.
+    """
+    cost = problem.total[:, :NUM_PHASES] @ problem.weights / problem.world_size
+    if price is not None:
+        cost = cost + problem.total[:, NUM_PHASES:] @ price
+    fitting = np.asarray(np.all(problem.peak[:, NUM_PHASES:] <= problem.capacity, axis=1)) & usable
+    excess = (problem.peak[:, :NUM_PHASES] / np.maximum(caps, 1e-30)).max(axis=1)
+    # Beyond the caps the excess decides, far above any cost; what does not fit comes last.
+    ranked = np.where(excess <= 1, cost / max(float(cost.max()), 1e-30), 1.0 + excess)
+    ranked = np.where(fitting, ranked, np.inf)
+    ranges = zip(problem.first[:-1].tolist(), problem.first[1:].tolist(), strict=True)
+    return np.array([begin + int(np.argmin(ranked[begin:end])) for begin, end in ranges], dtype=np.int64)
+
+
+def good_choices(
+    problem: Problem, usable: Flags, deadline: float, price: Floats | None = None
+) -> list[tuple[float, Solution]]:
+    """Placed plans by their steps, best first: the starts for a local search."""
+    free = capped_choice(problem, usable, np.full(NUM_PHASES, np.inf), price)
+    mean = problem.total[free, :NUM_PHASES].sum(axis=0) / problem.world_size
+    tried: dict[tuple[float, ...], float] = {}
+    found: list[tuple[float, Solution]] = []
+
+    def attempt(factors: Floats) -> float:
+        key = tuple(np.round(factors, 6))
+        if key not in tried:
+            placed = place_balanced(problem, capped_choice(problem, usable, factors * mean, price))
+            tried[key] = np.inf
+            if placed is not None:
+                tried[key] = step_seconds(problem, loads_of(problem, placed), placed)
+                found.append((tried[key], placed))
+        return tried[key]
+
+    factors = np.full(NUM_PHASES, _START)
+    best = attempt(factors)
+    attempt(np.full(NUM_PHASES, np.inf))
+    for _ in range(_ROUNDS):
+        before = best
+        for phase in range(NUM_PHASES):
+            for factor in _FACTORS:
+                if time.perf_counter() > deadline:
+                    break
+                changed = factors.copy()
+                changed[phase] *= factor
+                seconds = attempt(changed)
+                if seconds < best:
+                    best, factors = seconds, changed
+        if best >= before:
+            break
+    return sorted(found, key=lambda pair: pair[0])

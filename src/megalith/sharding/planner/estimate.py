@@ -1,0 +1,284 @@
+"""What each piece of a table costs the worker that gets it: seconds of four phases, bytes of every tier.
+
+Counts follow from the batch, the mean pooling length and the table's hot rows; seconds and bytes from
+`cost.embedding` on the worker's device and from the exchanges of `topology`. All pieces of all options are
+described first and priced in one pass over arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from megalith.core.schema import DTYPE_BYTES, TableSpec
+from megalith.cost.embedding import (
+    CACHE_SHARE,
+    ROW_COUPLED,
+    lookup_bytes,
+    row_traffic_bytes,
+    state_bytes,
+    tier_seconds,
+    update_bytes,
+)
+from megalith.cost.operators import stream_seconds
+from megalith.sharding.plan import ExchangeConfig
+from megalith.sharding.planner.options import Way, column_widths
+from megalith.sharding.planner.problem import NUM_PHASES, Floats, Ints, Problem
+from megalith.sharding.planner.statistics import TableStatistics
+from megalith.sharding.planner.topology import Workers
+
+ID_BYTES = 8
+"""An id, or the length of a bag, on the wire."""
+CACHED_ROWS = 0.2
+"""Of a table on a slower tier, the rows that the first memory keeps."""
+_CODEC_BYTES = {"fp32": (4, 0), "fp16": (2, 0), "bf16": (2, 0), "int8": (1, 8)}
+"""Bytes of an element, and of a row's scale and offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What a step is made of, besides the tables."""
+
+    global_batch: int
+    optimizer: str = "rowwise_adagrad"
+    exchange: ExchangeConfig = field(default_factory=ExchangeConfig)
+    pipelined: bool = False
+    """Whether the next batch's ids travel while this one is computed."""
+
+
+@dataclass
+class _Shards:
+    """Descriptions of shards, run after run; shards of a run differ in their counts alone."""
+
+    counts: list[tuple[Floats, Floats, Floats, Floats, Floats]] = field(default_factory=list)
+    """Of each run: rows, ids, distinct rows, ids sent, bags."""
+    facts: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
+    """Of each run: its length, table, columns of a shard, slices, route and tier."""
+    size: int = 0
+
+    def add(
+        self,
+        counts: tuple[Floats, Floats, Floats, Floats, Floats],
+        table: int,
+        dim: int,
+        way: Way,
+    ) -> int:
+        """Where the run begins."""
+        start, length = self.size, len(counts[0])
+        self.size += length
+        self.counts.append(counts)
+        self.facts.append((length, table, dim, way.columns, _ROUTES.get(way.kind, _FLAT), way.tier))
+        return start
+
+
+_Known = dict[tuple[bool, float | None, int], tuple[Floats, Floats, Floats, Floats, Floats]]
+_FLAT, _HIERARCHICAL, _NODE_COLUMNS, _COPIED = range(4)
+_ROUTES = {
+    "table_row": _HIERARCHICAL,
+    "grid": _HIERARCHICAL,
+    "table_column": _NODE_COLUMNS,
+    "data_parallel": _COPIED,
+}
+
+
+def build_problem(
+    tables: Sequence[TableSpec],
+    ways: Sequence[Sequence[Way]],
+    traffic: Mapping[str, TableStatistics],
+    workers: Workers,
+    workload: Workload,
+) -> Problem:
+    """Prices every way of every table."""
+    shards = _Shards()
+    size, per_node = workers.world_size, workers.per_node
+    spans = {"row_wise": size, "data_parallel": size, "table_wise": 1, "column_wise": 1}
+    starts, counts, widths, owner = [], [], [], []
+    for number, table in enumerate(tables):
+        known: _Known = {}
+        for way in ways[number]:
+            width = spans.get(way.kind, per_node)
+            key = (way.kind == "data_parallel", way.row_cut, width if way.row_cut is not None else 1)
+            if key not in known:
+                known[key] = _counts(table, way, traffic[table.name], workload, width, size)
+            variants = _describe(shards, number, table, way, known[key])
+            starts.append([start for start, _ in variants])
+            counts.append([count for _, count in variants])
+            widths.append(width)
+            owner.append(number)
+    priced = _price(shards, tables, traffic, workers, workload)
+    start, count, width_of = np.array(starts), np.array(counts), np.array(widths)
+    total, peak = _summaries(priced, start, count, width_of)
+    capacity = np.array([tier.bytes for tier in workers.device.memory], dtype=np.float64)
+    capacity *= CACHE_SHARE
+    weights = np.ones(NUM_PHASES)
+    weights[0] = 0.0 if workload.pipelined else 1.0
+    collectives = 2 if workload.pipelined else 3
+    return Problem(
+        tables=tuple(tables),
+        workers=workers,
+        ways=tuple(way for some in ways for way in some),
+        first=np.concatenate(([0], np.cumsum([len(some) for some in ways]))).astype(np.int64),
+        table=np.array(owner, dtype=np.int64),
+        width=width_of,
+        counts=count,
+        starts=start,
+        shards=priced,
+        total=total,
+        peak=peak,
+        capacity=capacity,
+        weights=weights,
+        latency_seconds=collectives * workers.all_to_all.latency,
+    )
+
+
+def row_cut(table: TableSpec, traffic: TableStatistics, way: Way, parts: int) -> Ints:
+    """Rows at which a way cuts a table; those without a row at the end get none."""
+    assert way.row_cut is not None
+    return traffic.even_cut(min(parts, table.rows), way.row_cut)
+
+
+def _counts(
+    table: TableSpec, way: Way, traffic: TableStatistics, workload: Workload, width: int, size: int
+) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+    """Rows, ids, distinct rows, ids sent and bags of the workers that a block spans."""
+    ids = workload.global_batch * traffic.lookups
+    bags = float(workload.global_batch * len(table.features))
+    if way.kind == "data_parallel":
+        one = np.ones(size)
+        local = float(traffic.distinct_before(np.array([float(table.rows)]), ids / size)[0])
+        return table.rows * one, ids / size * one, local * one, 0.0 * one, bags / size * one
+    cuts = np.array([0.0, table.rows])
+    if way.row_cut is not None:
+        cuts = row_cut(table, traffic, way, width).astype(np.float64)
+    rows = np.diff(cuts)
+    shared = ids * np.diff(traffic.share_before(cuts))
+    distinct = np.diff(traffic.distinct_before(cuts, ids))
+    sent = shared
+    if workload.exchange.deduplicate:
+        # Each sender names a row once.
+        sent = np.minimum(sent, size * np.diff(traffic.distinct_before(cuts, ids / size)))
+    if way.row_cut is not None and len(rows) < width:
+        # Fewer rows than workers: those at the end get none, and are not asked.
+        empty = np.zeros(width - len(rows))
+        rows, shared, distinct, sent = (np.append(some, empty) for some in (rows, shared, distinct, sent))
+    return rows, shared, distinct, sent, np.where(rows > 0, bags, 0.0)
+
+
+def _describe(
+    shards: _Shards,
+    number: int,
+    table: TableSpec,
+    way: Way,
+    counts: tuple[Floats, Floats, Floats, Floats, Floats],
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Start and number of blocks of both variants."""
+    narrow, wider = divmod(table.dim, way.columns)
+    if way.kind == "table_column":
+        # One block: slice after slice on the workers of a node.
+        begins = [shards.add(counts, number, dim, way) for dim in column_widths(table.dim, way.columns)]
+        return (begins[0], 1), (begins[0], 0)
+    if not wider:
+        begin = shards.add(counts, number, narrow, way)
+        return (begin, way.columns), (begin, 0)
+    wide = shards.add(counts, number, narrow + 1, way)
+    return (wide, wider), (shards.add(counts, number, narrow, way), way.columns - wider)
+
+
+def _price(
+    shards: _Shards,
+    tables: Sequence[TableSpec],
+    traffic: Mapping[str, TableStatistics],
+    workers: Workers,
+    workload: Workload,
+) -> Floats:
+    device, constants = workers.device, workers.constants
+    rows, ids, distinct, sent, bags = (np.concatenate(part) for part in zip(*shards.counts, strict=True))
+    facts = np.array(shards.facts, dtype=np.int64)
+    table, dim, slices, route, tier = np.repeat(facts[:, 1:], facts[:, 0], axis=0).T
+    distinct = np.minimum(distinct, ids)
+    element = np.array([DTYPE_BYTES[one.dtype] for one in tables], dtype=np.int64)[table]
+    # A table that keeps sequences sends a vector for every id.
+    sequence = np.array([one.pooling == "none" for one in tables])[table]
+    vectors = np.where(sequence, ids, bags)
+    state = np.asarray(state_bytes(workload.optimizer, dim) + 0 * dim, dtype=np.float64)
+    copied = route == _COPIED
+
+    second = stream_seconds(device, constants, 1.0)
+    counts = (ids, distinct, vectors, dim, element)
+    lookup = np.asarray(lookup_bytes(constants, *counts)) * second
+    updated = distinct.copy()
+    everyone = np.array(
+        [
+            float(
+                traffic[one.name].distinct_before(
+                    np.array([float(one.rows)]), workload.global_batch * traffic[one.name].lookups
+                )[0]
+            )
+            for one in tables
+        ]
+    )
+    # Everybody updates all rows that any worker touched, and makes and reads a dense gradient.
+    updated[copied] = everyone[table[copied]]
+    dense = np.where(copied, 4.0 * rows * (dim + 1), 0.0)
+    moved = update_bytes(constants, np.maximum(ids, updated), updated, *counts[2:], state)
+    update = (np.asarray(moved) + 3 * dense) * second
+    slow = tier > 0
+    if slow.any():
+        # Rows outside the cache are fetched for the lookup and written back some time after the update.
+        hot = np.array(
+            [
+                1.0 - _missed(traffic[one.name], workload.global_batch * traffic[one.name].lookups)
+                for one in tables
+            ]
+        )[table]
+        missed = 2 * distinct * np.asarray(row_traffic_bytes(constants, dim, element) + state)
+        for level in range(1, len(device.memory)):
+            fetched = np.asarray(tier_seconds(device, constants, lookup / second, hot, missed, level))
+            lookup = np.where(tier == level, np.maximum(fetched, lookup), lookup)
+
+    arriving = ID_BYTES * (sent + bags)
+    entry = np.where(copied, 0.0, arriving * workers.all_to_all.slope)
+
+    on_wire = np.zeros(len(rows))
+    for codec in (workload.exchange.forward, workload.exchange.backward):
+        each, fixed = _CODEC_BYTES[codec]
+        on_wire += vectors * (each * dim + fixed)
+    flat = on_wire * workers.all_to_all.slope
+    inside = on_wire * (workers.inside.slope + workers.across.slope / workers.per_node)
+    exchange = np.where(route == _HIERARCHICAL, inside, flat)
+    exchange = np.where(copied, dense * workers.all_reduce.slope, exchange)
+    if workload.optimizer in ROW_COUPLED:
+        # Parts of a row add up one number of each touched row before the update.
+        near = np.where(route == _NODE_COLUMNS, workers.inside.slope, workers.all_to_all.slope)
+        exchange += np.where(slices > 1, 2 * 4.0 * distinct * near, 0.0)
+
+    held = rows * (dim * element + state)
+    memory = np.zeros((len(rows), len(device.memory)))
+    memory[:, 0] = np.where(slow, CACHED_ROWS * held, held) + dense
+    for level in range(1, len(device.memory)):
+        memory[:, level] = np.where(tier == level, held, 0.0)
+    return np.column_stack((entry, lookup, exchange, update, memory))
+
+
+def _missed(traffic: TableStatistics, ids: float) -> float:
+    """Share of the distinct rows of a batch that are not among the cached ones."""
+    rows = traffic.rows[-1]
+    distinct = traffic.distinct_by_rank(np.array([CACHED_ROWS * rows, rows]), ids)
+    return 1 - float(distinct[0] / distinct[1]) if distinct[1] else 0.0
+
+
+def _summaries(priced: Floats, starts: Ints, counts: Ints, widths: Ints) -> tuple[Floats, Floats]:
+    """Sum and largest worker of each option, by blocks of equal width."""
+    total = np.zeros((len(starts), priced.shape[1]))
+    peak = np.zeros_like(total)
+    for width in np.unique(widths):
+        chosen = np.flatnonzero(widths == width)
+        for variant in range(2):
+            places = starts[chosen, variant][:, None] + np.arange(width)
+            block = priced[places]
+            count = counts[chosen, variant][:, None]
+            total[chosen] += count * block.sum(axis=1)
+            peak[chosen] = np.maximum(peak[chosen], np.where(count > 0, block.max(axis=1), 0.0))
+    return total, peak

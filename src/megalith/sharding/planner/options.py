@@ -1,0 +1,87 @@
+"""Every way to cut a table that the planner looks at.
+
+A way is a kind, a number of column slices, how rows are cut, and the memory tier. Its pieces come as blocks
+of one worker (table_wise, column_wise: anywhere), of one node (table_row, table_column, grid: on any node),
+or of everybody (row_wise, data_parallel). Tables with max pooling are never cut by rows: the largest of
+partial maxima is right, but whose gradient it is gets lost; those that keep sequences are not either, as
+their vectors could not be put back in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from megalith.core.schema import TableSpec
+from megalith.sharding.plan import Kind
+from megalith.sharding.planner.statistics import TableStatistics
+from megalith.sharding.planner.topology import Workers
+
+MIN_DIM = 4
+"""Columns that a slice keeps at least: narrower ones move more bytes of cache lines than of rows."""
+ROW_CUTS = (0.0, 0.5, 0.95)
+"""Weights of `TableStatistics.even_cut`: equal rows, a compromise, almost equal lookups."""
+DATA_PARALLEL_BYTES = 2**28
+"""A table whose dense gradient is larger is not copied to everybody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to cut a table."""
+
+    kind: Kind
+    columns: int = 1
+    """Column slices; they differ by at most one column."""
+    row_cut: float | None = None
+    """How rows are cut, None where they are not."""
+    tier: int = 0
+    """The memory that holds the rows; beyond 0 behind a cache in the first."""
+
+
+def column_widths(dim: int, parts: int) -> tuple[int, ...]:
+    """Widths of the slices, wider ones first.
+
+    >>> column_widths(10, 3)
+    (4, 3, 3)
+    """
+    narrow, wider = divmod(dim, parts)
+    return (narrow + 1,) * wider + (narrow,) * (parts - wider)
+
+
+def ways_of(
+    table: TableSpec,
+    traffic: TableStatistics,
+    workers: Workers,
+    tiers: Sequence[int] = (0,),
+    min_dim: int = MIN_DIM,
+) -> list[Way]:
+    """All ways for one table, simplest first."""
+    size, per_node, nodes = workers.world_size, workers.per_node, workers.whole_nodes
+    most = max(1, table.dim // min_dim)
+    hierarchical = per_node > 1 and nodes > 1
+    row_cuts: tuple[float, ...] = ()
+    if table.rows > 1 and table.pooling not in ("max", "none"):
+        row_cuts = ROW_CUTS if traffic.hot_first else ROW_CUTS[:1]
+    found = []
+    for tier in tiers:
+        found.append(Way("table_wise", tier=tier))
+        found += [Way("column_wise", columns, tier=tier) for columns in range(2, min(most, size) + 1)]
+        if size > 1:
+            found += [Way("row_wise", row_cut=cut, tier=tier) for cut in row_cuts]
+        if hierarchical:
+            found += [Way("table_row", row_cut=cut, tier=tier) for cut in row_cuts]
+            if most >= per_node:
+                found.append(Way("table_column", per_node, tier=tier))
+            found += [
+                Way("grid", columns, cut, tier) for columns in _doubling(min(most, nodes)) for cut in row_cuts
+            ]
+    small = 4 * table.rows * (table.dim + 1) <= DATA_PARALLEL_BYTES
+    if size > 1 and small and table.pooling != "none":
+        found.append(Way("data_parallel"))
+    return found
+
+
+def _doubling(most: int) -> list[int]:
+    """2, 4, 8, ... and `most` itself."""
+    powers = [2**power for power in range(1, 20) if 2**power <= most]
+    return powers if most < 2 or most in powers else [*powers, most]
