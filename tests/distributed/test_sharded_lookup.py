@@ -8,7 +8,8 @@ from sharded_worlds import Case, drawn_step, plan_of, run_cases
 
 import megalith as mg
 
-KINDS = ("table_wise", "row_wise", "column_wise")
+FLAT = ("table_wise", "row_wise", "column_wise", "data_parallel")
+IN_NODES = ("table_row", "table_column", "grid")
 POOLINGS = ("sum", "mean", "max")
 
 
@@ -21,7 +22,7 @@ def tables_of(pooling, **more):
     ]
 
 
-def cases(world_size, kinds=KINDS):
+def cases(world_size, kinds, workers_per_node=None):
     generator = torch.Generator().manual_seed(world_size)
     uneven = [3 + rank for rank in range(world_size)]
     empty = [4 if rank == world_size - 1 else 0 for rank in range(world_size)]
@@ -42,11 +43,16 @@ def cases(world_size, kinds=KINDS):
                 (uneven, False, 1),
             )
         ]
-        plan = plan_of(tables, [kind] * len(tables), world_size)
+        plan = plan_of(tables, [kind] * len(tables), world_size, workers_per_node)
         found.append(Case(f"{kind} {pooling} weighted={weighted}", tables, plan, steps))
     return found
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_sharded_lookups_and_steps_match_one_process(world_size):
-    run_cases(world_size, cases(world_size))
+    run_cases(world_size, cases(world_size, FLAT))
+
+
+@pytest.mark.parametrize(("world_size", "workers_per_node"), [(4, 2), (3, 2)])
+def test_tables_inside_nodes_match_one_process(world_size, workers_per_node):
+    run_cases(world_size, cases(world_size, IN_NODES, workers_per_node))

@@ -155,12 +155,17 @@ class EmbeddingCollection(nn.Module):
         offsets: Tensor,
         sample_weights: Tensor | None,
         pooled: Tensor | None,
-        sequences: list[Tensor | None],
+        sequences: Sequence[Tensor | None],
+        slots: Tensor | None = None,
     ) -> None:
-        """The backward pass: gradients of outputs in, one optimizer step on the touched rows out."""
+        """The backward pass: gradients of outputs in, one optimizer step on the touched rows out.
+
+        `slots`, some of the layout's, leaves all other lookups, and the tables of only these, as they are.
+        """
         self.num_steps += 1
-        lookup = self.layout.slots, values, offsets, sample_weights, len(self.features)
-        gradients = pooled, sequences, _step_seed(self.seed, self.num_steps)
+        chosen = self.layout.slots if slots is None else slots
+        lookup = chosen, values, offsets, sample_weights, len(self.features)
+        gradients = pooled, sequences, step_seed(self.seed, self.num_steps)
         if self._native is not None:
             self._native.backward_(self._steps(), *lookup, *gradients)
         else:
@@ -281,6 +286,7 @@ def _start_values(window: Window, seed: int) -> Tensor:
     return weight
 
 
-def _step_seed(seed: int, step: int) -> int:
+def step_seed(seed: int, step: int) -> int:
+    """The seed of what is rounded at random in a step."""
     digest = hashlib.sha256(f"{seed}:{step}".encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1

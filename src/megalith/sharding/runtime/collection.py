@@ -11,29 +11,54 @@ global batch gives what one process with all samples would compute.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from megalith.core.errors import PlanError
+from megalith.core.errors import ConfigError, PlanError, nearest
 from megalith.core.schema import TableSpec, check_tables
 from megalith.embeddings.check import LookupCheck
-from megalith.embeddings.collection import EmbeddingCollection, Window
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad
 from megalith.sharding.plan import ShardingPlan
 from megalith.sharding.runtime.exchange import IndexExchange, Received, Sent
-from megalith.sharding.runtime.layout import IN_NODE, ExchangeLayout, Holding
+from megalith.sharding.runtime.layout import ExchangeLayout
+from megalith.sharding.runtime.local import LocalShards
 from megalith.sharding.runtime.means import scale_, shares
-from megalith.sharding.runtime.pooled import VectorExchange, Vectors
+from megalith.sharding.runtime.pooled import Pending, VectorExchange, columns_of
 from megalith.sharding.runtime.process_group import place_in, subgroup
-from megalith.sharding.runtime.sharded_table import ShardedTable, TableShard
+from megalith.sharding.runtime.replicated import ReplicatedTables
+from megalith.sharding.runtime.sharded_table import ShardedTable
 from megalith.sharding.runtime.traffic import Traffic
 
 
+class Looking(NamedTuple):
+    """A lookup whose vectors are on their way."""
+
+    token: Tensor
+    """Joins the two halves in autograd."""
+    flight: _Flight
+
+
+class _Flight:
+    """What the halves of a lookup, and of its backward pass, hand to each other."""
+
+    def __init__(self, received: Received) -> None:
+        self.received = received
+        self.vectors: Pending | None = None
+        self.replicated: Tensor | None = None
+        self.shares: list[Tensor] = []
+        self.gradients: Pending | None = None
+        self.replicated_gradient: Tensor | None = None
+
+
 class ShardedEmbeddingCollection(nn.Module):
-    """Embedding tables over one list of features, on all workers of a plan."""
+    """Embedding tables over one list of features, on all workers of a plan.
+
+    `group` is the group of the plan's workers, by default that of all processes; collectives run in new
+    groups of the same processes, so that they mix with none of the caller's. `traffic` counts what is sent.
+    """
 
     def __init__(
         self,
@@ -51,47 +76,49 @@ class ShardedEmbeddingCollection(nn.Module):
         check_tables(tables)
         plan.check(tables)
         place = place_in(group)
-        if place.world_size != plan.world_size:
-            raise PlanError(
-                f"The plan is for {plan.world_size} workers and there are {place.world_size}; make it again "
-                "with `megalith plan`."
-            )
-        for table in tables:
-            if table.pooling == "none" or plan.placement(table.name).kind in ("data_parallel", *IN_NODE):
-                raise PlanError(f"Table '{table.name}' cannot be placed so; place it table_wise.")
+        _check_place(tables, plan, place.world_size)
         self.tables, self.plan, self.rank = tuple(tables), plan, place.rank
         self.optimizer: RowOptimizer = optimizer or RowWiseAdaGrad()
+        own = dict(table_optimizers or {})
+        names = [table.name for table in tables]
+        for name in own:
+            if name not in names:
+                raise ConfigError(
+                    f"table_optimizers names '{name}', which is no table; {nearest(name, names)}"
+                )
+        self.optimizers = [own.get(name, self.optimizer) for name in names]
         self.seed, self.stochastic_rounding, self.output_dtype = seed, stochastic_rounding, output_dtype
-        self.num_steps, self.lr_factor = 0, 1.0
-        self.exchange_layout = ExchangeLayout(tables, plan)
-        self.features, self.output_dim = self.exchange_layout.features, self.exchange_layout.output_dim
+        self.num_steps = 0
+        self.lr_factor = 1.0
+        """Multiplies every optimizer's learning rate; a schedule sets it before each step."""
+        self.exchange_layout = layout = ExchangeLayout(tables, plan)
+        self.features, self.output_dim = layout.features, layout.output_dim
         self.traffic = Traffic()
+        self._check = LookupCheck(tables)
         everyone = range(place.world_size)
+        # A group of its own for ids: a pipeline exchanges those of the next batch while this one computes.
+        index_group, vector_group = subgroup(group, everyone), subgroup(group, everyone)
+        wide = any(table.rows > 1 << 31 for table in tables)
         self._indices = IndexExchange(
-            self.exchange_layout,
-            self.rank,
-            subgroup(group, everyone),
-            self.traffic,
-            wide_ids=any(table.rows > 1 << 31 for table in tables),
+            *(layout, self.rank, index_group, self.traffic),
+            wide_ids=wide,
             deduplicate=plan.exchange.deduplicate,
         )
-        self._vectors = VectorExchange(
-            self.exchange_layout, self.rank, subgroup(group, everyone), self.traffic, plan.exchange
+        self._vectors = VectorExchange(layout, self.rank, vector_group, self.traffic, plan.exchange)
+        optimizers = dict(zip(names, self.optimizers, strict=True))
+        self._local = LocalShards(
+            *(layout, plan, self.rank, group, vector_group, self.traffic, optimizers, seed),
+            stochastic_rounding=stochastic_rounding,
         )
-        self._check = LookupCheck(tables)
-        own = table_optimizers or {}
-        self._holdings = holdings = self.exchange_layout.workers[self.rank].holdings
-        self.optimizers = [own.get(table.name, self.optimizer) for table in tables]
-        self.local: EmbeddingCollection | None = None
-        if holdings:
-            self.local = EmbeddingCollection(
-                [holding.spec() for holding in holdings],
-                self.optimizer,
-                seed,
-                table_optimizers={h.name: own[h.table.name] for h in holdings if h.table.name in own},
+        self._replicated: ReplicatedTables | None = None
+        if layout.replicated:
+            self._replicated = ReplicatedTables(
+                *(layout.replicated, self.features, optimizers, seed),
                 stochastic_rounding=stochastic_rounding,
-                windows={h.name: Window(h.table, h.shard.rows, h.shard.columns) for h in holdings},
+                group=vector_group,
+                traffic=self.traffic,
             )
+        # Autograd calls backward only for outputs that depend on something which wants a gradient.
         self._anchor = torch.zeros((), requires_grad=True)
 
     def forward(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> Tensor:
@@ -112,80 +139,118 @@ class ShardedEmbeddingCollection(nn.Module):
         """Waits for the ids that this worker looks up."""
         return self._indices.receive(sent)
 
-    @torch.compiler.disable
     def lookup(self, received: Received) -> Tensor:
         """Pooled vectors [batch, output_dim] of this rank's samples, joined to autograd."""
+        return self.finish_lookup(self.start_lookup(received))
+
+    @torch.compiler.disable
+    def start_lookup(self, received: Received) -> Looking:
+        """Looks up, and sends vectors on their way; what is computed before `finish_lookup` overlaps.
+
+        So it does in the backward pass, where gradients travel while the same is computed backwards.
+        """
         anchor = self._anchor if torch.is_grad_enabled() else self._anchor.detach()
-        pooled: Tensor = _Lookup.apply(anchor, self, received)
+        flight = _Flight(received)
+        return Looking(_Start.apply(anchor, self, flight), flight)
+
+    @torch.compiler.disable
+    def finish_lookup(self, looking: Looking) -> Tensor:
+        """Waits for the vectors: pooled, [batch, output_dim]."""
+        pooled: Tensor = _Finish.apply(looking.token, self, looking.flight)
         return pooled
 
     def checkpoint_tensors(self) -> dict[str, ShardedTable | Tensor]:
         """`weights/T`, `states/T/first` and `states/T/second` of every table; loading writes into them."""
         tensors: dict[str, ShardedTable | Tensor] = {}
+        whole = {table.name for table in self.exchange_layout.replicated}
         for table, optimizer in zip(self.tables, self.optimizers, strict=True):
-            shapes = {"first": optimizer.first_state, "second": optimizer.second_state}
-            keys = [name for name, shape in shapes.items() if shape != "none"]
-            weights, states = f"weights/{table.name}", {key: f"states/{table.name}/{key}" for key in keys}
-            held = [holding for holding in self._holdings if holding.table.name == table.name]
-            shards = [TableShard(self._local(h).weight(h.name), _corner(h)) for h in held]
-            dtype = getattr(torch, table.dtype)
-            tensors[weights] = ShardedTable((table.rows, table.dim), dtype, shards)
-            for key, name in states.items():
-                parts = [(h, self._local(h).state(h.name)[key]) for h in held]
-                if shapes[key] == "full":
-                    shards = [TableShard(tensor, _corner(h)) for h, tensor in parts]
-                    tensors[name] = ShardedTable((table.rows, table.dim), torch.float32, shards)
-                else:
-                    # Every worker that has columns of a row has the row's number too.
-                    shards = [
-                        TableShard(tensor, (h.shard.rows[0],), h.shard.columns[0] == 0) for h, tensor in parts
-                    ]
-                    tensors[name] = ShardedTable((table.rows,), torch.float32, shards)
+            if table.name in whole:
+                assert self._replicated is not None
+                collection = self._replicated.collection
+                tensors[f"weights/{table.name}"] = collection.weight(table.name)
+                for key, state in collection.state(table.name).items():
+                    tensors[f"states/{table.name}/{key}"] = state
+            else:
+                tensors |= self._local.checkpoint_tensors(table, optimizer)
         return tensors
 
-    def read(self, received: Received) -> Tensor:
-        batch, divided = received.own.batch, self.exchange_layout.divided
-        vectors = self._read_local(received)
-        pending = self._vectors.start_forward(vectors, received.batches)
-        pooled = self._vectors.finish_forward(pending, batch, None)
+    def _begin_reading(self, flight: _Flight) -> None:
+        received = flight.received
+        vectors = self._local.read(received)
+        flight.vectors = self._vectors.start_forward(vectors, received.batches)
+        if self._replicated is not None:
+            flight.replicated = self._replicated.read(received.own)
+
+    def _finish_reading(self, flight: _Flight) -> Tensor:
+        received, divided = flight.received, self.exchange_layout.divided
+        assert flight.vectors is not None
+        pooled = self._vectors.finish_forward(flight.vectors, received.own.batch, flight.replicated)
+        flight.vectors = flight.replicated = None
         if divided:
-            scale_(pooled, divided, shares(divided, received.own))
+            flight.shares = shares(divided, received.own)
+            scale_(pooled, divided, flight.shares)
         return pooled.to(self.output_dtype)
 
-    def update(self, received: Received, gradient: Tensor) -> None:
-        self.num_steps += 1
+    def _begin_update(self, flight: _Flight, gradient: Tensor) -> None:
         divided, gradient = self.exchange_layout.divided, gradient.float()
         if divided:
             gradient = gradient.clone()
-            scale_(gradient, divided, shares(divided, received.own))
-        pending = self._vectors.start_backward(gradient, received.batches)
-        vectors = self._vectors.finish_backward(pending, received.batches)
-        if self.local is not None:
-            self.local.lr_factor = self.lr_factor
-            self.local.update(received.values, received.offsets, received.sample_weights, vectors.direct, [])
+            scale_(gradient, divided, flight.shares)
+        flight.gradients = self._vectors.start_backward(gradient, flight.received.batches)
+        if self._replicated is not None:
+            flight.replicated_gradient = columns_of(gradient, self.exchange_layout.replicated_runs)
 
-    def _read_local(self, received: Received) -> Vectors:
-        if self.local is None:
-            return Vectors(torch.empty(sum(received.batches), 0), None)
-        pooled, *_ = self.local.read(received.values, received.offsets, received.sample_weights)
-        return Vectors(pooled, None)
-
-    def _local(self, _: Holding) -> EmbeddingCollection:
-        assert self.local is not None
-        return self.local
-
-
-def _corner(holding: Holding) -> tuple[int, int]:
-    return holding.shard.rows[0], holding.shard.columns[0]
+    def _finish_update(self, flight: _Flight) -> None:
+        received = flight.received
+        assert flight.gradients is not None
+        self.num_steps += 1
+        at = self.num_steps, self.lr_factor
+        if self._replicated is not None:
+            assert flight.replicated_gradient is not None
+            self._replicated.update(received.own, flight.replicated_gradient, *at)
+        gradients = self._vectors.finish_backward(flight.gradients, received.batches)
+        self._local.update(received, gradients, *at)
+        flight.gradients = flight.replicated_gradient = None
 
 
-class _Lookup(torch.autograd.Function):
+class _Start(torch.autograd.Function):
+    """The first half of a lookup; its backward pass, the last to run, waits for gradients and updates."""
+
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, emb: ShardedEmbeddingCollection, received: Received) -> Tensor:
-        ctx.emb, ctx.received = emb, received
-        return emb.read(received)
+    def forward(ctx: Any, anchor: Tensor, emb: ShardedEmbeddingCollection, flight: _Flight) -> Tensor:
+        ctx.emb, ctx.flight = emb, flight
+        emb._begin_reading(flight)
+        return torch.zeros((), device=anchor.device)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Any:
+        ctx.emb._finish_update(ctx.flight)
+        return None, None, None
+
+
+class _Finish(torch.autograd.Function):
+    """The second half of a lookup; its backward pass sends gradients on their way."""
+
+    @staticmethod
+    def forward(ctx: Any, token: Tensor, emb: ShardedEmbeddingCollection, flight: _Flight) -> Tensor:
+        ctx.emb, ctx.flight = emb, flight
+        return emb._finish_reading(flight)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        ctx.emb.update(ctx.received, gradients[0])
-        return None, None, None
+        ctx.emb._begin_update(ctx.flight, gradients[0])
+        return torch.zeros(()), None, None
+
+
+def _check_place(tables: Sequence[TableSpec], plan: ShardingPlan, world_size: int) -> None:
+    if world_size != plan.world_size:
+        raise PlanError(
+            f"The plan is for {plan.world_size} workers and there are {world_size}; make it again with "
+            "`megalith plan`."
+        )
+    for table in tables:
+        if table.pooling == "none":
+            raise PlanError(
+                f"Table '{table.name}' keeps sequences, which are not exchanged between workers; give it a "
+                "pooling or train in one process."
+            )

@@ -104,11 +104,11 @@ class VectorExchange:
         """Sends each worker the gradients of what it looked up for this rank, [batch, output_dim]."""
         layout, rank, batch = self._layout, self._rank, batches[self._rank]
         node = layout.world_size + layout.node_of(rank)
-        own_node = _columns(gradient, layout.sources[node]) if rank in self.spoken_to else None
+        own_node = columns_of(gradient, layout.sources[node]) if layout.sources[node] else None
         runs = layout.sources[rank]
         width = layout.workers[rank].direct_width
         if self._group is None:
-            return Pending(None, gradient, gradient, Vectors(_columns(gradient, runs), own_node), None)
+            return Pending(None, gradient, gradient, Vectors(columns_of(gradient, runs), own_node), None)
         sizes = [
             0 if other == rank else self._row_bytes(self._backward, rank, other) * n
             for other, n in enumerate(batches)
@@ -121,20 +121,20 @@ class VectorExchange:
                 size = batch * block.codec.row_bytes
                 place = sent[at : at + size].view(batch, block.codec.row_bytes)
                 if self._plain_backward:
-                    _columns(gradient, layout.sources[block.source], place.view(torch.float32))
+                    columns_of(gradient, layout.sources[block.source], place.view(torch.float32))
                 else:
-                    place.copy_(block.codec.encode(_columns(gradient, layout.sources[block.source])))
+                    place.copy_(block.codec.encode(columns_of(gradient, layout.sources[block.source])))
                 at += size
         first, total = sum(batches[:rank]), sum(batches)
         whole = None
         if self._plain_backward and not self._has_nodes and rank in (0, len(batches) - 1):
             # Kept rows come first or last, so that all others arrive in one piece just where they belong.
             whole = torch.empty(total, width, device=gradient.device)
-            own = _columns(gradient, runs, whole[first : first + batch])
+            own = columns_of(gradient, runs, whole[first : first + batch])
             others = whole[batch:] if first == 0 else whole[:first]
             received = others.view(-1).view(torch.uint8)
         else:
-            own = _columns(gradient, runs)
+            own = columns_of(gradient, runs)
             received = torch.empty(sum(sizes), dtype=torch.uint8, device=gradient.device)
         work = self._traffic.all_to_all("gradients", received, sent, sizes, sent_sizes, self._group)
         return Pending(work, sent, received, Vectors(own, own_node), whole)
@@ -159,13 +159,16 @@ class VectorExchange:
                 rows = pending.received[at : at + size].view(batch, block.codec.row_bytes)
                 (direct if block.source == self._rank else node).append(block.codec.decode(rows))
                 at += size
-        return Vectors(torch.cat(direct), torch.cat(node) if node else None)
+        # Rows without columns do not travel.
+        own = pending.own.direct
+        whole = torch.cat(direct) if own.shape[1] else own.new_empty(sum(batches), 0)
+        return Vectors(whole, torch.cat(node) if node else None)
 
     def _own(self, vectors: Vectors, batches: Sequence[int]) -> Vectors:
         rank, batch = self._rank, batches[self._rank]
         first = sum(batches[:rank])
         node = None
-        if vectors.node is not None and rank in self.spoken_to:
+        if vectors.node is not None:
             begin = sum(batches[other] for other in self.spoken_to if other < rank)
             node = vectors.node[begin : begin + batch]
         return Vectors(vectors.direct[first : first + batch], node)
@@ -224,7 +227,7 @@ def assemble(chunks: dict[int, Tensor], levels: Sequence[Sequence[Run]], batch: 
     return out
 
 
-def _columns(rows: Tensor, runs: Sequence[Run], out: Tensor | None = None) -> Tensor:
+def columns_of(rows: Tensor, runs: Sequence[Run], out: Tensor | None = None) -> Tensor:
     """The columns of a source, out of all columns of the output."""
     if out is None and len(runs) == 1 and runs[0].width == rows.shape[1]:
         return rows

@@ -37,9 +37,10 @@ class Traffic:
         received_sizes: Sequence[int],
         sent_sizes: Sequence[int],
         group: dist.ProcessGroup,
+        kept_bytes: int = 0,
     ) -> dist.Work:
-        """Starts an all-to-all of flat buffers, counts it, and returns at once."""
-        self.count(name, sent.numel() * sent.element_size())
+        """Starts an all-to-all of flat buffers, counts it, and returns at once; `kept_bytes` go to itself."""
+        self.count(name, sent.numel() * sent.element_size() - kept_bytes)
         work: dist.Work = dist.all_to_all_single(
             received, sent, list(received_sizes), list(sent_sizes), group=group, async_op=True
         )

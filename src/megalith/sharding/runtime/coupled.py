@@ -1,0 +1,245 @@
+"""Optimizers that look at a whole row, over rows whose columns lie on several workers.
+
+Row-wise AdaGrad and Adam need the mean square of a row's gradient, LAMB and LARS the lengths of rows. The
+workers that hold parts of a row see the same ids, so the same touched rows in the same order: each sums the
+squares of its columns, all exchange these sums in one all-to-all, and each finishes the step on its part
+with the same totals. The update is plain torch (`ops/updates.py` says what it computes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from megalith.core.errors import PlanError
+from megalith.embeddings.collection import EmbeddingCollection, step_seed
+from megalith.embeddings.optimizers import RowOptimizer
+from megalith.ops.embedding import POOLINGS
+from megalith.ops.lookup import RowGradients, reduce_duplicates, value_gradients, without_padding
+from megalith.ops.rounding import round_at_random
+from megalith.ops.updates import Step
+from megalith.sharding.plan import ShardingPlan
+from megalith.sharding.runtime.layout import Holding
+from megalith.sharding.runtime.traffic import Traffic
+
+ROW_COUPLED = ("rowwise_adagrad", "rowwise_adam", "lamb", "lars")
+_TABLE_SEED = 0xD1342543DE82EF95
+
+
+class _RowGroup(NamedTuple):
+    """Rows whose columns are cut: who has parts of them, in the order of columns."""
+
+    table: str
+    rows: tuple[int, int]
+    workers: tuple[int, ...]
+
+
+class _Part(NamedTuple):
+    """A worker's part of touched rows, between the two halves of a step."""
+
+    position: int
+    touched: RowGradients
+    current: Tensor
+    direction: Tensor
+    """What the row's length is taken of, and what is then stepped along."""
+
+
+class CoupledTables:
+    """The holdings of one worker whose columns are cut and whose optimizer needs the whole row."""
+
+    def __init__(
+        self,
+        local: EmbeddingCollection | None,
+        holdings: Sequence[Holding],
+        plan: ShardingPlan,
+        rank: int,
+        group: dist.ProcessGroup | None,
+        traffic: Traffic,
+    ) -> None:
+        self._collection, self._holdings, self._rank = local, holdings, rank
+        self._group, self._traffic, self._world_size = group, traffic, plan.world_size
+        self.positions = [
+            position
+            for position, holding in enumerate(holdings)
+            if holding.shard.dim < holding.table.dim and self._local.optimizers[position].kind in ROW_COUPLED
+        ]
+        """Of these holdings among all of the worker."""
+        groups: dict[_RowGroup, list[int]] = {}
+        for position in self.positions:
+            groups.setdefault(_row_group(plan, holdings[position]), []).append(position)
+        order = {table: number for number, table in enumerate(one.table for one in plan.placements)}
+        self._groups = dict(sorted(groups.items(), key=lambda item: (order[item[0].table], item[0].rows)))
+
+    def update(
+        self,
+        values: Tensor,
+        offsets: Tensor,
+        sample_weights: Tensor | None,
+        gradient: Tensor,
+        num_steps: int,
+        lr_factor: float,
+    ) -> None:
+        """Step number `num_steps` on the touched rows; all workers of the plan call it."""
+        if not self.positions:
+            self._exchange({})
+            return
+        local = self._local
+        rounding = local.stochastic_rounding
+        steps = {n: local.optimizers[n].at(num_steps, lr_factor, rounding) for n in self.positions}
+        seed = step_seed(local.seed, num_steps)
+        parts: dict[int, _Part] = {}
+        squares: dict[_RowGroup, Tensor] = {}
+        slots = local.layout.slots.tolist()
+        for group, positions in self._groups.items():
+            for position in positions:
+                touched = self._touched(position, slots, values, offsets, sample_weights, gradient)
+                part, own = self._begin(position, touched, steps[position])
+                parts[position] = part
+                squares[group] = squares[group] + own if group in squares else own
+        totals = self._exchange(squares)
+        for group, positions in self._groups.items():
+            for position in positions:
+                self._finish(parts[position], totals[group], steps[position], seed)
+
+    @property
+    def _local(self) -> EmbeddingCollection:
+        assert self._collection is not None
+        return self._collection
+
+    def _touched(
+        self,
+        position: int,
+        slots: list[list[int]],
+        values: Tensor,
+        offsets: Tensor,
+        sample_weights: Tensor | None,
+        gradient: Tensor,
+    ) -> RowGradients:
+        weight = self._local.weight(self._holdings[position].name)
+        batch = len(gradient)
+        ids, spread = [], []
+        for table, _, dim, pooling, _, feature, column, _, padding in slots:
+            if table != position:
+                continue
+            edges = offsets[feature * batch : (feature + 1) * batch + 1]
+            begin, end = int(edges[0]), int(edges[-1])
+            given = None if sample_weights is None else sample_weights[begin:end]
+            found, edges, edges_weights, _ = without_padding(
+                values[begin:end].long(), edges - begin, given, padding
+            )
+            columns = gradient[:, column : column + dim]
+            ids.append(found)
+            spread.append(value_gradients(weight, found, edges, POOLINGS[pooling], columns, edges_weights))
+        if not sum(map(len, ids)):
+            return RowGradients(torch.zeros(0, dtype=torch.int64), torch.zeros(0, weight.shape[1]))
+        return reduce_duplicates(torch.cat(ids), torch.cat(spread))
+
+    def _begin(self, position: int, touched: RowGradients, step: Step) -> tuple[_Part, Tensor]:
+        """What the worker's columns give, and the sums of squares that the others need, [sums, rows]."""
+        holding, kind = self._holdings[position], self._local.optimizers[position].kind
+        state = self._local.state(holding.name)
+        rows, gradients = touched
+        current = self._local.weight(holding.name)[rows].float()
+        if step.max_gradient > 0:
+            gradients = gradients.clamp(-step.max_gradient, step.max_gradient)
+        if step.weight_decay and kind != "lamb":
+            gradients = gradients + current * step.weight_decay
+        direction = gradients
+        if kind == "lamb":
+            mean = state["first"][rows] * step.beta1 + gradients * step.rest1
+            square = state["second"][rows] * step.beta2 + gradients * gradients * step.rest2
+            state["first"][rows], state["second"][rows] = mean, square
+            adam = mean / step.first_correction / ((square / step.second_correction).sqrt() + step.eps)
+            direction = adam + current * step.weight_decay
+        own = (direction * direction).sum(dim=1)
+        if kind in ("lamb", "lars"):
+            sums = torch.stack([own, (current * current).sum(dim=1)])
+        else:
+            sums = own.unsqueeze(0)
+        return _Part(position, touched, current, direction), sums
+
+    def _exchange(self, squares: dict[_RowGroup, Tensor]) -> dict[_RowGroup, Tensor]:
+        """Sums over all columns of each group of rows, the same to the last bit wherever a part of it is."""
+        if self._group is None:
+            return squares
+        peers = [
+            [g for g in self._groups if worker in g.workers and worker != self._rank]
+            for worker in range(self._world_size)
+        ]
+        sizes = [sum(squares[g].numel() for g in groups) for groups in peers]
+        flat = [squares[g].reshape(-1) for groups in peers for g in groups]
+        sent = torch.cat(flat) if flat else torch.empty(0)
+        received = torch.empty(sum(sizes))
+        self._traffic.all_to_all("squares of rows", received, sent, sizes, sizes, self._group).wait()
+        arrived: dict[tuple[_RowGroup, int], Tensor] = {}
+        chunks = iter(received.split([squares[g].numel() for groups in peers for g in groups]))
+        for worker, groups in enumerate(peers):
+            for g in groups:
+                arrived[g, worker] = next(chunks).view_as(squares[g])
+        totals = {}
+        for g in self._groups:
+            parts = [squares[g] if worker == self._rank else arrived[g, worker] for worker in g.workers]
+            total = parts[0]
+            for part in parts[1:]:
+                total = total + part
+            totals[g] = total
+        return totals
+
+    def _finish(self, part: _Part, totals: Tensor, step: Step, seed: int) -> None:
+        holding, kind = self._holdings[part.position], self._local.optimizers[part.position].kind
+        weight, state = self._local.weight(holding.name), self._local.state(holding.name)
+        rows, direction, current = part.touched.rows, part.direction, part.current
+        if kind in ("rowwise_adagrad", "rowwise_adam"):
+            square = totals[0] / holding.table.dim
+            if kind == "rowwise_adagrad":
+                sums = state["first"][rows] + square
+                state["first"][rows] = sums
+                updated = current - direction * (step.lr / (sums.sqrt() + step.eps)).unsqueeze(1)
+            else:
+                mean = state["first"][rows] * step.beta1 + direction * step.rest1
+                second = state["second"][rows] * step.beta2 + square * step.rest2
+                state["first"][rows], state["second"][rows] = mean, second
+                scale = ((second / step.second_correction).sqrt() + step.eps).unsqueeze(1)
+                updated = current - mean * (step.lr / step.first_correction) / scale
+        else:
+            lengths = totals.sqrt()
+            both = (lengths > 0).all(dim=0)
+            ratio = torch.where(both, lengths[1] / lengths[0], 1.0)
+            if kind == "lamb":
+                updated = current - direction * (step.lr * ratio).unsqueeze(1)
+            else:
+                rate = step.lr * torch.where(both, step.eps * ratio, 1.0)
+                change = state["first"][rows] * step.beta1 + direction * rate.unsqueeze(1)
+                state["first"][rows] = change
+                updated = current - change
+        if step.stochastic_rounding and weight.dtype != torch.float32:
+            own_seed = (seed + part.position * _TABLE_SEED) & (2**64 - 1)
+            weight[rows] = round_at_random(updated, weight.dtype, rows, own_seed)
+        else:
+            weight[rows] = updated.to(weight.dtype)
+
+
+def coupled_placements(plan: ShardingPlan, optimizers: Mapping[str, RowOptimizer]) -> bool:
+    """Whether any worker has such a holding: then all take part in the exchange."""
+    specs = {one.table: one.shards for one in plan.placements}
+    return any(
+        optimizers[table].kind in ROW_COUPLED and len({shard.columns for shard in shards}) > 1
+        for table, shards in specs.items()
+    )
+
+
+def _row_group(plan: ShardingPlan, holding: Holding) -> _RowGroup:
+    shards = [one for one in plan.placement(holding.table.name).shards if one.rows == holding.shard.rows]
+    if sum(shard.dim for shard in shards) != holding.table.dim:
+        raise PlanError(
+            f"The plan cuts some columns of table '{holding.table.name}' at other rows than the rest, which "
+            "an optimizer of whole rows cannot follow; cut all columns at the same rows."
+        )
+    shards.sort(key=lambda shard: shard.columns)
+    return _RowGroup(
+        holding.table.name, holding.shard.rows, tuple(dict.fromkeys(shard.worker for shard in shards))
+    )

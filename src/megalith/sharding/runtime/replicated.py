@@ -1,0 +1,136 @@
+"""Data-parallel tables: whole on every worker, read locally, kept equal by summing gradients over all ranks.
+
+The gradients of all tables and a mark for every touched row lie in one flat buffer, so one all-reduce serves
+them all; then every rank updates the same rows with the same sums. Rows are summed up by the native engine:
+a step of SGD with a rate of -1 on zeros.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from megalith.core.schema import TableSpec
+from megalith.embeddings.collection import EmbeddingCollection
+from megalith.embeddings.layout import Layout
+from megalith.embeddings.optimizers import RowOptimizer
+from megalith.ops import embedding as ops
+from megalith.ops.lookup import value_gradients, without_padding
+from megalith.ops.updates import Step
+from megalith.sharding.runtime.routing import Bags
+from megalith.sharding.runtime.traffic import Traffic
+
+_FEATURE, _DTYPE, _POOLING = (ops.SLOT_FIELDS.index(name) for name in ("feature", "dtype", "pooling"))
+
+
+class ReplicatedTables:
+    def __init__(
+        self,
+        tables: Sequence[TableSpec],
+        features: Sequence[str],
+        optimizers: Mapping[str, RowOptimizer],
+        seed: int,
+        *,
+        stochastic_rounding: bool,
+        group: dist.ProcessGroup | None,
+        traffic: Traffic,
+    ) -> None:
+        self._tables, self._num_features = tuple(tables), len(features)
+        self._group, self._traffic = group, traffic
+        # Updates come as one gradient for each touched row: every table is a sequence of its own.
+        updated = [
+            table.model_copy(update={"pooling": "none", "features": (table.name,), "padding_index": None})
+            for table in tables
+        ]
+        self.collection = EmbeddingCollection(
+            updated,
+            seed=seed,
+            table_optimizers={table.name: optimizers[table.name] for table in tables},
+            stochastic_rounding=stochastic_rounding,
+        )
+        layout = Layout(tables)
+        self._output_dim = layout.output_dim
+        positions = torch.tensor([features.index(feature) for feature in layout.features])
+        self._slots = layout.pooled_slots.clone()
+        self._slots[:, _FEATURE] = positions[self._slots[:, _FEATURE]]
+        self._weights = [self.collection.weight(table.name) for table in tables]
+        nothing = [torch.empty(0)] * len(tables)
+        self._readable = ops.Tables(self._weights, nothing, nothing)
+        # Max pooling needs the rows themselves to know where a gradient belongs; all others only add up.
+        is_max = self._slots[:, _POOLING] == ops.POOLINGS.index("max")
+        self._summing_slots = self._slots[~is_max].contiguous()
+        self._summing_slots[:, _DTYPE] = 0
+        self._max_slots = self._slots[is_max].tolist()
+        cells = [table.rows * table.dim for table in tables]
+        self._cells, self._rows = sum(cells), sum(table.rows for table in tables)
+        self._sums = torch.zeros(self._cells + self._rows)
+        self._gradients = [
+            part.view(table.rows, table.dim)
+            for part, table in zip(self._sums[: self._cells].split(cells), tables, strict=True)
+        ]
+        self._marks = self._sums[self._cells :]
+        self._summing = ops.Tables(self._gradients, nothing, nothing)
+        add = Step(kind=ops.KINDS.index("sgd"), lr=-1.0)
+        self._add = torch.tensor([add] * len(tables), dtype=torch.float32)
+        starts = list(itertools.accumulate((table.rows for table in tables), initial=0))
+        self._ends = torch.tensor(starts[1:])
+        slots = self._slots.tolist()
+        self._marked = [(slot[_FEATURE], starts[slot[0]]) for slot in slots]
+        self._starts = starts
+        self._padding = torch.tensor(
+            [
+                start + table.padding_index
+                for start, table in zip(starts, tables, strict=False)
+                if table.padding_index is not None
+            ],
+            dtype=torch.int64,
+        )
+
+    def read(self, bags: Bags) -> Tensor:
+        """Pooled vectors of this rank's samples, [batch, columns of these tables]."""
+        lookup = bags.values, bags.offsets, bags.sample_weights, self._num_features
+        return self._readable.forward(self._slots, *lookup, self._output_dim, torch.float32)
+
+    def update(self, bags: Bags, gradient: Tensor, num_steps: int, lr_factor: float) -> None:
+        """Step number `num_steps` on the rows that any rank touched; all ranks call it."""
+        self._sums.zero_()
+        lookup = bags.values, bags.offsets, bags.sample_weights, self._num_features
+        if len(self._summing_slots):
+            self._summing.backward_(self._add, self._summing_slots, *lookup, gradient, [], 0)
+        for slot in self._max_slots:
+            self._add_max(slot, bags, gradient)
+        self._mark(bags)
+        if self._group is not None:
+            # A ring sends every number about twice, wherever it starts.
+            self._traffic.count("replicated gradients", 2 * self._sums.numel() * 4)
+            dist.all_reduce(self._sums, group=self._group)
+        touched = self._marks.nonzero().flatten()
+        ends = torch.searchsorted(touched, self._ends).tolist()
+        sizes = [last - first for first, last in itertools.pairwise([0, *ends])]
+        rows = [part - start for part, start in zip(touched.split(sizes), self._starts, strict=False)]
+        gradients = [one.index_select(0, at) for one, at in zip(self._gradients, rows, strict=True)]
+        self.collection.num_steps, self.collection.lr_factor = num_steps - 1, lr_factor
+        self.collection.update(torch.cat(rows), torch.tensor([0, *ends]), None, None, list(gradients))
+
+    def _mark(self, bags: Bags) -> None:
+        """Every row that this rank's batch holds."""
+        edges = bags.offsets[:: bags.batch].tolist() if bags.batch else [0] * (self._num_features + 1)
+        for feature, start in self._marked:
+            self._marks[bags.values[edges[feature] : edges[feature + 1]].long() + start] = 1.0
+        self._marks[self._padding] = 0.0
+
+    def _add_max(self, slot: list[int], bags: Bags, gradient: Tensor) -> None:
+        table, _, dim, _, _, feature, column, _, padding = slot
+        edges = bags.offsets[feature * bags.batch : (feature + 1) * bags.batch + 1]
+        values = bags.values[int(edges[0]) : int(edges[-1])].long()
+        edges = edges - edges[0]
+        if padding >= 0:
+            values, edges, _, _ = without_padding(values, edges, None, padding)
+        if len(values):
+            columns = gradient[:, column : column + dim]
+            spread = value_gradients(self._weights[table], values, edges, "max", columns)
+            self._gradients[table].index_add_(0, values, spread)
