@@ -45,6 +45,8 @@ BUDGET = 600
 _CLIMB_BUDGET = 60
 _FIRST_SHARE = 0.1
 """Of the budget, for each of the usual layouts that a search begins with."""
+_CLOSING = 5000
+"""Nodes that are opened when the budget is spent, for the sake of the bound."""
 _STARTS = 3
 _SLACK = 0.02
 """Leaves this near to the best are evaluated too, so that the next best is known."""
@@ -82,7 +84,9 @@ def search_space(
             climbing.verdicts |= zip(fresh, pool.ask(fresh), strict=True)
             return [(climbing.verdicts[leaf].seconds, climbing.verdicts[leaf]) for leaf in leaves]
 
-        def explore(part: Space, share: float, incumbent: float = inf) -> Outcome[Choice, Verdict]:
+        def explore(
+            part: Space, share: float, incumbent: float = inf, closing: int = 0
+        ) -> Outcome[Choice, Verdict]:
             return best_first(
                 part.roots(),
                 bound=floors,
@@ -96,12 +100,13 @@ def search_space(
                 budget=share * budget,
                 slack=_SLACK,
                 incumbent=incumbent,
+                closing=closing,
             )
 
         for only in begin:
             explore(Space(space.job, space.cluster, replace(only, fabrics=space.fabrics)), _FIRST_SHARE)
         known = min((verdict.seconds for verdict in climbing.verdicts.values()), default=inf)
-        outcome = explore(space, 1.0, known)
+        outcome = explore(space, 1.0, known, _CLOSING)
         say(f"{outcome.evaluated} plans simulated, {outcome.pruned} ruled out, {outcome.unopened} left")
         feasible = [one for one, verdict in climbing.verdicts.items() if verdict.seconds < inf]
         feasible.sort(key=lambda one: climbing.verdicts[one].seconds)

@@ -115,6 +115,13 @@ class Pace:
             work = count * (sum(times.work) - times.experts) / pp
             work += max(0.0, self.least_reduce - times.longest_backward)
             slowest = max(self.traffic(schedule), flight, work, (count // 2 - 1) * self.busy)
+            for device in (pp // 2 - 1, pp // 2):
+                # Nothing comes to the middle before half of the stages are through, from either end.
+                twin = pp - 1 - device
+                stages = min(device, twin)
+                fill = times.forward_sums[stages] + self.way[stages]
+                both = count // 2 * (times.work[device] + times.work[twin])
+                slowest = max(slowest, fill + both - count * times.experts)
             return slowest + self.twin_reduce
         hidden = times.longest_backward if fused else times.longest_weight
         # Between the first message that a device waits for and the last, the link carries all others; without
@@ -134,7 +141,12 @@ class Pace:
             flight = count * work
             most = self._in_flight(schedule, extra_in_flight, device)
             if most is not None:
-                flight = max(flight, (1 + (count - 1) // most) * self._round_trip(device, fused))
+                # Sorted by start, each begins a round trip or more after the one `most` before it, and the
+                # first of them one forward after another.
+                trips, before = divmod(count - 1, most)
+                forward = times.forward_sums[device + 1] - times.forward_sums[device]
+                trip = self._round_trip(device, fused)
+                flight = max(flight, before * forward + (1 + trips) * trip)
             best = max(best, fill + flight + drain + exposed)
             if schedule == "long-link":
                 best = max(best, fill + count * times.work[device])

@@ -64,6 +64,7 @@ def best_first(
     budget: float = inf,
     slack: float = 0.0,
     incumbent: float = inf,
+    closing: int = 0,
 ) -> Outcome[Node, Value]:
     """Searches until the best is proved or `budget` units of `work` are spent.
 
@@ -71,6 +72,8 @@ def best_first(
     a node may well cost, given its bound; it decides the order and nothing else. `family` names nodes whose
     guesses are about as far off, None where that is open. With a `slack` of 0.05 leaves up to 5%
     above the best are evaluated too, for the sake of the runners-up. `incumbent` is a cost known beforehand.
+    When the budget ends, `closing` more nodes are opened, those with the lowest bounds first, without
+    evaluating leaves: what is proved of the rest grows with it.
     """
     outcome: Outcome[Node, Value] = Outcome()
     looseness = _Looseness()
@@ -115,6 +118,7 @@ def best_first(
     rest = [(lowest, node) for _, _, lowest, _, node in heap] + [
         (lowest, leaf) for lowest, _, leaf in waiting
     ]
+    rest = _close(rest, best, bound, branch, closing)
     for lowest, node in rest:
         # What is no better than the best is ruled out as the best, however near it comes.
         if lowest >= best or lowest == inf:
@@ -125,6 +129,27 @@ def best_first(
     outcome.lower_bound = min(best, outcome.lower_bound)
     outcome.found.sort(key=lambda one: one.cost)
     return outcome
+
+
+def _close(
+    rest: list[tuple[float, Node]],
+    best: float,
+    bound: Callable[[Node], float],
+    branch: Callable[[Node], Sequence[Node] | None],
+    closing: int,
+) -> list[tuple[float, Node]]:
+    """Opens nodes with the lowest bounds until one of them is a leaf, or `closing` are opened."""
+    heap = [(lowest, number, node) for number, (lowest, node) in enumerate(rest)]
+    heapq.heapify(heap)
+    number = len(heap)
+    for _ in range(closing):
+        if not heap or heap[0][0] >= best or (children := branch(heap[0][2])) is None:
+            break
+        lowest, _, _ = heapq.heappop(heap)
+        for child in children:
+            heapq.heappush(heap, (max(lowest, bound(child)), number, child))
+            number += 1
+    return [(lowest, node) for lowest, _, node in heap]
 
 
 _AS_BAD_AS = 4.0
