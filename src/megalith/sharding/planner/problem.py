@@ -15,7 +15,6 @@ slower one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -140,8 +139,9 @@ def extra_latency(problem: Problem, kinds: set[str]) -> float:
     return seconds
 
 
-def imbalance(loads: Floats, weights: Sequence[float] | Floats) -> float:
-    """Of the seconds of workers, all phases together: largest over mean, less one."""
-    seconds = loads[:, :NUM_PHASES] @ np.asarray(weights)
-    mean = float(seconds.mean())
-    return float(seconds.max()) / mean - 1 if mean else 0.0
+def imbalance(loads: Floats, weights: Floats) -> float:
+    """Largest over mean, less one: of the phases' seconds together, each at the worker that is slowest in it,
+    as nobody goes on before. With one phase it is the usual ratio."""
+    phases = loads[:, :NUM_PHASES]
+    mean = float(weights @ phases.mean(axis=0))
+    return float(weights @ phases.max(axis=0)) / mean - 1 if mean else 0.0

@@ -1,0 +1,286 @@
+"""`make_plan`: from tables and a cluster to the best plan found, and how far from the best it can be.
+
+    plan = make_plan(tables, catalog().cluster("zionex"), global_batch=65536)
+    plan.estimate["step_seconds"], plan.estimate["gap"]
+
+"greedy" places whole tables as TorchRec and Neo do by default; "karmarkar_karp" takes the options that the
+bound prefers and differences them; "mip" goes on from a good plan to the best one, where the problem is
+small; "best" tries all of them. Local search follows each unless `improve=False`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from megalith.core.errors import ConfigError, nearest
+from megalith.core.schema import TableSpec, check_tables
+from megalith.cost.embedding import CACHE_SHARE, OPTIMIZER_VALUES, state_bytes
+from megalith.hardware.cluster import Cluster
+from megalith.sharding.plan import ExchangeConfig, Placement, Shard, ShardingPlan
+from megalith.sharding.planner.advice import refusal
+from megalith.sharding.planner.bound import Bound, lower_bound
+from megalith.sharding.planner.choices import good_choices
+from megalith.sharding.planner.estimate import Workload, build_problem, row_cut
+from megalith.sharding.planner.greedy import most_spread, place_balanced, table_wise_greedy
+from megalith.sharding.planner.karmarkar_karp import karmarkar_karp
+from megalith.sharding.planner.local_search import improve as search
+from megalith.sharding.planner.mip import solve_exactly
+from megalith.sharding.planner.options import MIN_DIM, Way, column_widths, ways_of
+from megalith.sharding.planner.problem import (
+    NUM_PHASES,
+    PHASES,
+    Floats,
+    Problem,
+    Solution,
+    imbalance,
+    loads_of,
+    step_seconds,
+)
+from megalith.sharding.planner.statistics import TableStatistics, default_statistics
+from megalith.sharding.planner.topology import Workers, workers_of
+
+Algorithm = Literal["best", "greedy", "karmarkar_karp", "mip"]
+ALGORITHMS: tuple[str, ...] = get_args(Algorithm)
+MOST_EXACT_SECONDS = 3.0
+TOLERANCE = 2e-3
+"""A plan this close to the bound is good enough to stop at."""
+
+
+def make_plan(
+    tables: Sequence[TableSpec],
+    cluster: Cluster,
+    *,
+    world_size: int | None = None,
+    workers_per_node: int | None = None,
+    global_batch: int,
+    statistics: Mapping[str, TableStatistics] | None = None,
+    optimizer_kind: str = "rowwise_adagrad",
+    exchange: ExchangeConfig | None = None,
+    algorithm: str = "best",
+    improve: bool = True,
+    pipelined: bool = False,
+    min_dim: int = MIN_DIM,
+    seconds: float = 8.0,
+) -> ShardingPlan:
+    """The plan with the shortest predicted embedding part of a step; PlanError says what does not fit.
+
+    `statistics` are by table; tables without get the defaults. `pipelined` says that the ids of the next
+    batch travel under the computation of this one. `seconds` is how long to look for a better plan at most.
+    """
+    begin = time.perf_counter()
+    check_tables(tables)
+    if algorithm not in ALGORITHMS:
+        raise ConfigError(f"Unknown algorithm '{algorithm}'; {nearest(algorithm, ALGORITHMS)}")
+    if optimizer_kind not in OPTIMIZER_VALUES:
+        raise ConfigError(
+            f"Unknown optimizer '{optimizer_kind}'; {nearest(optimizer_kind, [*OPTIMIZER_VALUES])}"
+        )
+    workers = workers_of(cluster, world_size, workers_per_node)
+    workload = Workload(global_batch, optimizer_kind, exchange or ExchangeConfig(), pipelined)
+    known = statistics or {}
+    traffic = {table.name: known.get(table.name) or default_statistics(table) for table in tables}
+    tiers = (
+        [0] if _fast_memory_suffices(tables, workers, optimizer_kind) else range(len(workers.device.memory))
+    )
+    ways = [ways_of(table, traffic[table.name], workers, tiers, min_dim) for table in tables]
+    problem = build_problem(tables, ways, traffic, workers, workload)
+    found = _find(problem, algorithm, improve, begin, seconds)
+    if found is None:
+        raise refusal(tables, traffic, workers, workload, min_dim)
+    solution, bound_seconds, name = found
+    plan = ShardingPlan(
+        world_size=workers.world_size,
+        workers_per_node=workers.per_node,
+        placements=tuple(
+            _placement(problem, traffic, solution, table) for table in range(problem.num_tables)
+        ),
+        exchange=workload.exchange,
+        estimate=_estimate(problem, traffic, solution, bound_seconds, name, time.perf_counter() - begin),
+    )
+    plan.check(tables)
+    return plan
+
+
+def _fast_memory_suffices(tables: Sequence[TableSpec], workers: Workers, optimizer: str) -> bool:
+    needed = sum(table.weight_bytes + table.rows * state_bytes(optimizer, table.dim) for table in tables)
+    return bool(needed <= 0.9 * CACHE_SHARE * workers.device.bytes * workers.world_size)
+
+
+def _find(
+    problem: Problem, algorithm: str, improve: bool, begin: float, seconds: float
+) -> tuple[Solution, float, str] | None:
+    """The plan, the bound and what found it; None if nothing fits."""
+    if not problem.num_tables:
+        return Solution(np.empty(0, dtype=np.int64), []), problem.latency_seconds, algorithm
+    bound = lower_bound(problem, begin + 0.35 * seconds)
+    if bound is None:
+        return None
+    starts = _starts(problem, bound, algorithm, begin + 0.55 * seconds)
+    if not starts:
+        spread = place_balanced(problem, most_spread(problem), by_memory=True)
+        if spread is None:
+            return None
+        starts = [("spread", spread)]
+    target = bound.seconds * (1 + TOLERANCE)
+    ranked = sorted(starts, key=lambda start: _seconds(problem, start[1]))
+    name, best = ranked[0]
+    proven = bound.seconds
+    if improve:
+        # The best start gets most of the time, the next one the rest: it may lead to a better end.
+        shares = (0.85, 0.93)
+        for share, (start_name, start) in zip(shares, ranked, strict=False):
+            deadline = begin + share * seconds
+            if time.perf_counter() > deadline or _seconds(problem, best) <= target:
+                break
+            better = search(problem, start, deadline, target)
+            if _seconds(problem, better) < _seconds(problem, best):
+                name, best = start_name, better
+        name += " + local search"
+    if algorithm in ("best", "mip") and _seconds(problem, best) > proven * (1 + 1e-6):
+        left = max(0.5, begin + seconds - time.perf_counter())
+        exact = solve_exactly(problem, bound, best, min(left, MOST_EXACT_SECONDS))
+        if exact is not None:
+            better, proven = exact[0], max(proven, exact[1])
+            if algorithm == "mip" or _seconds(problem, better) < _seconds(problem, best) * (1 - 1e-9):
+                name, best = "mip", better
+    return best, proven, name
+
+
+def _starts(problem: Problem, bound: Bound, algorithm: str, deadline: float) -> list[tuple[str, Solution]]:
+    """Plans to begin with."""
+    found: list[tuple[str, Solution | None]] = []
+    if algorithm in ("best", "greedy"):
+        found.append(("greedy", table_wise_greedy(problem)))
+    if algorithm in ("best", "karmarkar_karp"):
+        found.append(("karmarkar_karp", karmarkar_karp(problem, bound.choice)))
+    if algorithm in ("best", "mip"):
+        found.append(("balanced", place_balanced(problem, bound.choice)))
+        good = good_choices(problem, bound.usable, deadline, bound.memory_price)
+        found += [("balanced", solution) for _, solution in good[:2]]
+    return [(name, solution) for name, solution in found if solution is not None]
+
+
+def _seconds(problem: Problem, solution: Solution) -> float:
+    return step_seconds(problem, loads_of(problem, solution), solution)
+
+
+def _placement(
+    problem: Problem, traffic: Mapping[str, TableStatistics], solution: Solution, number: int
+) -> Placement:
+    """Rectangles of one table."""
+    table, option = problem.tables[number], int(solution.choice[number])
+    way, groups = problem.ways[option], solution.groups[number].tolist()
+    width = int(problem.width[option])
+    whole_rows, whole_columns = (0, table.rows), (0, table.dim)
+    if way.kind == "data_parallel":
+        shards = [
+            Shard(worker=worker, rows=whole_rows, columns=whole_columns)
+            for worker in range(problem.world_size)
+        ]
+        return Placement(table=table.name, kind=way.kind, shards=tuple(shards))
+    ends = np.cumsum((0, *column_widths(table.dim, way.columns))).tolist()
+    slices = list(pairwise(ends))
+    if way.kind == "table_column":
+        shards = [
+            Shard(worker=groups[0] * width + place, rows=whole_rows, columns=columns)
+            for place, columns in enumerate(slices)
+        ]
+        return Placement(table=table.name, kind=way.kind, shards=tuple(shards))
+    rows = [whole_rows]
+    if way.row_cut is not None:
+        cuts = row_cut(table, traffic[table.name], way, width).tolist()
+        rows = list(pairwise(cuts))
+    shards = [
+        Shard(worker=group * width + place, rows=piece, columns=columns)
+        for group, columns in zip(groups, slices, strict=True)
+        for place, piece in enumerate(rows)
+    ]
+    return Placement(table=table.name, kind=way.kind, shards=tuple(shards))
+
+
+def _estimate(
+    problem: Problem,
+    traffic: Mapping[str, TableStatistics],
+    solution: Solution,
+    bound_seconds: float,
+    algorithm: str,
+    planning_seconds: float,
+) -> dict[str, Any]:
+    loads = loads_of(problem, solution)
+    step = step_seconds(problem, loads, solution)
+    tiers = [tier.name for tier in problem.workers.device.memory]
+    phases = loads[:, :NUM_PHASES]
+    bound_seconds = min(bound_seconds, step)
+    return {
+        "step_seconds": step,
+        "lower_bound_seconds": bound_seconds,
+        "gap": step / bound_seconds - 1 if bound_seconds else 0.0,
+        "imbalance": imbalance(loads, problem.weights),
+        "bound_by": _bound_by(problem, phases),
+        "algorithm": algorithm,
+        "planning_seconds": planning_seconds,
+        "hardware": problem.workers.cluster.name,
+        "device": problem.workers.device.name,
+        "memory_capacity_bytes": dict(zip(tiers, problem.capacity.tolist(), strict=True)),
+        "phases": {
+            name: {
+                "seconds": float(phases[:, place].max()),
+                "mean_seconds": float(phases[:, place].mean()),
+                "worker": int(phases[:, place].argmax()),
+                "counted": bool(problem.weights[place]),
+            }
+            for place, name in enumerate(PHASES)
+        },
+        "workers": [
+            {
+                "worker": worker,
+                "compute_seconds": float(row[1] + row[3]),
+                "communication_seconds": float(row[0] + row[2]),
+                "phases": dict(zip(PHASES, row[:NUM_PHASES].tolist(), strict=True)),
+                "memory_bytes": dict(zip(tiers, row[NUM_PHASES:].tolist(), strict=True)),
+            }
+            for worker, row in enumerate(loads)
+        ],
+        "tables": [
+            _table_estimate(problem, traffic, solution, number, tiers) for number in range(problem.num_tables)
+        ],
+    }
+
+
+def _table_estimate(
+    problem: Problem,
+    traffic: Mapping[str, TableStatistics],
+    solution: Solution,
+    number: int,
+    tiers: list[str],
+) -> dict[str, Any]:
+    table, option = problem.tables[number], int(solution.choice[number])
+    way: Way = problem.ways[option]
+    total = problem.total[option]
+    return {
+        "table": table.name,
+        "kind": way.kind,
+        "columns": way.columns,
+        "row_cut": way.row_cut,
+        "tier": tiers[way.tier],
+        "workers": int(problem.width[option]) * len(solution.groups[number]),
+        "rows": table.rows,
+        "dim": table.dim,
+        "lookups": traffic[table.name].lookups,
+        "seconds": float(total[:NUM_PHASES] @ problem.weights),
+        "bytes": float(total[NUM_PHASES + way.tier]),
+    }
+
+
+def _bound_by(problem: Problem, phases: Floats) -> str:
+    """What a faster one of would speed the step up most."""
+    largest = phases.max(axis=0) * problem.weights
+    exchanged, computed = largest[0] + largest[2], largest[1] + largest[3]
+    if exchanged > computed:
+        return f"link:{problem.workers.slowest_link}"
+    return f"memory:{problem.workers.device.memory[0].name}"
