@@ -12,6 +12,7 @@ from megalith.cli.data import data
 from megalith.cli.demo import demo
 from megalith.cli.doctor import doctor
 from megalith.cli.explore import explore
+from megalith.cli.plan import plan
 from megalith.cli.report import report
 from megalith.cli.train import evaluate, train
 
@@ -26,6 +27,7 @@ app = typer.Typer(
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")
 app.add_typer(explore, name="explore")
+app.command()(plan)
 app.command("train")(train)
 app.command("eval")(evaluate)
 app.command()(report)

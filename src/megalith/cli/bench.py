@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from megalith.cli.bench_tables import show_data, show_embedding, show_explore, show_train
+from megalith.cli.bench_tables import show_data, show_embedding, show_explore, show_plan, show_train
 from megalith.cli.output import JsonFlag, print_json, progress_console
 
 bench = typer.Typer(
@@ -125,6 +125,23 @@ def explore(
     from megalith.bench.explore import LARGE, bench_explore
 
     _finish(bench_explore(names or LARGE, predictions, repeats, _say), out, as_json, show_explore)
+
+
+@bench.command()
+def plan(
+    tables: Annotated[int | None, typer.Option(min=1, help="One set of so many tables [default: 3].")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Workers for --tables.")] = 128,
+    global_batch: Annotated[int, typer.Option(min=1, help="Samples of a step for --tables.")] = 65536,
+    hardware: Annotated[str, typer.Option(help="A cluster of the catalog.")] = "zionex",
+    seeds: Annotated[int, typer.Option(min=1, help="Sets drawn of each size.")] = 3,
+    out: OutOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Plans of generated tables: how far from the bound, how long it takes, against greedy."""
+    from megalith.bench.plan import SHAPES, bench_plan
+
+    shapes = SHAPES if tables is None else [(tables, workers, global_batch)]
+    _finish(bench_plan(shapes, hardware, seeds, _say), out, as_json, show_plan)
 
 
 def _say(message: str) -> None:

@@ -150,3 +150,27 @@ def show_explore(results: dict[str, Any]) -> None:
     )
     columns = ["", "predict ms", "slowest ms", "search s", "peak memory", "gap to the bound"]
     print_table(asked, columns, rows)
+
+
+def show_plan(results: dict[str, Any]) -> None:
+    limits = results["limits"]
+    rows = []
+    for one in results["measured"]:
+        shown = f"{one['tables']} on {one['workers']}, seed {one['seed']}"
+        for name, plan in one["plans"].items():
+            rows.append(
+                [
+                    shown,
+                    name,
+                    f"{1e3 * plan['step_seconds']:.3f}",
+                    f"{plan['gap']:.2%}",
+                    f"{plan['imbalance']:.1%}",
+                    f"{plan['seconds']:.1f}",
+                ]
+            )
+            shown = ""
+    asked = (
+        f"Asked of 1000 on 128: a gap of {limits['gap']:.0%} in {limits['seconds']:g} s, imbalance "
+        f"{limits['imbalance_reduction']:.0%} below greedy's"
+    )
+    print_table(asked, ["tables on workers", "", "step ms", "gap", "imbalance", "seconds"], rows)

@@ -78,7 +78,9 @@ def good_choices(
     def attempt(factors: Floats) -> float:
         key = tuple(np.round(factors, 6))
         if key not in tried:
-            placed = place_balanced(problem, capped_choice(problem, usable, factors * mean, price))
+            # A phase that costs nothing needs no cap.
+            caps = np.where(mean > 0, factors * np.maximum(mean, 1e-30), np.inf)
+            placed = place_balanced(problem, capped_choice(problem, usable, caps, price))
             tried[key] = np.inf
             if placed is not None:
                 tried[key] = step_seconds(problem, loads_of(problem, placed), placed)
