@@ -1,22 +1,139 @@
 """Training on several ranks against one process: the same losses, weights and reports."""
 
+import json
+import os
+import signal
+
 import pytest
 import torch
-from small_runs import losses, train, weights, write_plan
+from processes import on_ranks
+from small_runs import losses, outcome, train, weights, write_plan
+
+from megalith.checkpoint.store import CheckpointStore
+from megalith.core.files import read_jsonl
+from megalith.data.dataset import Dataset
+from megalith.sharding.plan import read_plan
+from megalith.sharding.runtime.ranks import Ranks
+from megalith.train.evaluation import evaluate
+from megalith.train.recipe import load_recipe
+from megalith.train.run import Run
+from megalith.train.trainer import Trainer, load_learner, open_learner
+
+NORMED = (
+    "model.top={layers: [16], norm: batch}",
+    "train.clip_norm=0.05",
+    "dense={kind: sgd, lr: 0.1, momentum: 0.9}",
+    # An eps that rounding errors of tiny gradients cannot be blown up over.
+    "embeddings.optimizer={kind: adam, lr: 0.01, eps: 1.0e-4}",
+    "schedule={kind: cosine, warmup_steps: 4}",
+)
 
 
 def close(one, other):
     assert one.keys() == other.keys()
     for name, value in one.items():
         torch.testing.assert_close(
-            value, other[name], rtol=1e-5, atol=1e-5, msg=lambda text, n=name: f"{n}: {text}"
+            value, other[name], rtol=1e-5, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
         )
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_ranks_learn_what_one_process_learns(tiny_recipe, tiny_data, tmp_path, world_size):
-    one = train(tiny_recipe, tmp_path / "one", 1)
+def numbers(value):
+    """Every number that a report holds, in order."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return [number for one in value for number in numbers(one)]
+    return [value] if isinstance(value, (int, float)) else []
+
+
+@pytest.mark.parametrize(
+    ("world_size", "overrides"), [(2, ()), (3, ()), (3, NORMED)], ids=["2", "3", "3, normalized and clipped"]
+)
+def test_ranks_learn_and_report_what_one_process_does(
+    tiny_recipe, tiny_data, tmp_path, world_size, overrides
+):
+    one = train(tiny_recipe, tmp_path / "one", 1, *overrides)
     plan = write_plan(tmp_path / "plan.json", tiny_recipe, world_size)
-    many = train(tiny_recipe, tmp_path / "many", world_size, f"sharding.plan={plan}")
+    many = train(tiny_recipe, tmp_path / "many", world_size, f"sharding.plan={plan}", *overrides)
     assert losses(many) == pytest.approx(losses(one), abs=1e-5)
     close(weights(many, tiny_data), weights(one, tiny_data))
+    # Everything that is reported, the metrics of windows and of the whole run included.
+    assert numbers(outcome(many)) == pytest.approx(numbers(outcome(one)), rel=2e-3, abs=2e-3)
+    assert read_plan(many.plan) == read_plan(plan)
+    assert json.loads(many.summary.read_text())["ranks"] == world_size
+
+
+def test_the_pipeline_changes_no_bit_and_its_trace_shows_the_overlap(tiny_recipe, tiny_data, tmp_path):
+    plan = f"sharding.plan={write_plan(tmp_path / 'plan.json', tiny_recipe, 2)}"
+    ahead = train(tiny_recipe, tmp_path / "ahead", 2, plan, "train.background_checkpoints=true")
+    after = train(tiny_recipe, tmp_path / "after", 2, plan, "sharding.pipeline=false")
+    assert outcome(ahead) == outcome(after)
+    other = weights(after, tiny_data)
+    assert all(torch.equal(value, other[name]) for name, value in weights(ahead, tiny_data).items())
+    for path in ahead.traces():
+        spans = read_jsonl(path)
+        exchanges = [span for span in spans if span["name"] == "exchange ids"]
+        steps = [span for span in spans if span["name"] == "step"]
+        assert {span["thread"] for span in exchanges} == {"megalith-pipeline_0"}
+        assert any(overlap(one, other) > 0 for one in exchanges for other in steps)
+
+
+def overlap(one, other):
+    start = max(one["start"], other["start"])
+    return min(one["start"] + one["duration"], other["start"] + other["duration"]) - start
+
+
+def stop_one_rank(recipe, folder, overrides, victim, last_step):
+    """Trains until `victim` is sent SIGTERM in the middle of a step."""
+    settings, ranks = load_recipe(str(recipe), overrides), Ranks.all()
+    trainer = Trainer(settings, Run(folder))
+    ranks.from_first(lambda: Run(folder).create(settings))
+    step = trainer.learner.step
+
+    def step_with_signal(*arguments):
+        if ranks.rank == victim and trainer.step == last_step:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(*arguments)
+
+    trainer.learner.step = step_with_signal
+    return trainer.fit()
+
+
+def test_a_signal_to_one_rank_stops_all_and_any_other_number_goes_on(tiny_recipe, tiny_data, tmp_path):
+    whole = train(tiny_recipe, tmp_path / "whole", 1)
+    stopped = tmp_path / "stopped"
+    # A plan of each start's own, as `auto` makes it: the recipe itself stays as it is.
+    plan = write_plan(tmp_path / "plan.json", tiny_recipe, 3)
+    for summary in on_ranks(3, stop_one_rank, tiny_recipe, stopped, [f"sharding.plan={plan}"], 1, 8):
+        assert summary["stopped_by"] == "SIGTERM"
+        assert summary["step"] == 9
+        assert not summary["finished"]
+    assert CheckpointStore(stopped / "checkpoints").latest() == 9
+    plan = write_plan(tmp_path / "plan.json", tiny_recipe, 2, turn=1)
+    resumed = train(tiny_recipe, stopped, 2, f"sharding.plan={plan}")
+    assert losses(resumed) == pytest.approx(losses(whole), abs=1e-5)
+    close(weights(resumed, tiny_data), weights(whole, tiny_data))
+
+
+def scores(recipe, overrides, run, step):
+    """The full evaluation of a checkpoint under a plan, as every rank gets it."""
+    settings = load_recipe(str(recipe), overrides)
+    trainer = Trainer(settings, run)
+    load_learner(trainer.store, step, trainer.learner)
+    return evaluate(trainer.learner, trainer.dataset, "valid", settings.data, overlap=True)
+
+
+def test_saved_on_four_ranks_any_plan_on_one_two_or_three_scores_the_same_bits(
+    tiny_recipe, tiny_data, tmp_path
+):
+    plan = write_plan(tmp_path / "plan.json", tiny_recipe, 4)
+    run = train(tiny_recipe, tmp_path / "run", 4, f"sharding.plan={plan}", "train.epochs=1")
+    expected = json.loads(run.evaluation("valid").read_text())
+    step = expected.pop("step")
+    learner, _ = open_learner(run, Dataset(tiny_data), step)
+    recipe = load_recipe(str(tiny_recipe))
+    assert evaluate(learner, Dataset(tiny_data), "valid", recipe.data) == expected
+    for world_size in (2, 3):
+        other = write_plan(tmp_path / "other.json", tiny_recipe, world_size, turn=1)
+        for found in on_ranks(world_size, scores, tiny_recipe, [f"sharding.plan={other}"], run, step):
+            assert found == expected

@@ -6,7 +6,7 @@ therefore be computed over all slices: batch normalization takes its statistics 
 
 from __future__ import annotations
 
-import warnings
+import inspect
 from typing import Any
 
 import torch
@@ -15,6 +15,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from megalith.sharding.runtime.ranks import Ranks
+
+# Running statistics are the same on all ranks without being sent. Newer torch calls the option otherwise.
+_OPTIONS = inspect.signature(DistributedDataParallel.__init__).parameters
+_KEEP_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _OPTIONS else "broadcast_buffers"
 
 
 class Replica(nn.Module):
@@ -27,22 +31,35 @@ class Replica(nn.Module):
             if isinstance(module, nn.BatchNorm1d):
                 # In place, so that the names and tensors of the state stay what they are.
                 module.__class__ = _BatchNormOfAll
-        self.dense: nn.Module = dense
+        self.dense: nn.Module = _Watched(dense)
         if any(parameter.requires_grad for parameter in dense.parameters()):
             # A group of its own: buckets travel while the tables' gradients do.
             group = dist.new_group()
+            options: dict[str, Any] = {_KEEP_BUFFERS: False}
             self.dense = DistributedDataParallel(
-                dense,
+                self.dense,
                 process_group=group,
-                broadcast_buffers=False,
                 gradient_as_bucket_view=True,
                 # Without it DDP lays its buckets out anew after the first step, and with them the order in
                 # which three ranks or more add up: a resumed run would differ in the last bit.
                 find_unused_parameters=True,
+                **options,
             )
             # DDP refuses annotations that are text, as ours are; a lambda has none.
             self.dense.register_comm_hook(group, lambda group, bucket: _sum(group, bucket))
-            warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
+
+    def forward(self, features: Tensor, embedded: Tensor) -> Tensor:
+        logits: Tensor = self.dense(features, embedded)
+        return logits
+
+
+class _Watched(nn.Module):
+    """The model beside a parameter that nobody uses: DDP warns if it is to look for some and finds none."""
+
+    def __init__(self, dense: nn.Module) -> None:
+        super().__init__()
+        self.dense = dense
+        self.unused = nn.Parameter(torch.zeros(1))
 
     def forward(self, features: Tensor, embedded: Tensor) -> Tensor:
         logits: Tensor = self.dense(features, embedded)

@@ -8,15 +8,17 @@ and they go on from the last checkpoint.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 import torch.distributed as dist
-from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from megalith.core.errors import MegalithError
 from megalith.sharding.runtime import process_group
@@ -55,24 +57,35 @@ def training_session() -> Iterator[Session]:
 
 def _leave(ranks: Ranks, error: BaseException) -> NoReturn:
     """Ends this process at once: threads and groups that wait for others would keep it."""
-    with suppress(Exception):
-        get_error_handler().record_exception(error)
     code = 2
     if os.environ.get("MEGALITH_DEBUG"):
         traceback.print_exc()
     elif isinstance(error, MegalithError):
+        _tell_torchrun(str(error))
         if _is_first_to_say(str(error)):
             print(f"megalith: {error}", file=sys.stderr)
     elif isinstance(error, RuntimeError) and any(sign in str(error) for sign in _LOST):
+        # A second later than what it follows from: torchrun shows the first as the cause.
+        _tell_torchrun("another rank has ended", seconds_later=1)
         print(f"megalith: rank {ranks.rank} stops because another rank has ended.", file=sys.stderr)
     elif isinstance(error, KeyboardInterrupt):
         code = 130
     else:
+        _tell_torchrun(traceback.format_exc())
         traceback.print_exc()
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _tell_torchrun(message: str, seconds_later: int = 0) -> None:
+    """Leaves the message where torchrun looks for it, to be shown as the cause of its own failure."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if path:
+        with suppress(OSError):
+            moment = int(time.time()) + seconds_later
+            Path(path).write_text(json.dumps({"message": message, "timestamp": moment}))
 
 
 def _is_first_to_say(sentence: str) -> bool:

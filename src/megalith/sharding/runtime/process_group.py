@@ -13,6 +13,8 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
+from megalith.sharding.runtime.meeting import meet
+
 
 class Place(NamedTuple):
     """Where this process stands among all."""
@@ -32,7 +34,8 @@ def start(device: str = "cpu") -> Place:
     backend = "nccl" if torch.device(device).type == "cuda" else "gloo"
     if backend == "nccl":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    dist.init_process_group(backend)
+    store, rank, world_size = next(dist.rendezvous("env://"))
+    dist.init_process_group(backend, store=meet(store, rank, world_size), rank=rank, world_size=world_size)
     return Place(dist.get_rank(), dist.get_world_size(), backend)
 
 

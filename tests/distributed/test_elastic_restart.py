@@ -1,0 +1,74 @@
+"""`torchrun -m megalith train`: errors, and ranks that are lost in the middle of a step or a save."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from small_runs import outcome, train, write_plan
+
+from megalith.train.run import Run
+
+TORCHRUN = [str(Path(sys.executable).parent / "torchrun"), "--nproc-per-node", "2"]
+
+# Rank 1 is lost within the seventh step, then rank 0 between the files of a checkpoint and its commit.
+SABOTAGE = """
+import os, signal
+from megalith.cli import main
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+if (rank, attempt) == (1, 0):
+    from megalith.train import learner
+    clip, calls = learner.nn.utils.clip_grad_norm_, []
+    learner.nn.utils.clip_grad_norm_ = lambda *a: calls.append(0) or (die() if len(calls) == 7 else clip(*a))
+if (rank, attempt) == (0, 1):
+    from megalith.checkpoint import store
+    mark, saves = store.files_of_rank, []
+    store.files_of_rank = lambda *a: saves.append(0) or (die() if len(saves) == 2 else mark(*a))
+main()
+"""
+
+
+def torchrun(*arguments):
+    return subprocess.run(
+        [*TORCHRUN, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=170,
+    )
+
+
+def test_lost_ranks_are_started_again_and_the_result_is_that_of_an_undisturbed_run(tiny_recipe, tmp_path):
+    plan = write_plan(tmp_path / "plan.json", tiny_recipe, 2)
+    overrides = (f"sharding.plan={plan}", "model.top={layers: [16], dropout: 0.1}", "train.clip_norm=1.0")
+    expected = outcome(train(tiny_recipe, tmp_path / "whole", 2, *overrides))
+    script = tmp_path / "sabotage.py"
+    script.write_text(SABOTAGE)
+    folder = tmp_path / "run"
+    result = torchrun(
+        "--max-restarts", "2", script, "train", tiny_recipe, *overrides, "--out", folder, "--json"
+    )
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["finished"]
+    assert result.stderr.count(f"exitcode: {-signal.SIGKILL}") == 2, result.stderr
+    assert "Going on with" in result.stderr
+    assert "from step 5" in result.stderr
+    assert "from step 10" in result.stderr
+    assert outcome(Run(folder)) == expected
+    assert not list((folder / "checkpoints").glob(".*"))
+
+
+def test_a_mistake_is_said_once_and_leaves_no_run(tiny_recipe, tmp_path):
+    result = torchrun("-m", "megalith", "train", tiny_recipe, "train.epoch=3", "--out", tmp_path / "run")
+    assert result.returncode != 0
+    said = [line for line in result.stderr.splitlines() if line.startswith("megalith: ")]
+    assert len(said) == 1, result.stderr
+    assert "unknown key 'train.epoch'; did you mean 'epochs'?" in said[0]
+    assert "exitcode  : 2" in result.stderr
+    assert not (tmp_path / "run").exists()
