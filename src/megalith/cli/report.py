@@ -1,4 +1,4 @@
-"""`megalith report`: a run, or a saved benchmark, as one HTML page."""
+"""`megalith report`: a run, a saved benchmark or a sharding plan, as one HTML page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from megalith.cli.output import JsonFlag, console, print_json
 
 def report(
     run: Annotated[
-        Path, typer.Argument(help="Folder of a run, or a file that `megalith bench --out` wrote.")
+        Path, typer.Argument(help="Folder of a run, or a file that `megalith bench` or `plan --out` wrote.")
     ],
     out: Annotated[
         Path | None,
@@ -23,19 +23,20 @@ def report(
     ] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Draw a run or a benchmark as one HTML file that opens offline."""
+    """Draw a run, a benchmark or a plan as one HTML file that opens offline."""
     from megalith.core.errors import ConfigError
     from megalith.core.files import read_jsonl
     from megalith.core.trace import to_chrome
     from megalith.core.units import format_bytes
-    from megalith.report import write_bench_report, write_report
+    from megalith.report import write_bench_report, write_plan_report, write_report
     from megalith.train.run import Run
 
     is_result = run.is_file()
     target = out or (run.with_suffix(".html") if is_result else Run(run).report)
     if target.is_dir():
         raise ConfigError(f"--out {target} is a folder; name a file, such as {target / 'report.html'}.")
-    headline = (write_bench_report if is_result else write_report)(run, target)
+    write_file = write_plan_report if is_result and _is_plan(run) else write_bench_report
+    headline = (write_file if is_result else write_report)(run, target)
     if chrome_trace is not None:
         to_chrome(read_jsonl(Run(run).trace), chrome_trace)
     size = target.stat().st_size
@@ -43,3 +44,14 @@ def report(
         print_json({"run": str(run), "out": str(target), "bytes": size, **headline})
         return
     console.print(f"Wrote {target} ({format_bytes(size)}); open it in a browser.", highlight=False)
+
+
+def _is_plan(path: Path) -> bool:
+    """Whether a file is a sharding plan; what is neither that nor a benchmark, the benchmark refuses."""
+    import json
+
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and "placements" in content

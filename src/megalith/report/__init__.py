@@ -8,6 +8,7 @@ tables.py        how large its embedding tables are and how uneven the traffic o
 charts.py        the charts of a run, as plotly.js figures
 page.py          the page of a run; page.css and page.js lie beside it
 bench_page.py    the page of a saved benchmark
+plan_page.py     the page of a sharding plan: load by worker, tables
 explore_page.py  the pages of the Explorer: a predicted step, a search
 explore_cluster.py, explore_pipeline.py, explore_parts.py
                  its cluster map, its picture of the pipeline, its bars and tables
@@ -21,12 +22,14 @@ from typing import Any
 # The Explorer's pages need no torch and the others do, so each is imported when it is asked for.
 _HOMES = {
     "write_bench_report": "bench_page",
+    "write_plan_report": "plan_page",
     "write_prediction_report": "explore_page",
     "write_report": "page",
     "write_search_report": "explore_page",
 }
 __all__ = [
     "write_bench_report",
+    "write_plan_report",
     "write_prediction_report",
     "write_report",
     "write_search_report",
