@@ -37,6 +37,8 @@ _KICKED = 4
 _SETTLING = 24
 _VAIN = 400
 _TINY = 1e-9
+_FAR = 1e4
+"""Loads this many times the largest are all alike, and their powers still numbers."""
 
 
 def improve(problem: Problem, solution: Solution, deadline: float, target_seconds: float = 0.0) -> Solution:
@@ -170,7 +172,9 @@ class _Search:
 
     def _scale(self) -> None:
         """Loads and blocks as shares of the largest loads."""
-        top = np.maximum(self.loads[:, :NUM_PHASES].max(axis=0), 1e-30)
+        top = self.loads[:, :NUM_PHASES].max(axis=0)
+        # A phase without any load yet is measured by the others.
+        top = np.maximum(top, 1e-3 * top.sum() + 1e-30)
         self.top, self.value = top, self.problem.weights * top
         self.scaled: Floats = self.loads[:, :NUM_PHASES] / top
         self.block_scaled: Floats = self.block_loads[:, :NUM_PHASES] / top
@@ -183,6 +187,7 @@ class _Search:
     def _powered(self, scaled: Floats) -> Floats:
         """The stand-in's share of workers with these loads [..., phases]; overwrites them."""
         power = self.power
+        np.minimum(scaled, _FAR, out=scaled)
         while power > 1:
             scaled *= scaled
             power //= 2

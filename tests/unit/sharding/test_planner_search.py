@@ -1,0 +1,191 @@
+"""Every algorithm against the exact optimum of small problems, found by trying everything."""
+
+from __future__ import annotations
+
+import time
+from itertools import combinations, permutations, product
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from megalith.bench.plan import skewed_tables
+from megalith.core.schema import TableSpec
+from megalith.hardware.catalog import catalog
+from megalith.sharding.planner import make_plan
+from megalith.sharding.planner.bound import lower_bound
+from megalith.sharding.planner.estimate import Workload, build_problem
+from megalith.sharding.planner.greedy import most_spread, place_balanced, place_greedily, table_wise_greedy
+from megalith.sharding.planner.karmarkar_karp import karmarkar_karp
+from megalith.sharding.planner.local_search import improve
+from megalith.sharding.planner.mip import solve_exactly
+from megalith.sharding.planner.options import ways_of
+from megalith.sharding.planner.problem import Problem, Solution, fits, loads_of, step_seconds
+from megalith.sharding.planner.statistics import zipf_statistics
+from megalith.sharding.planner.topology import workers_of
+
+few = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def problem_of(
+    shapes: list[tuple[int, int, float, float]], size: int, per_node: int | None = None, min_dim: int = 8
+) -> Problem:
+    tables = [
+        TableSpec(name=f"t{number}", rows=rows, dim=dim, features=(f"f{number}",))
+        for number, (rows, dim, _, _) in enumerate(shapes)
+    ]
+    traffic = {
+        f"t{number}": zipf_statistics(rows, lookups, skew)
+        for number, (rows, _, lookups, skew) in enumerate(shapes)
+    }
+    workers = workers_of(catalog().cluster("zionex"), size, per_node)
+    ways = [ways_of(table, traffic[table.name], workers, (0,), min_dim) for table in tables]
+    return build_problem(tables, ways, traffic, workers, Workload(512))
+
+
+def placings(problem: Problem, option: int) -> list[tuple[int, ...]]:
+    """All places of an option's blocks; equal blocks are not told apart."""
+    groups = range(problem.groups(option))
+    wide, narrow = problem.counts[option].tolist()
+    if wide + narrow > len(groups):
+        return []
+    return [
+        (*first, *second)
+        for first in combinations(groups, wide)
+        for second in combinations([group for group in groups if group not in first], narrow)
+    ]
+
+
+def optimum(problem: Problem) -> float:
+    every = [
+        [(option, places) for option in problem.options(table) for places in placings(problem, option)]
+        for table in range(problem.num_tables)
+    ]
+    best = np.inf
+    for plan in product(*every):
+        solution = Solution(
+            np.array([option for option, _ in plan]), [np.array(places) for _, places in plan]
+        )
+        loads = loads_of(problem, solution)
+        if fits(problem, loads):
+            best = min(best, step_seconds(problem, loads, solution))
+    return best
+
+
+shapes = st.tuples(
+    st.integers(20, 500_000), st.integers(1, 24), st.floats(0.2, 30), st.sampled_from([0.0, 0.8, 1.3])
+)
+
+
+@few
+@given(st.lists(shapes, min_size=1, max_size=3), st.integers(2, 3))
+def test_no_algorithm_beats_the_optimum_nor_the_bound_the_optimum(
+    tables: list[tuple[int, int, float, float]], size: int
+) -> None:
+    check_against_everything(problem_of(tables, size))
+
+
+@few
+@given(st.lists(shapes, min_size=1, max_size=2))
+def test_the_same_holds_over_nodes(tables: list[tuple[int, int, float, float]]) -> None:
+    check_against_everything(problem_of(tables, 4, per_node=2))
+
+
+def check_against_everything(problem: Problem) -> None:
+    best = optimum(problem)
+    soon = time.perf_counter() + 2
+    bound = lower_bound(problem, soon)
+    assert bound is not None
+    assert bound.seconds <= best * (1 + 1e-9)
+    assert bound.root_seconds <= bound.seconds * (1 + 1e-9)
+    starts = [
+        table_wise_greedy(problem),
+        place_greedily(problem, bound.choice),
+        place_balanced(problem, bound.choice),
+        place_balanced(problem, most_spread(problem), by_memory=True),
+        karmarkar_karp(problem, bound.choice),
+    ]
+    for start in starts:
+        assert start is not None
+        before = step_seconds(problem, loads_of(problem, start), start)
+        assert before >= best * (1 - 1e-9)
+        better = improve(problem, start, soon)
+        after = step_seconds(problem, loads_of(problem, better), better)
+        assert best * (1 - 1e-9) <= after <= before
+    assert starts[0] is not None
+    exact = solve_exactly(problem, bound, starts[0], seconds=10)
+    assert exact is not None
+    found = step_seconds(problem, loads_of(problem, exact[0]), exact[0])
+    assert found == pytest.approx(best, rel=2e-4)
+    assert exact[1] <= best * (1 + 1e-9)
+
+
+def test_differencing_finds_the_textbook_partition() -> None:
+    """8, 7, 6, 5, 4 on two workers: 16 and 14 by differencing, where largest first gives 17 and 13."""
+    problem = problem_of([(1000, 8, size, 0.0) for size in (8, 7, 6, 5, 4)], 2)
+    # One phase that costs what the comment says, and nothing else.
+    loads = np.zeros_like(problem.shards)
+    loads[:, 1] = [8, 7, 6, 5, 4][0]
+    whole = np.array([problem.first[table] for table in range(5)])
+    for table, cost in enumerate((8, 7, 6, 5, 4)):
+        loads[problem.starts[whole[table], 0], 1] = cost
+    problem.shards[:] = loads
+    problem.total[whole] = loads[problem.starts[whole, 0]]
+    seconds = []
+    for place in (karmarkar_karp, place_greedily):
+        found = place(problem, whole)
+        assert found is not None
+        seconds.append(float(loads_of(problem, found)[:, 1].max()))
+    assert seconds == [16, 17]
+
+
+def test_local_search_never_loses_a_table_or_a_slice() -> None:
+    tables, traffic = skewed_tables(40, seed=3)
+    workers = workers_of(catalog().cluster("zionex"), 16)
+    ways = [ways_of(table, traffic[table.name], workers) for table in tables]
+    problem = build_problem(tables, ways, traffic, workers, Workload(8192))
+    start = table_wise_greedy(problem)
+    assert start is not None
+    found = improve(problem, start, time.perf_counter() + 2)
+    for table, option in enumerate(found.choice):
+        assert problem.table[option] == table
+        groups = found.groups[table]
+        assert len(groups) == problem.counts[option].sum() == len(set(groups.tolist()))
+        assert groups.max() < problem.groups(int(option))
+    assert fits(problem, loads_of(problem, found))
+
+
+def test_placings_are_distinct() -> None:
+    problem = problem_of([(100, 17, 1.0, 0.0)], 3)
+    two = next(option for option in problem.options(0) if problem.ways[option].columns == 2)
+    assert len(placings(problem, two)) == len(set(permutations(range(3), 2)))
+
+
+def test_imbalance_is_at_least_a_fifth_below_greedy() -> None:
+    for seed in range(3):
+        tables, traffic = skewed_tables(60, seed)
+        cluster = catalog().cluster("zionex")
+        greedy, best = (
+            make_plan(
+                tables,
+                cluster,
+                world_size=16,
+                global_batch=16384,
+                statistics=traffic,
+                algorithm=algorithm,
+                improve=algorithm == "best",
+                seconds=3,
+            ).estimate
+            for algorithm in ("greedy", "best")
+        )
+        assert best["imbalance"] < 0.8 * greedy["imbalance"]
+        assert best["step_seconds"] < greedy["step_seconds"]
+
+
+@pytest.mark.slow
+def test_a_thousand_tables_on_128_workers_are_within_two_percent_of_the_bound() -> None:
+    tables, traffic = skewed_tables(1000)
+    plan = make_plan(tables, catalog().cluster("zionex"), global_batch=65536, statistics=traffic, seconds=20)
+    plan.check(tables)
+    assert plan.estimate["gap"] < 0.02
