@@ -17,7 +17,7 @@ from megalith.train.reporter import CLOCK_KEYS
 from megalith.train.run import Run
 from megalith.train.trainer import Trainer, open_learner
 
-KINDS = ("table_wise", "row_wise")
+KINDS = ("table_wise", "row_wise", "column_wise", "data_parallel")
 
 
 def make_data(folder):

@@ -44,7 +44,7 @@ def torchrun(*arguments):
     )
 
 
-def test_lost_ranks_are_started_again_and_the_result_is_that_of_an_undisturbed_run(tiny_recipe, tmp_path):
+def test_lost_ranks_are_started_again_and_end_where_an_undisturbed_run_does(tiny_recipe, tmp_path):
     plan = write_plan(tmp_path / "plan.json", tiny_recipe, 2)
     overrides = (f"sharding.plan={plan}", "model.top={layers: [16], dropout: 0.1}", "train.clip_norm=1.0")
     expected = outcome(train(tiny_recipe, tmp_path / "whole", 2, *overrides))

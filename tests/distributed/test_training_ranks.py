@@ -102,15 +102,15 @@ def stop_one_rank(recipe, folder, overrides, victim, last_step):
 def test_a_signal_to_one_rank_stops_all_and_any_other_number_goes_on(tiny_recipe, tiny_data, tmp_path):
     whole = train(tiny_recipe, tmp_path / "whole", 1)
     stopped = tmp_path / "stopped"
-    # A plan of each start's own, as `auto` makes it: the recipe itself stays as it is.
-    plan = write_plan(tmp_path / "plan.json", tiny_recipe, 3)
-    for summary in on_ranks(3, stop_one_rank, tiny_recipe, stopped, [f"sharding.plan={plan}"], 1, 8):
+    for summary in on_ranks(3, stop_one_rank, tiny_recipe, stopped, [], 1, 8):
         assert summary["stopped_by"] == "SIGTERM"
         assert summary["step"] == 9
         assert not summary["finished"]
     assert CheckpointStore(stopped / "checkpoints").latest() == 9
-    plan = write_plan(tmp_path / "plan.json", tiny_recipe, 2, turn=1)
-    resumed = train(tiny_recipe, stopped, 2, f"sharding.plan={plan}")
+    assert read_plan(stopped / "plan.json").world_size == 3
+    resumed = train(tiny_recipe, stopped, 2)
+    # Planned anew for those that went on.
+    assert read_plan(resumed.plan).world_size == 2
     assert losses(resumed) == pytest.approx(losses(whole), abs=1e-5)
     close(weights(resumed, tiny_data), weights(whole, tiny_data))
 

@@ -19,14 +19,14 @@ def report(
         typer.Option(help="The file to write [default: RUN/report.html, or the result's name with .html]."),
     ] = None,
     chrome_trace: Annotated[
-        Path | None, typer.Option(help="Also write the run's spans here, for Perfetto or chrome://tracing.")
+        Path | None,
+        typer.Option(help="Also write the spans of all ranks here, for Perfetto or chrome://tracing."),
     ] = None,
     json: JsonFlag = False,
 ) -> None:
     """Draw a run, a benchmark or a plan as one HTML file that opens offline."""
     from megalith.core.errors import ConfigError
-    from megalith.core.files import read_jsonl
-    from megalith.core.trace import to_chrome
+    from megalith.core.trace import read_spans, to_chrome
     from megalith.core.units import format_bytes
     from megalith.report import write_bench_report, write_plan_report, write_report
     from megalith.train.run import Run
@@ -38,7 +38,7 @@ def report(
     write_file = write_plan_report if is_result and _is_plan(run) else write_bench_report
     headline = (write_file if is_result else write_report)(run, target)
     if chrome_trace is not None:
-        to_chrome(read_jsonl(Run(run).trace), chrome_trace)
+        to_chrome(read_spans(Run(run).traces()), chrome_trace)
     size = target.stat().st_size
     if json:
         print_json({"run": str(run), "out": str(target), "bytes": size, **headline})

@@ -4,7 +4,8 @@
     with tracer.span("forward", step=3):
         ...
 
-A span is one line: name, start and duration in seconds since the tracer began, thread, attributes.
+A span is one line: name, start and duration in seconds since the tracer began, thread, attributes; where
+several processes work together, also the rank of this one.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -24,8 +25,9 @@ from megalith.core.files import write_atomic
 class Tracer:
     """Writes spans to a JSONL file; with no path every span costs next to nothing and writes nothing."""
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, path: Path | None = None, rank: int | None = None) -> None:
         self._file: TextIO | None = path.open("a", encoding="utf-8") if path else None
+        self._rank = {} if rank is None else {"rank": rank}
         self._begin = time.perf_counter()
         self._lock = threading.Lock()
 
@@ -51,6 +53,7 @@ class Tracer:
                 "duration": round(duration_seconds, 7),
                 "thread": threading.current_thread().name,
                 "process": os.getpid(),
+                **self._rank,
                 **({"attributes": attributes} if attributes else {}),
             }
         )
@@ -67,14 +70,32 @@ class Tracer:
             self._file = None
 
 
+def read_spans(paths: Iterable[Path]) -> list[dict[str, Any]]:
+    """The spans of several files, such as one for each rank. Half a line, as a kill leaves it, is passed over
+    wherever it is: a resumed run has written on after it."""
+    spans = []
+    for path in paths:
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            with suppress(ValueError):
+                span = json.loads(line)
+                if isinstance(span, dict) and {"name", "start", "duration", "thread"} <= span.keys():
+                    spans.append(span)
+    return spans
+
+
 def to_chrome(spans: list[dict[str, Any]], path: Path) -> None:
-    """Writes spans as Chrome trace events, which Perfetto and chrome://tracing open."""
+    """Writes spans as Chrome trace events, for Perfetto and chrome://tracing; each rank is a process."""
     lanes = dict.fromkeys((span.get("process", 0), span["thread"]) for span in spans)
     numbers = {lane: number for number, lane in enumerate(lanes)}
     events: list[dict[str, Any]] = [
         {"ph": "M", "name": "thread_name", "pid": process, "tid": number, "args": {"name": thread}}
         for (process, thread), number in numbers.items()
     ]
+    ranks = {span.get("process", 0): span["rank"] for span in spans if "rank" in span}
+    for process, rank in ranks.items():
+        about = {"ph": "M", "pid": process}
+        events.append({**about, "name": "process_name", "args": {"name": f"rank {rank}"}})
+        events.append({**about, "name": "process_sort_index", "args": {"sort_index": rank}})
     events += [
         {
             "ph": "X",

@@ -17,6 +17,9 @@ from megalith.sharding.plan import ShardingPlan, read_plan
 from megalith.sharding.runtime.ranks import Ranks
 from megalith.train.config import Recipe
 
+# A run starts, and starts again after a lost rank, without a long wait for a slightly better plan.
+_SECONDS = 3.0
+
 
 def place_tables(recipe: Recipe, dataset: Dataset, ranks: Ranks) -> ShardingPlan | None:
     """Where each table goes, the same on every rank; None in one process, which holds them all."""
@@ -47,18 +50,23 @@ def _automatic(recipe: Recipe, tables: list[TableSpec], dataset: Dataset, world_
     from megalith.sharding.planner import from_dataset, make_plan
 
     known = (dataset.folder / STATISTICS_FILE).exists()
+    ranks_a_host = min(int(os.environ.get("LOCAL_WORLD_SIZE", world_size)), world_size)
     return make_plan(
         tables,
-        _hosts(world_size),
+        _hosts(world_size, ranks_a_host),
         world_size=world_size,
+        workers_per_node=ranks_a_host,
         global_batch=recipe.data.batch_size,
         statistics=from_dataset(tables, read_statistics(dataset.folder)) if known else None,
+        optimizer_kind=recipe.embeddings.optimizer.kind,
+        exchange=recipe.sharding.exchange,
+        pipelined=recipe.sharding.pipeline,
+        seconds=_SECONDS,
     )
 
 
-def _hosts(world_size: int) -> Cluster:
+def _hosts(world_size: int, ranks_a_host: int) -> Cluster:
     """Machines like this one, as many as torchrun has started ranks on."""
-    ranks_a_host = min(int(os.environ.get("LOCAL_WORLD_SIZE", world_size)), world_size)
     rack = catalog().cluster("cpu-rack")
     memory = rack.device.memory
     measured = this_machine().memory_bytes

@@ -99,7 +99,8 @@ class Trainer:
             ranks.from_first(lambda: self.plan.write(self.run.plan) if self.plan else None)
         # From here the clocks of all ranks' traces run.
         ranks.from_each(lambda: None)
-        tracer = Tracer(self.run.trace_of(ranks.rank) if config.trace else None)
+        trace = self.run.trace_of(ranks.rank) if config.trace else None
+        tracer = Tracer(trace, ranks.rank if ranks.world_size > 1 else None)
         reporter = Reporter(
             self.run, self.total_steps, config.tensorboard, self.console, silent=not ranks.is_first
         )

@@ -6,7 +6,7 @@ import pytest
 
 from megalith.core.errors import DataError
 from megalith.core.files import read_jsonl
-from megalith.core.trace import Tracer, to_chrome
+from megalith.core.trace import Tracer, read_spans, to_chrome
 
 
 def test_spans_are_written_and_nest(tmp_path):
@@ -48,3 +48,18 @@ def test_chrome_events_keep_microseconds_and_threads(tmp_path):
     events = json.loads((tmp_path / "chrome.json").read_text())["traceEvents"]
     assert events[0] == {"ph": "M", "name": "thread_name", "pid": 7, "tid": 0, "args": {"name": "MainThread"}}
     assert (events[1]["ts"], events[1]["dur"], events[1]["pid"]) == (1_500_000, 250_000, 7)
+
+
+def test_ranks_become_processes_of_one_chrome_file_and_half_lines_are_passed_over(tmp_path):
+    paths = [tmp_path / "trace.jsonl", tmp_path / "trace-rank-1.jsonl"]
+    for rank, path in enumerate(paths):
+        path.write_text('{"name": "half a li\n')
+        tracer = Tracer(path, rank)
+        tracer.record("step", 0.5, 0.25)
+        tracer.close()
+    spans = [{**span, "process": 100 + span["rank"]} for span in read_spans(paths)]
+    to_chrome(spans, tmp_path / "chrome.json")
+    events = json.loads((tmp_path / "chrome.json").read_text())["traceEvents"]
+    names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert names == {100: "rank 0", 101: "rank 1"}
+    assert [event["pid"] for event in events if event["ph"] == "X"] == [100, 101]
