@@ -7,18 +7,30 @@ import torch
 from sharded_worlds import Case, drawn_step, plan_of, run_cases
 
 import megalith as mg
+from megalith.sharding.plan import ExchangeConfig
 
 FLAT = ("table_wise", "row_wise", "column_wise", "data_parallel")
 IN_NODES = ("table_row", "table_column", "grid")
-POOLINGS = ("sum", "mean", "max")
 
 
-def tables_of(pooling, **more):
-    """Tables of odd sizes; feature b is looked up in two of them."""
+def tables_of(kind, padding):
+    """Tables of odd sizes and every pooling that the kind allows; features a and b are looked up twice."""
+    best = "sum" if kind in ("row_wise", "table_row", "grid") else "max"
     return [
-        mg.TableSpec(name="t0", rows=11, dim=5, features=("a", "b"), pooling=pooling, init_scale=1.0, **more),
-        mg.TableSpec(name="t1", rows=7, dim=4, features=("b",), pooling=pooling, init_scale=1.0),
-        mg.TableSpec(name="t2", rows=13, dim=8, features=("c", "a"), pooling="sum", init_scale=1.0),
+        mg.TableSpec(name="t0", rows=11, dim=5, features=("a", "b"), init_scale=1.0, padding_index=padding),
+        mg.TableSpec(name="t1", rows=7, dim=4, features=("b",), pooling="mean", init_scale=1.0),
+        mg.TableSpec(
+            name="t2",
+            rows=13,
+            dim=8,
+            features=("c", "a"),
+            pooling="mean",
+            init_scale=1.0,
+            padding_index=padding,
+        ),
+        mg.TableSpec(
+            name="t3", rows=8, dim=3, features=("d",), pooling=best, init_scale=1.0, padding_index=padding
+        ),
     ]
 
 
@@ -27,11 +39,8 @@ def cases(world_size, kinds, workers_per_node=None):
     uneven = [3 + rank for rank in range(world_size)]
     empty = [4 if rank == world_size - 1 else 0 for rank in range(world_size)]
     found = []
-    for kind, pooling, weighted in itertools.product(kinds, POOLINGS, (False, True)):
-        cuts_rows = kind in ("row_wise", "table_row", "grid")
-        if pooling == "max" and (weighted or cuts_rows):
-            continue
-        tables = tables_of(pooling, padding_index=2 if weighted else None)
+    for kind, weighted in itertools.product(kinds, (False, True)):
+        tables = tables_of(kind, 2 if weighted else None)
         steps = [
             drawn_step(tables, batches, generator, weighted=weighted, uniform=uniform, max_length=length)
             for batches, uniform, length in (
@@ -43,16 +52,29 @@ def cases(world_size, kinds, workers_per_node=None):
                 (uneven, False, 1),
             )
         ]
-        plan = plan_of(tables, [kind] * len(tables), world_size, workers_per_node)
-        found.append(Case(f"{kind} {pooling} weighted={weighted}", tables, plan, steps))
+        exchange = ExchangeConfig(deduplicate=weighted)
+        plan = plan_of(tables, [kind] * len(tables), world_size, workers_per_node, exchange)
+        found.append(Case(f"{kind} weighted={weighted}", tables, plan, steps))
     return found
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_sharded_lookups_and_steps_match_one_process(world_size):
-    run_cases(world_size, cases(world_size, FLAT))
+@pytest.mark.parametrize(
+    ("world_size", "workers_per_node"),
+    [(1, 1), (2, 2), pytest.param(3, 2, marks=pytest.mark.slow), (4, 2)],
+)
+def test_sharded_lookups_and_steps_match_one_process(world_size, workers_per_node):
+    kinds = FLAT if world_size == workers_per_node else FLAT + IN_NODES
+    run_cases(world_size, cases(world_size, kinds, workers_per_node))
 
 
-@pytest.mark.parametrize(("world_size", "workers_per_node"), [(4, 2), (3, 2)])
-def test_tables_inside_nodes_match_one_process(world_size, workers_per_node):
-    run_cases(world_size, cases(world_size, IN_NODES, workers_per_node))
+def test_half_precision_and_bytes_on_the_wire_stay_near_float32():
+    tables = tables_of("row_wise", None)
+    generator = torch.Generator().manual_seed(0)
+    steps = [drawn_step(tables, [4, 3, 5], generator) for _ in range(4)]
+    kinds = ("table_wise", "row_wise", "grid", "column_wise")
+    found = []
+    for codec, tolerance in (("fp16", 5e-3), ("bf16", 4e-2), ("int8", 4e-2)):
+        exchange = ExchangeConfig(forward=codec, backward=codec)
+        plan = plan_of(tables, kinds, 3, 2, exchange)
+        found.append(Case(codec, tables, plan, steps, wire_tolerance=tolerance))
+    run_cases(3, found)

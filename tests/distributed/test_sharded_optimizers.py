@@ -43,6 +43,9 @@ def case(optimizer, world_size, workers_per_node):
     return Case(optimizer.kind, tables, plan, steps, optimizer)
 
 
-@pytest.mark.parametrize(("world_size", "workers_per_node"), [(2, 1), (4, 2)])
+@pytest.mark.parametrize(
+    ("world_size", "workers_per_node"),
+    [(3, 2), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((2, 1), (4, 2)))],
+)
 def test_fifty_steps_of_every_optimizer_match_one_process(world_size, workers_per_node):
     run_cases(world_size, [case(one, world_size, workers_per_node) for one in OPTIMIZERS])

@@ -49,15 +49,15 @@ class _Cast:
         self._dtype, self.row_bytes = dtype, columns * dtype.itemsize
 
     def encode(self, rows: Tensor) -> Tensor:
-        return rows.to(self._dtype).contiguous().view(torch.uint8)
+        return _as_bytes(rows.to(self._dtype))
 
     def decode(self, encoded: Tensor) -> Tensor:
-        return _aligned(encoded, self._dtype).view(self._dtype).float()
+        return _from_bytes(encoded, self._dtype).float()
 
 
 class _Scaled16:
     def __init__(self, columns: int) -> None:
-        self.row_bytes = columns * 2 + 4 * bool(columns)
+        self._columns, self.row_bytes = columns, columns * 2 + 4 * bool(columns)
 
     def encode(self, rows: Tensor) -> Tensor:
         encoded = torch.empty(len(rows), self.row_bytes, dtype=torch.uint8, device=rows.device)
@@ -66,15 +66,15 @@ class _Scaled16:
             largest = torch.linalg.vector_norm(rows, torch.inf, dim=1, keepdim=True)
             power = (15 - torch.frexp(largest).exponent).clamp(-126, 126)
             scale = torch.ldexp(torch.ones_like(largest), power)
-            encoded[:, :4] = torch.ldexp(torch.ones_like(largest), -power).view(torch.uint8)
-            encoded[:, 4:] = (rows * scale).half().view(torch.uint8)
+            encoded[:, :4] = _as_bytes(torch.ldexp(torch.ones_like(largest), -power))
+            encoded[:, 4:] = _as_bytes((rows * scale).half())
         return encoded
 
     def decode(self, encoded: Tensor) -> Tensor:
         if not encoded.numel():
-            return torch.empty(len(encoded), 0, device=encoded.device)
-        scale = encoded[:, :4].contiguous().view(torch.float32)
-        return encoded[:, 4:].contiguous().view(torch.float16).float().mul_(scale)
+            return torch.empty(len(encoded), self._columns, device=encoded.device)
+        scale = _from_bytes(encoded[:, :4], torch.float32)
+        return _from_bytes(encoded[:, 4:], torch.float16).float().mul_(scale)
 
 
 class _Stretch(NamedTuple):
@@ -109,14 +109,14 @@ class _Int8:
             scales[:, vector : vector + count] = scale
             shares = (vectors / torch.where(scale > 0, scale, 1.0).unsqueeze(2)).round_()
             numbers[:, column : column + count * width] = shares.view(len(rows), count * width).to(torch.int8)
-        encoded[:, : 4 * self._num_vectors] = scales.view(torch.uint8)
+        encoded[:, : 4 * self._num_vectors] = _as_bytes(scales)
         return encoded
 
     def decode(self, encoded: Tensor) -> Tensor:
         rows = torch.empty(len(encoded), self._columns, device=encoded.device)
         if not rows.numel():
             return rows
-        scales = encoded[:, : 4 * self._num_vectors].contiguous().view(torch.float32)
+        scales = _from_bytes(encoded[:, : 4 * self._num_vectors], torch.float32)
         numbers = encoded[:, 4 * self._num_vectors :].view(torch.int8)
         for vector, column, count, width in self._stretches:
             here = slice(column, column + count * width)
@@ -126,7 +126,19 @@ class _Int8:
         return rows
 
 
-def _aligned(encoded: Tensor, dtype: torch.dtype) -> Tensor:
-    if encoded.storage_offset() % dtype.itemsize or not encoded.is_contiguous():
-        return encoded.clone()
-    return encoded
+def _as_bytes(rows: Tensor) -> Tensor:
+    """The memory of a matrix, row by row."""
+    if not rows.numel():
+        return torch.empty(len(rows), rows.shape[1] * rows.element_size(), dtype=torch.uint8)
+    return rows.contiguous().view(-1).view(torch.uint8).view(len(rows), -1)
+
+
+def _from_bytes(rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """The other way round; shares memory unless it lies askew."""
+    columns = rows.shape[1] // dtype.itemsize
+    if not rows.numel():
+        return torch.empty(len(rows), columns, dtype=dtype, device=rows.device)
+    flat = rows.reshape(-1)
+    if flat.storage_offset() % dtype.itemsize:
+        flat = flat.clone()
+    return flat.view(dtype).view(len(rows), columns)

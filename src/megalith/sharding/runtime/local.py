@@ -51,9 +51,10 @@ class LocalShards:
             )
         node = layout.node_of(rank)
         self._node: NodeSums | None = None
-        if layout.nodes[node].width:
+        if any(one.width for one in layout.nodes):
             members = subgroup(group, layout.node_workers(node))
-            self._node = NodeSums(layout, rank, members, traffic)
+            if layout.nodes[node].width:
+                self._node = NodeSums(layout, rank, members, traffic)
         self._coupled: CoupledTables | None = None
         self._slots: Tensor | None = None
         if coupled_placements(plan, optimizers):

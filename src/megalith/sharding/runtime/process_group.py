@@ -53,13 +53,15 @@ def place_in(group: dist.ProcessGroup | None) -> Place:
 
 
 def subgroup(group: dist.ProcessGroup | None, ranks: Sequence[int]) -> dist.ProcessGroup | None:
-    """A new group of some ranks of a group, made by just these; its collectives keep an order of their own.
+    """A new group of some ranks of a group, this one among them; its collectives keep an order of their own.
 
-    None where there is nobody to talk to.
+    None where there is nobody to talk to. Every rank of `group` must make as many groups as the others:
+    torch names a group after its members and the number of groups that a process has made before.
     """
-    if len(ranks) < 2:
+    if place_in(group).world_size < 2:
         return None
     everyone = dist.get_process_group_ranks(group if group is not None else dist.group.WORLD)
-    members = [everyone[rank] for rank in ranks]
-    made: dist.ProcessGroup = dist.new_group(members, use_local_synchronization=True)
-    return made
+    made: dist.ProcessGroup = dist.new_group(
+        [everyone[rank] for rank in ranks], use_local_synchronization=True
+    )
+    return made if len(ranks) > 1 else None
