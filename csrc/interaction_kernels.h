@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <utility>
 
 #include "interaction.h"
 #include "simd.h"
@@ -11,12 +12,53 @@ inline namespace MG_VARIANT {
 
 constexpr int kRows = 4;  // rows whose products share each load
 
+// Turns sixteen rows of sixteen into their columns: blocks of eight change places across the diagonal, then of four,
+// two and one.
+template <int Distance>
+inline void exchange(Floats* rows) {
+  for (int i = 0; i < kLanes; ++i) {
+    if (i & Distance) continue;
+    Floats &upper = rows[i], &lower = rows[i + Distance];
+    if constexpr (Distance >= kPartLanes) {
+      constexpr int kApart = Distance / kPartLanes;
+      for (int p = 0; p < kParts; ++p) {
+        if (!(p & kApart)) std::swap(upper.parts[p + kApart], lower.parts[p]);
+      }
+    } else {
+      Ints::Part low{}, high{};
+      for (int lane = 0; lane < kPartLanes; ++lane) {
+        // Lanes of the second operand of a shuffle are counted on from those of the first.
+        low[lane] = lane & Distance ? kPartLanes + lane - Distance : lane;
+        high[lane] = lane & Distance ? kPartLanes + lane : lane + Distance;
+      }
+      for (int p = 0; p < kParts; ++p) {
+        const Floats::Part above = upper.parts[p], below = lower.parts[p];
+        upper.parts[p] = __builtin_shuffle(above, below, low);
+        lower.parts[p] = __builtin_shuffle(above, below, high);
+      }
+    }
+  }
+}
+
+inline void transpose(Floats* rows) {
+  exchange<8>(rows);
+  exchange<4>(rows);
+  exchange<2>(rows);
+  exchange<1>(rows);
+}
+
 // products[i (i - 1) / 2 + j] = vector i . vector j for j < i. `transposed` holds dim x width floats, width a
 // multiple of 16 that covers all vectors.
 inline void interact(const float* const* vectors, int64_t count, int64_t dim, float* transposed, float* products) {
   const int64_t width = (count + kLanes - 1) / kLanes * kLanes;
-  for (int64_t i = 0; i < count; ++i) {
-    for (int64_t k = 0; k < dim; ++k) transposed[k * width + i] = vectors[i][k];
+  for (int64_t block = 0; block < count; block += kLanes) {
+    for (int64_t column = 0; column < dim; column += kLanes) {
+      const int n = static_cast<int>(std::min<int64_t>(kLanes, dim - column));
+      Floats rows[kLanes];
+      for (int64_t i = 0; i < kLanes; ++i) rows[i] = load(vectors[std::min(block + i, count - 1)] + column, n);
+      transpose(rows);
+      for (int64_t k = 0; k < n; ++k) store(transposed + (column + k) * width + block, rows[k], kLanes);
+    }
   }
   for (int64_t block = 0; block < count; block += kLanes) {
     for (int64_t first = block + 1; first < count; first += kRows) {
@@ -27,9 +69,9 @@ inline void interact(const float* const* vectors, int64_t count, int64_t dim, fl
         const Floats lanes = load(transposed + k * width + block);
         for (int r = 0; r < kRows; ++r) total[r] += lanes * rows[r][k];
       }
-      for (int64_t i = first; i < std::min(first + kRows, count); ++i) {
-        const int n = static_cast<int>(std::min<int64_t>(kLanes, i - block));
-        store(products + i * (i - 1) / 2 + block, total[i - first], n);
+      for (int r = 0; r < kRows && first + r < count; ++r) {
+        const int64_t i = first + r;
+        store(products + i * (i - 1) / 2 + block, total[r], static_cast<int>(std::min<int64_t>(kLanes, i - block)));
       }
     }
   }
@@ -56,9 +98,7 @@ inline void interact_backward(const float* const* vectors, int64_t count, int64_
         const Floats lanes = load(vectors[j] + column, n);
         for (int r = 0; r < kRows; ++r) total[r] += lanes * rows[r][j];
       }
-      for (int64_t i = first; i < std::min(first + kRows, count); ++i) {
-        store(gradients[i] + column, total[i - first], n);
-      }
+      for (int r = 0; r < kRows && first + r < count; ++r) store(gradients[first + r] + column, total[r], n);
     }
   }
 }
