@@ -173,9 +173,12 @@ def _state_of(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict
 
 def _dense_optimizer(config: DenseOptimizer, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     groups = [{"params": list(parameters), "base_lr": config.lr}]
+    # `fused`: one pass over each parameter and its state instead of one for each operation.
     if isinstance(config, AdamConfig):
         cls = torch.optim.AdamW if config.kind == "adamw" else torch.optim.Adam
-        return cls(groups, config.lr, config.betas, config.eps, config.weight_decay)
+        return cls(groups, config.lr, config.betas, config.eps, config.weight_decay, fused=True)
     if isinstance(config, AdaGradConfig):
-        return torch.optim.Adagrad(groups, config.lr, weight_decay=config.weight_decay, eps=config.eps)
-    return torch.optim.SGD(groups, config.lr, config.momentum, weight_decay=config.weight_decay)
+        return torch.optim.Adagrad(
+            groups, config.lr, weight_decay=config.weight_decay, eps=config.eps, fused=True
+        )
+    return torch.optim.SGD(groups, config.lr, config.momentum, weight_decay=config.weight_decay, fused=True)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from megalith.models.base import ClickModel, ModelInputs
 from megalith.models.dlrm.config import DLRMConfig
+from megalith.models.layers.linear import LinearReLU
 from megalith.models.layers.mlp import build_mlp
 from megalith.ops.interaction import dot_interaction
 
@@ -18,7 +19,9 @@ class DLRM(ClickModel):
         self.dropout = nn.Dropout(config.embedding_dropout)
         self.bottom: nn.Module | None = None
         if inputs.num_dense:
-            self.bottom = nn.Sequential(build_mlp(config.bottom, inputs.num_dense, config.dim), nn.ReLU())
+            stack = build_mlp(config.bottom, inputs.num_dense)
+            width = config.bottom.output_dim(inputs.num_dense)
+            self.bottom = nn.Sequential(*stack, LinearReLU(width, config.dim))
         num_vectors = inputs.num_features + (self.bottom is not None)
         self.interaction = config.interaction
         # What the top reads: the bottom's vector or all vectors, then the products of all pairs.

@@ -8,6 +8,7 @@ from pydantic import Field
 from torch import nn
 
 from megalith.core.config import Config
+from megalith.models.layers.linear import LinearReLU
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}
 
@@ -29,12 +30,15 @@ def build_mlp(config: MLPConfig, input_dim: int, output_dim: int | None = None) 
     blocks: list[nn.Module] = []
     width = input_dim
     for layer in config.layers:
-        blocks.append(nn.Linear(width, layer))
-        if config.norm == "batch":
-            blocks.append(nn.BatchNorm1d(layer))
-        elif config.norm == "layer":
-            blocks.append(nn.LayerNorm(layer))
-        blocks.append(_ACTIVATIONS[config.activation]())
+        if config.norm == "none" and config.activation == "relu":
+            blocks.append(LinearReLU(width, layer))
+        else:
+            blocks.append(nn.Linear(width, layer))
+            if config.norm == "batch":
+                blocks.append(nn.BatchNorm1d(layer))
+            elif config.norm == "layer":
+                blocks.append(nn.LayerNorm(layer))
+            blocks.append(_ACTIVATIONS[config.activation]())
         if config.dropout:
             blocks.append(nn.Dropout(config.dropout))
         width = layer
