@@ -134,7 +134,8 @@ class Ours(Trainer):
     def __init__(self, shape: Shape) -> None:
         self.tables = Megalith(shape)
         self.dense = dense_model(shape)
-        self.dense_optimizer = dense_optimizer(self.dense)
+        # As our trainer makes it.
+        self.dense_optimizer = torch.optim.Adagrad(self.dense.parameters(), lr=LEARNING_RATE, fused=True)
 
     def logits(self, batch: Samples) -> Tensor:
         logits: Tensor = self.dense(batch.dense, self.tables.embeddings(batch.values, batch.offsets))
@@ -158,22 +159,38 @@ class Ours(Trainer):
 
 
 class PlainTorch(Trainer):
-    """The same dense part over one nn.EmbeddingBag a table, with sparse gradients."""
+    """What a user of torch alone writes: an nn.EmbeddingBag a table with sparse gradients, nn.Linear, bmm."""
 
     def __init__(self, shape: Shape, ours: Ours) -> None:
         self.tables = TorchBags(shape)
-        self.dense = dense_model(shape)
-        self.dense_optimizer = dense_optimizer(self.dense)
+        self.bottom = plain_stack([NUM_DENSE, *BOTTOM, shape.dim], last_activation=True)
+        pairs = (shape.tables + 1) * shape.tables // 2
+        self.top = plain_stack([shape.dim + pairs, *TOP, 1], last_activation=False)
+        self.rows, self.columns = torch.tril_indices(shape.tables + 1, shape.tables + 1, offset=-1)
+        self.dense_optimizer = dense_optimizer(nn.ModuleList([self.bottom, self.top]))
         copy_tables(self.tables.weights(), ours)
+        with torch.no_grad():
+            own = [*self.bottom.parameters(), *self.top.parameters()]
+            for target, value in zip(own, ours.dense.parameters(), strict=True):
+                target.copy_(value)
 
     def logits(self, batch: Samples) -> Tensor:
-        pooled = torch.cat(self.tables.pooled(batch.values, batch.offsets), dim=1)
-        logits: Tensor = self.dense(batch.dense, pooled)
+        first = self.bottom(batch.dense)
+        vectors = torch.stack([first, *self.tables.pooled(batch.values, batch.offsets)], dim=1)
+        products = torch.bmm(vectors, vectors.transpose(1, 2))[:, self.rows, self.columns]
+        logits: Tensor = self.top(torch.cat([first, products], dim=1)).squeeze(1)
         return logits
 
     def step_tables(self) -> None:
         self.tables.optimizer.step()
         self.tables.optimizer.zero_grad(set_to_none=True)
+
+
+def plain_stack(widths: Sequence[int], last_activation: bool) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for width, out in pairwise(widths):
+        layers += [nn.Linear(width, out), nn.ReLU()]
+    return nn.Sequential(*(layers if last_activation else layers[:-1]))
 
 
 class TorchRec(Trainer):
