@@ -3,13 +3,17 @@
 import json
 from itertools import pairwise
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from processes import on_ranks
 from typer.testing import CliRunner
 
 from megalith.cli.app import app
 from megalith.core.files import read_jsonl
-from megalith.data.dataset import Dataset
+from megalith.core.schema import FeatureSpec
+from megalith.data.dataset import Dataset, DatasetSchema, Split, write_schema
 from megalith.sharding.plan import Placement, Shard, ShardingPlan
 from megalith.sharding.runtime.ranks import Ranks
 from megalith.train.recipe import load_recipe
@@ -25,6 +29,35 @@ def make_data(folder):
     arguments = ["--rows", "3000", "--valid-rows", "700", "--test-rows", "10", "--threads", "1"]
     result = CliRunner().invoke(app, ["data", "synth", "criteo", "--out", str(folder), *arguments])
     assert result.exit_code == 0, result.output
+
+
+def make_weighted_bags(folder):
+    """Rows with a weight, two features of one id and one of none to three; two splits of the same kind."""
+    generator = np.random.default_rng(0)
+    features = (
+        FeatureSpec(name="a", num_ids=50),
+        FeatureSpec(name="many", num_ids=40, max_length=3),
+        FeatureSpec(name="b", num_ids=9),
+    )
+    splits = {}
+    for name, rows in (("train", 1000), ("valid", 300)):
+        bags = [generator.integers(0, 40, length) for length in generator.integers(0, 4, rows)]
+        columns = {
+            "label": generator.integers(0, 2, rows).astype(np.float32),
+            "weight": generator.uniform(0.5, 2, rows).astype(np.float32),
+            "number": generator.normal(size=rows).astype(np.float32),
+            "a": generator.integers(0, 50, rows).astype(np.int32),
+            "many": pa.array([bag.tolist() for bag in bags], pa.list_(pa.int32())),
+            "b": generator.integers(0, 9, rows).astype(np.int32),
+        }
+        (folder / name).mkdir(parents=True)
+        pq.write_table(pa.table(columns), folder / name / "part.parquet", row_group_size=100)
+        positives = float(columns["label"].sum())
+        splits[name] = Split(rows=rows, positives=positives, files=(f"{name}/part.parquet",))
+    schema = DatasetSchema(
+        source="test", weight="weight", numeric=("number",), categorical=features, splits=splits
+    )
+    write_schema(folder, schema)
 
 
 def make_recipe(path, data, **model):

@@ -72,3 +72,33 @@ def test_a_mistake_is_said_once_and_leaves_no_run(tiny_recipe, tmp_path):
     assert "unknown key 'train.epoch'; did you mean 'epochs'?" in said[0]
     assert "exitcode  : 2" in result.stderr
     assert not (tmp_path / "run").exists()
+
+
+# Rank 1 alone meets damaged data, while rank 0 waits for its ids.
+DAMAGE = """
+import os
+from megalith.cli import main
+from megalith.core.errors import DataError
+from megalith.data.loader import loader
+
+def damaged(*_):
+    raise DataError("part.parquet, column 'C3', row 7: the data is damaged.")
+
+if os.environ["RANK"] == "1":
+    loader.cut = damaged
+main()
+"""
+
+
+def test_an_error_on_one_rank_ends_all_with_its_sentence_and_leaves_no_run(tiny_recipe, tmp_path):
+    script = tmp_path / "damage.py"
+    script.write_text(DAMAGE)
+    result = torchrun(script, "train", tiny_recipe, "--out", tmp_path / "run")
+    assert result.returncode != 0
+    said = sorted(line for line in result.stderr.splitlines() if line.startswith("megalith: "))
+    assert said == [
+        "megalith: part.parquet, column 'C3', row 7: the data is damaged.",
+        "megalith: rank 0 stops because another rank has ended.",
+    ]
+    assert result.stderr.count("exitcode  : 2") == 2, result.stderr
+    assert not (tmp_path / "run").exists()

@@ -7,7 +7,7 @@ import signal
 import pytest
 import torch
 from processes import on_ranks
-from small_runs import losses, outcome, train, weights, write_plan
+from small_runs import losses, make_recipe, make_weighted_bags, outcome, train, weights, write_plan
 
 from megalith.checkpoint.store import CheckpointStore
 from megalith.core.files import read_jsonl
@@ -61,6 +61,20 @@ def test_ranks_learn_and_report_what_one_process_does(
     assert numbers(outcome(many)) == pytest.approx(numbers(outcome(one)), rel=2e-3, abs=2e-3)
     assert read_plan(many.plan) == read_plan(plan)
     assert json.loads(many.summary.read_text())["ranks"] == world_size
+
+
+def test_sample_weights_and_bags_count_as_in_one_process(tmp_path):
+    data = tmp_path / "data"
+    make_weighted_bags(data)
+    recipe = make_recipe(tmp_path / "bags.yaml", data, pooling="mean")
+    one = train(recipe, tmp_path / "one", 1)
+    exchange = "sharding.exchange={deduplicate: true}"
+    plan = write_plan(tmp_path / "plan.json", recipe, 3, turn=1)
+    many = train(recipe, tmp_path / "many", 3, f"sharding.plan={plan}", exchange)
+    assert read_plan(many.plan).exchange.deduplicate
+    assert losses(many) == pytest.approx(losses(one), abs=1e-5)
+    close(weights(many, data), weights(one, data))
+    assert numbers(outcome(many)) == pytest.approx(numbers(outcome(one)), rel=2e-3, abs=2e-3)
 
 
 def test_the_pipeline_changes_no_bit_and_its_trace_shows_the_overlap(tiny_recipe, tiny_data, tmp_path):

@@ -18,6 +18,7 @@ from pathlib import Path
 from megalith.core.config import to_yaml
 from megalith.core.errors import ConfigError, StorageError, storage_errors
 from megalith.core.files import read_jsonl, write_atomic
+from megalith.sharding.plan import ShardingPlan
 from megalith.train.config import Recipe
 from megalith.train.recipe import load_recipe
 
@@ -58,6 +59,13 @@ class Run:
         with storage_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         write_atomic(self.config, to_yaml(recipe))
+
+    def write_plan(self, plan: ShardingPlan | None) -> None:
+        """Says where the tables of this start lie; for one process an older plan would be wrong."""
+        if plan is not None:
+            plan.write(self.plan)
+        else:
+            self.plan.unlink(missing_ok=True)
 
     def recipe(self) -> Recipe:
         if not self.config.is_file():

@@ -95,8 +95,7 @@ class Trainer:
         config, ranks = self.recipe.train, self.ranks
         began = time.perf_counter()
         first_step = self.step
-        if self.plan is not None:
-            ranks.from_first(lambda: self.plan.write(self.run.plan) if self.plan else None)
+        ranks.from_first(lambda: self.run.write_plan(self.plan))
         # From here the clocks of all ranks' traces run.
         ranks.from_each(lambda: None)
         trace = self.run.trace_of(ranks.rank) if config.trace else None
