@@ -65,5 +65,10 @@ class ModelConfig(Config):
 class ClickModel(nn.Module):
     """Dense features [batch, num_dense] and embedding vectors [batch, output_dim] in, logits [batch] out."""
 
+    def begin(self, dense: Tensor) -> Tensor | None:
+        """What needs no vectors, computed while they travel from other ranks. A model that defines it takes
+        the result as a third argument of `forward`, and computes it there if it gets none."""
+        return None
+
     def forward(self, dense: Tensor, embedded: Tensor) -> Tensor:
         raise TypeError(f"{type(self).__name__} must define forward(dense, embedded).")

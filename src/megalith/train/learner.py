@@ -48,7 +48,7 @@ class Learner:
             ranks = Ranks.all()
             self._rank = ranks.rank
             self.embeddings = ShardedEmbeddingCollection(tables, plan, recipe.embeddings.optimizer, seed)
-            self._replica = Replica(self.dense, ranks)
+            self._replica = Replica(self.dense, self.embeddings, ranks)
         self.optimizer = _dense_optimizer(recipe.dense, self.dense.parameters())
         self.clip_norm = recipe.train.clip_norm
         self.global_batch = recipe.data.batch_size
@@ -87,7 +87,7 @@ class Learner:
         else:
             # Dropout of a step is a function of the step and the rank: nothing of it has to be saved.
             torch.manual_seed(_random_seed(self._seed, self.embeddings.num_steps, self._rank))
-            logits = self._replica(batch.dense, self._embedded(batch, received))
+            logits = self._replica(batch.dense, self.exchange(batch) if received is None else received)
             total = F.binary_cross_entropy_with_logits(
                 logits, batch.labels, weight=batch.weights, reduction="sum"
             )
@@ -103,7 +103,10 @@ class Learner:
     def predict(self, batch: Batch, received: Any = None) -> Tensor:
         """Logits of a batch, with dropout off and running statistics in use."""
         self.dense.eval()
-        logits: Tensor = self.dense(batch.dense, self._embedded(batch, received))
+        if self._replica is not None:
+            received = self.exchange(batch) if received is None else received
+            return self._replica.predict(batch.dense, received)
+        logits: Tensor = self.dense(batch.dense, self.embeddings(batch.values, batch.offsets))
         return logits
 
     def state_dict(self) -> dict[str, Any]:
@@ -126,11 +129,6 @@ class Learner:
         for parameter, values in zip(self.dense.parameters(), state["optimizer"].values(), strict=True):
             self.optimizer.state[parameter] = values
         torch.set_rng_state(state["random"])
-
-    def _embedded(self, batch: Batch, received: Any) -> Tensor:
-        if received is None or not isinstance(self.embeddings, ShardedEmbeddingCollection):
-            return self.embeddings(batch.values, batch.offsets)
-        return self.embeddings.lookup(received)
 
     def _table_state(self) -> dict[str, Any]:
         if not isinstance(self.embeddings, ShardedEmbeddingCollection):

@@ -14,6 +14,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from megalith.models.base import ClickModel
+from megalith.sharding.runtime.collection import ShardedEmbeddingCollection
+from megalith.sharding.runtime.exchange import Received
 from megalith.sharding.runtime.ranks import Ranks
 
 # Running statistics are the same on all ranks without being sent. Newer torch calls the option otherwise.
@@ -22,22 +25,26 @@ _KEEP_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _OPTIONS els
 
 
 class Replica(nn.Module):
-    """One rank's copy of `dense`; all ranks call it together. Parameters stay those of `dense`."""
+    """One rank's copy of `dense`; all ranks call it together. Parameters stay those of `dense`.
 
-    def __init__(self, dense: nn.Module, ranks: Ranks) -> None:
+    It looks vectors up itself: what the model can compute without them is computed while they travel, and in
+    the backward pass while their gradients do.
+    """
+
+    def __init__(self, dense: nn.Module, embeddings: ShardedEmbeddingCollection, ranks: Ranks) -> None:
         super().__init__()
         assert ranks.group is not None
         for module in dense.modules():
             if isinstance(module, nn.BatchNorm1d):
                 # In place, so that the names and tensors of the state stay what they are.
                 module.__class__ = _BatchNormOfAll
-        self.dense: nn.Module = _Watched(dense)
+        self._whole: nn.Module = _Watched(dense, embeddings)
         if any(parameter.requires_grad for parameter in dense.parameters()):
             # A group of its own: buckets travel while the tables' gradients do.
             group = dist.new_group()
             options: dict[str, Any] = {_KEEP_BUFFERS: False}
-            self.dense = DistributedDataParallel(
-                self.dense,
+            self._whole = DistributedDataParallel(
+                self._whole,
                 process_group=group,
                 gradient_as_bucket_view=True,
                 # Without it DDP lays its buckets out anew after the first step, and with them the order in
@@ -46,23 +53,38 @@ class Replica(nn.Module):
                 **options,
             )
             # DDP refuses annotations that are text, as ours are; a lambda has none.
-            self.dense.register_comm_hook(group, lambda group, bucket: _sum(group, bucket))
+            self._whole.register_comm_hook(group, lambda group, bucket: _sum(group, bucket))
 
-    def forward(self, features: Tensor, embedded: Tensor) -> Tensor:
-        logits: Tensor = self.dense(features, embedded)
+    def forward(self, features: Tensor, received: Received) -> Tensor:
+        """Logits of this rank's samples, from its features and the ids that were exchanged."""
+        logits: Tensor = self._whole(features, received)
+        return logits
+
+    @torch.no_grad()
+    def predict(self, features: Tensor, received: Received) -> Tensor:
+        """The same without gradients, which DDP has no part in."""
+        whole = self._whole
+        module = whole.module if isinstance(whole, DistributedDataParallel) else whole
+        logits: Tensor = module(features, received)
         return logits
 
 
 class _Watched(nn.Module):
     """The model beside a parameter that nobody uses: DDP warns if it is to look for some and finds none."""
 
-    def __init__(self, dense: nn.Module) -> None:
+    def __init__(self, dense: nn.Module, embeddings: ShardedEmbeddingCollection) -> None:
         super().__init__()
         self.dense = dense
+        # In a tuple, and so none of the modules whose tensors DDP copies from the first rank.
+        self._tables = (embeddings,)
         self.unused = nn.Parameter(torch.zeros(1))
 
-    def forward(self, features: Tensor, embedded: Tensor) -> Tensor:
-        logits: Tensor = self.dense(features, embedded)
+    def forward(self, features: Tensor, received: Received) -> Tensor:
+        (embeddings,) = self._tables
+        looking = embeddings.start_lookup(received)
+        begun = self.dense.begin(features) if isinstance(self.dense, ClickModel) else None
+        embedded = embeddings.finish_lookup(looking)
+        logits: Tensor = self.dense(features, embedded, *(() if begun is None else (begun,)))
         return logits
 
 

@@ -29,9 +29,12 @@ class DLRM(ClickModel):
         num_pairs = 0 if config.interaction == "concat" else num_vectors * (num_vectors - 1) // 2
         self.top = build_mlp(config.top, num_kept * config.dim + num_pairs, output_dim=1)
 
-    def forward(self, dense: Tensor, embedded: Tensor) -> Tensor:
+    def begin(self, dense: Tensor) -> Tensor | None:
+        return None if self.bottom is None else self.bottom(dense)
+
+    def forward(self, dense: Tensor, embedded: Tensor, bottom: Tensor | None = None) -> Tensor:
         vectors = self.dropout(embedded)
-        bottom = None if self.bottom is None else self.bottom(dense)
+        bottom = self.begin(dense) if bottom is None else bottom
         parts = [] if bottom is None else [bottom]
         if self.interaction == "concat":
             return self.top(torch.cat([*parts, vectors], dim=1)).squeeze(1)
