@@ -39,6 +39,14 @@ class ShapeSet(StrEnum):
     scaling = "scaling"
 
 
+class Sharding(StrEnum):
+    table_wise = "table_wise"
+    row_wise = "row_wise"
+    column_wise = "column_wise"
+    data_parallel = "data_parallel"
+    auto = "auto"
+
+
 class TableType(StrEnum):
     float32 = "float32"
     float16 = "float16"
@@ -99,14 +107,29 @@ def train(
     batch: Annotated[int, typer.Option(min=1, help="Samples of a step.")] = 2048,
     repeats: Annotated[int, typer.Option(min=1, help="Timed rounds, each over three batches.")] = 5,
     threads: ThreadsOption = None,
+    ranks: Annotated[
+        int | None, typer.Option(min=2, help="Processes that share the batch, each with --threads or one.")
+    ] = None,
+    sharding: Annotated[
+        Sharding, typer.Option(help="How tables are cut over --ranks; auto asks the planner.")
+    ] = Sharding.table_wise,
     out: OutOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """A whole training step of DLRM, beside TorchRec and torch."""
+    """A whole training step of DLRM, beside TorchRec and torch; over processes with --ranks."""
     from megalith.bench.peers import Shape, choose_peers
-    from megalith.bench.train import PEERS, bench_train
 
     shape = Shape(tables, rows, dim, batch, lookups)
+    if ranks is not None:
+        from megalith.bench.ranks import PEERS as RANK_PEERS
+        from megalith.bench.ranks import bench_ranks
+
+        peers = choose_peers(peer or [], RANK_PEERS)
+        content = bench_ranks(shape, ranks, sharding.value, peers, repeats, threads, _say)
+        _finish(content, out, as_json, show_train)
+        return
+    from megalith.bench.train import PEERS, bench_train
+
     content = bench_train(shape, choose_peers(peer or [], PEERS), repeats, threads, _say)
     _finish(content, out, as_json, show_train)
 

@@ -103,7 +103,7 @@ def _shape_name(one: dict[str, Any]) -> str:
 
 
 def show_train(results: dict[str, Any]) -> None:
-    from megalith.core.units import format_count
+    from megalith.core.units import format_bytes, format_count
 
     ratios = results["speed_ratio"]
     rows = [
@@ -119,11 +119,17 @@ def show_train(results: dict[str, Any]) -> None:
     ]
     columns = ["", "ms", "spread", "samples/s", "loss", "x"]
     print_table("A training step of DLRM (x: the peer's ms over ours)", columns, rows)
-    print_table(
-        "Where the time of ours goes",
-        ["", "ms", "spread"],
-        [[name, _milliseconds(one), f"{one['spread']:.0%}"] for name, one in results["parts"].items()],
-    )
+    if "parallel_efficiency" in results:
+        typer.echo(f"Parallel efficiency: {results['parallel_efficiency']:.0%} of one process for each")
+        sent = results["sent_bytes_a_step"]
+        rows = [[name, format_bytes(count)] for name, count in sent.items()]
+        print_table("Sent by all ranks for the tables, a step", ["", "bytes"], rows)
+    if "parts" in results:
+        print_table(
+            "Where the time of ours goes",
+            ["", "ms", "spread"],
+            [[name, _milliseconds(one), f"{one['spread']:.0%}"] for name, one in results["parts"].items()],
+        )
 
 
 def show_explore(results: dict[str, Any]) -> None:

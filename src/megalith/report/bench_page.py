@@ -100,11 +100,20 @@ def _embedding(results: Values) -> list[Chart]:
 def _train(results: Values) -> list[Chart]:
     sides = results["candidates"]
     times = {"a step": [1e3 * one["median_seconds"] for one in sides.values()]}
-    parts = {"megalith": [1e3 * one["median_seconds"] for one in results["parts"].values()]}
-    return [
-        _bars("steps", "A training step", "Milliseconds, medians.", list(sides), times, "ms"),
-        _bars("parts", "Where ours goes", "Milliseconds, medians.", list(results["parts"]), parts, "ms"),
-    ]
+    caption = "Milliseconds, medians."
+    if "parallel_efficiency" in results:
+        caption += f" Parallel efficiency of the ranks: {results['parallel_efficiency']:.0%}."
+    charts = [_bars("steps", "A training step", caption, list(sides), times, "ms")]
+    if "parts" in results:
+        found = results["parts"]
+        parts = {"megalith": [1e3 * one["median_seconds"] for one in found.values()]}
+        charts.append(_bars("parts", "Where ours goes", "Milliseconds, medians.", list(found), parts, "ms"))
+    if "sent_bytes_a_step" in results:
+        sent = results["sent_bytes_a_step"]
+        sizes = {"megalith": [count / 1e6 for count in sent.values()]}
+        caption = "What all ranks of ours send for the tables in a step, in megabytes."
+        charts.append(_bars("sent", "Sent between ranks", caption, list(sent), sizes, "MB"))
+    return charts
 
 
 def _data(results: Values) -> list[Chart]:

@@ -13,11 +13,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from megalith.core.trace import Tracer
 from megalith.data.batch import Batch
-from megalith.data.loader import Loader
+
+
+class Source(Protocol):
+    """Where batches come from: a loader, or whatever else can be read on and knows where it stands."""
+
+    def stream(self) -> Iterator[Batch]: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def close(self) -> None: ...
 
 
 class Stages(NamedTuple):
@@ -47,7 +56,7 @@ class Pipeline:
 
     def __init__(
         self,
-        loader: Loader,
+        loader: Source,
         stages: Stages,
         *,
         count: int | None = None,

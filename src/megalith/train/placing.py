@@ -53,7 +53,7 @@ def _automatic(recipe: Recipe, tables: list[TableSpec], dataset: Dataset, world_
     ranks_a_host = min(int(os.environ.get("LOCAL_WORLD_SIZE", world_size)), world_size)
     return make_plan(
         tables,
-        _hosts(world_size, ranks_a_host),
+        hosts_like_this(world_size, ranks_a_host),
         world_size=world_size,
         workers_per_node=ranks_a_host,
         global_batch=recipe.data.batch_size,
@@ -65,7 +65,7 @@ def _automatic(recipe: Recipe, tables: list[TableSpec], dataset: Dataset, world_
     )
 
 
-def _hosts(world_size: int, ranks_a_host: int) -> Cluster:
+def hosts_like_this(world_size: int, ranks_a_host: int) -> Cluster:
     """Machines like this one, as many as torchrun has started ranks on."""
     rack = catalog().cluster("cpu-rack")
     memory = rack.device.memory

@@ -1,0 +1,75 @@
+"""`megalith bench train --ranks 2`: ranks learn what one process does; the result says what was sent."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from megalith.bench.peers import OURS, Shape
+from megalith.bench.ranks import ALONE, bench_ranks, make_plan
+from megalith.core.errors import ConfigError
+
+SHAPE = Shape(tables=3, rows=50, dim=8, batch=16, lookups=2)
+
+
+def test_two_ranks_are_measured_beside_one(tmp_path: Path) -> None:
+    out, page = tmp_path / "result.json", tmp_path / "page.html"
+    small = (
+        "--tables",
+        "3",
+        "--rows",
+        "50",
+        "--dim",
+        "8",
+        "--batch",
+        "16",
+        "--lookups",
+        "2",
+        "--repeats",
+        "1",
+    )
+    run = [sys.executable, "-m", "megalith"]
+    bench = [*run, "bench", "train", "--ranks", "2", "--peer", "none", *small, "--out", str(out)]
+    done = subprocess.run(bench, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "Parallel efficiency" in done.stdout
+    content = json.loads(out.read_text())
+    assert content["settings"]["ranks"] == 2
+    assert content["settings"]["sharding"] == "table_wise"
+    results = content["results"]
+    assert set(results["candidates"]) == {OURS, ALONE}
+    ours, alone = results["candidates"][OURS], results["candidates"][ALONE]
+    assert len(ours["seconds"]) == 1
+    assert ours["losses"] == pytest.approx(alone["losses"], abs=1e-5)
+    assert results["parallel_efficiency"] == pytest.approx(
+        alone["median_seconds"] / (2 * ours["median_seconds"])
+    )
+    # Half of the samples' vectors go to the other rank, and their gradients come back; with a few bytes more.
+    assert 8 * 3 * 8 * 4 <= results["sent_bytes_a_step"]["vectors"] < 2 * 8 * 3 * 8 * 4
+    assert set(results["sent_bytes_a_step"]) == {"indices", "vectors", "gradients"}
+    report = subprocess.run(
+        [*run, "report", str(out), "--out", str(page)], capture_output=True, text=True, timeout=60
+    )
+    assert report.returncode == 0, report.stderr
+    assert "Sent between ranks" in page.read_text()
+
+
+@pytest.mark.parametrize("sharding", ["table_wise", "row_wise", "column_wise", "data_parallel"])
+def test_plans_of_one_kind_cover_their_tables(sharding: str) -> None:
+    plan = make_plan(SHAPE, 3, sharding)  # type: ignore[arg-type]
+    assert {placement.kind for placement in plan.placements} == {sharding}
+    assert {worker for placement in plan.placements for worker in placement.workers} == {0, 1, 2}
+
+
+def test_a_batch_that_does_not_share_out_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--batch 16 does not share out evenly over 3 ranks"):
+        bench_ranks(SHAPE, 3, "table_wise", [])
+
+
+def test_torchrec_is_not_asked_for_rows() -> None:
+    with pytest.raises(ConfigError, match="row_wise tables on the CPU; pass --sharding table_wise"):
+        bench_ranks(SHAPE, 2, "row_wise", ["torchrec"])
