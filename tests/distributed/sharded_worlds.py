@@ -56,6 +56,8 @@ class Case:
     tolerance: float = TOLERANCE
     wire_tolerance: float | None = None
     """Of outputs whose vectors travel in a smaller type."""
+    row_bytes: list[int] | None = None
+    """What a sample's vectors of each worker take on the wire, either way."""
 
 
 def split(size, parts):
@@ -172,6 +174,12 @@ def check(case, rank):
         found.backward(gradient)
         expected.backward(step.gradient)
     assert sharded.num_steps == whole.num_steps
+    if case.row_bytes is not None:
+        own = [step.batches[rank] for step in case.steps]
+        others = [sum(step.batches) - step.batches[rank] for step in case.steps]
+        elsewhere = sum(case.row_bytes) - case.row_bytes[rank]
+        assert sharded.traffic.sent_bytes["vectors"] == sum(others) * case.row_bytes[rank]
+        assert sharded.traffic.sent_bytes["gradients"] == sum(own) * elsewhere
     tensors = sharded.checkpoint_tensors()
     for table in case.tables:
         states = {f"states/{table.name}/{key}": one for key, one in whole.state(table.name).items()}

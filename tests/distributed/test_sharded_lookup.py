@@ -67,14 +67,29 @@ def test_sharded_lookups_and_steps_match_one_process(world_size, workers_per_nod
     run_cases(world_size, cases(world_size, kinds, workers_per_node))
 
 
-def test_half_precision_and_bytes_on_the_wire_stay_near_float32():
+def test_smaller_types_on_the_wire_stay_near_float32_and_take_their_bytes():
     tables = tables_of("row_wise", None)
     generator = torch.Generator().manual_seed(0)
     steps = [drawn_step(tables, [4, 3, 5], generator) for _ in range(4)]
-    kinds = ("table_wise", "row_wise", "grid", "column_wise")
     found = []
     for codec, tolerance in (("fp16", 5e-3), ("bf16", 4e-2), ("int8", 4e-2)):
         exchange = ExchangeConfig(forward=codec, backward=codec)
-        plan = plan_of(tables, kinds, 3, 2, exchange)
+        plan = plan_of(tables, ("table_wise", "row_wise", "grid", "column_wise"), 3, 2, exchange)
         found.append(Case(codec, tables, plan, steps, wire_tolerance=tolerance))
+    # Columns on each worker: two vectors of 5 and one of 3, one of 4, two of 8.
+    sizes = {
+        "fp32": [52, 16, 64],
+        "fp16": [4 + 26, 4 + 8, 4 + 32],
+        "bf16": [26, 8, 32],
+        "int8": [13 + 12, 4 + 4, 16 + 8],
+    }
+    for codec, row_bytes in sizes.items():
+        exchange = ExchangeConfig(forward=codec, backward=codec)
+        plan = plan_of(tables, ["table_wise"] * 4, 3, 3, exchange)
+        found.append(Case(f"bytes of {codec}", tables, plan, steps, wire_tolerance=0.04, row_bytes=row_bytes))
     run_cases(3, found)
+
+
+def test_ranks_that_share_no_memory_match_one_process(monkeypatch):
+    monkeypatch.setenv("MEGALITH_SHARED_MEMORY", "0")
+    run_cases(2, cases(2, ("table_wise", "row_wise"), 2))

@@ -1,4 +1,7 @@
-"""Bytes on the wire: what this process has sent to others, collective by collective."""
+"""Bytes on the wire: what this process has sent to others, collective by collective.
+
+What processes of one machine hand each other in shared memory counts as if it had been sent.
+"""
 
 from __future__ import annotations
 
