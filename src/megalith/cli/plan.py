@@ -61,14 +61,28 @@ def plan(
     pipelined: Annotated[
         bool, typer.Option("--pipelined", help="The next batch's ids travel while this one is computed.")
     ] = False,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Look no longer than this.")] = 8.0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Look no longer than this.")] = 9.0,
     out: Annotated[Path | None, typer.Option(help="Write the plan to this file.")] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Run a step of all workers in this process, without their tables: follow each id of a batch "
+            "(the recipe's data, or generated for --tables) to its row and back, and check memory and balance.",
+        ),
+    ] = False,
+    plan_file: Annotated[
+        Path | None, typer.Option("--plan", help="With --dry-run: check this plan instead of making one.")
+    ] = None,
     json_output: JsonFlag = False,
 ) -> None:
-    """Place every embedding table on the workers of a cluster."""
+    """Place every embedding table on the workers of a cluster; with --dry-run, check that it would work."""
     from megalith.core.errors import ConfigError
+    from megalith.sharding.plan import read_plan
     from megalith.sharding.planner import make_plan
 
+    if plan_file is not None and not dry_run:
+        raise ConfigError("--plan names a plan to check; add --dry-run.")
     if tables is not None and recipe is not None and "=" not in recipe:
         raise ConfigError("Give a recipe or --tables, not both.")
     if tables is not None:
@@ -78,11 +92,14 @@ def plan(
     else:
         raise ConfigError("Name a recipe, such as criteo-dlrm, or pass a file with --tables.")
     cluster = find_cluster(hardware)
+    given = read_plan(plan_file) if plan_file is not None else None
+    if given is not None:
+        world_size, workers_per_node = given.world_size, min(given.workers_per_node, given.world_size)
     if global_batch is None:
         from megalith.sharding.planner.topology import workers_of
 
         global_batch = batch * workers_of(cluster, world_size, workers_per_node).world_size
-    made = make_plan(
+    made = given or make_plan(
         specs,
         cluster,
         world_size=world_size,
@@ -97,6 +114,26 @@ def plan(
     )
     if out is not None:
         made.write(out)
+    if dry_run:
+        from megalith.cli.plan_dry_run import first_batch, show_dry_run
+        from megalith.sharding.dry_run import dry_run as check
+
+        checked = check(
+            specs,
+            made,
+            cluster,
+            global_batch=global_batch,
+            statistics=traffic,
+            optimizer_kind=optimizer,
+            batch=first_batch(recipe, overrides or [], min(global_batch, 4096))
+            if recipe is not None and tables is None
+            else None,
+        )
+        if json_output:
+            print_json(checked.to_dict())
+        else:
+            show_dry_run(checked)
+        return
     if json_output:
         print_json({**made.model_dump(mode="json"), "global_batch": global_batch})
         return

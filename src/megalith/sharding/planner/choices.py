@@ -28,6 +28,8 @@ Flags = NDArray[np.bool_]
 _START = 0.8
 _FACTORS = (0.7, 1.4)
 _ROUNDS = 4
+_EVENED_OUT = 0.4
+"""Of the seconds that workers wait for the slowest, what local search saves on large problems."""
 OPTIONAL = (frozenset({"data_parallel"}), frozenset({"table_row", "grid"}))
 """Kinds that need a collective of their own, which costs latency as soon as one table takes them."""
 
@@ -69,7 +71,8 @@ def capped_choice(problem: Problem, usable: Flags, caps: Floats, price: Floats |
 def good_choices(
     problem: Problem, usable: Flags, deadline: float, price: Floats | None = None
 ) -> list[tuple[float, Solution]]:
-    """Placed plans by their steps, best first: the starts for a local search."""
+    """Placed plans, best first, as starts for a local search: by their steps, less the part of the waiting
+    that such a search takes away."""
     free = capped_choice(problem, usable, np.full(NUM_PHASES, np.inf), price)
     mean = problem.total[free, :NUM_PHASES].sum(axis=0) / problem.world_size
     tried: dict[tuple[float, ...], float] = {}
@@ -83,7 +86,10 @@ def good_choices(
             placed = place_balanced(problem, capped_choice(problem, usable, caps, price))
             tried[key] = np.inf
             if placed is not None:
-                tried[key] = step_seconds(problem, loads_of(problem, placed), placed)
+                loads = loads_of(problem, placed)
+                seconds = step_seconds(problem, loads, placed)
+                waiting = float(problem.weights @ (loads.max(axis=0) - loads.mean(axis=0))[:NUM_PHASES])
+                tried[key] = seconds - _EVENED_OUT * waiting
                 found.append((tried[key], placed))
         return tried[key]
 

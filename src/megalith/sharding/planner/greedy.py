@@ -3,7 +3,7 @@
 `table_wise_greedy` is what is meant by greedy when others are compared with it, and what TorchRec and Neo do
 by default: whole tables, ordered by the seconds they cost, each onto the worker with the fewest seconds so
 far; a table too large for one worker takes the cheapest option whose pieces fit. `place_balanced` looks at
-the phases apart: each block, largest first, goes where it adds least to the 8th powers of the loads.
+the phases apart: each block, largest first, goes where it adds least to the 16th powers of the loads.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def place_balanced(problem: Problem, choice: Ints, by_memory: bool = False) -> S
     mean = np.maximum(problem.total[choice, :NUM_PHASES].sum(axis=0) / problem.world_size, 1e-30)
     value = problem.weights * mean
     share = (problem.peak[choice, NUM_PHASES:] / np.maximum(problem.capacity, 1)).max(axis=1)
-    size = share if by_memory else (problem.peak[choice, :NUM_PHASES] / mean) @ value
+    # Blocks that are large in any phase first, whatever the phase is worth: they are hard to place.
+    size = share if by_memory else ((problem.peak[choice, :NUM_PHASES] / mean) ** 2).sum(axis=1)
     for table in _ordered(problem, choice, size):
         option = int(choice[table])
         blocks, num_groups = problem.blocks(option), problem.groups(option)
@@ -69,7 +70,7 @@ def place_balanced(problem: Problem, choice: Ints, by_memory: bool = False) -> S
         view = loads[: num_groups * width].reshape(num_groups, width, -1)
         # The first variant is the larger one; a group with room for it has room for both.
         after = view + blocks[0]
-        added = _eighth(after[..., :NUM_PHASES] / mean) - _eighth(view[..., :NUM_PHASES] / mean)
+        added = _sixteenth(after[..., :NUM_PHASES] / mean) - _sixteenth(view[..., :NUM_PHASES] / mean)
         gain = (added @ value).sum(axis=1)
         full = (after[..., NUM_PHASES:] > problem.capacity).any(axis=(1, 2))
         gain[full] = np.inf
@@ -142,10 +143,11 @@ def _ordered(problem: Problem, choice: Ints, size: Floats) -> list[int]:
     return order
 
 
-def _eighth(values: Floats) -> Floats:
-    squared = values * values
-    squared *= squared
-    return squared * squared
+def _sixteenth(values: Floats) -> Floats:
+    powered = values * values
+    for _ in range(3):
+        powered *= powered
+    return powered
 
 
 def most_spread(problem: Problem) -> Ints:

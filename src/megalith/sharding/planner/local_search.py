@@ -1,7 +1,7 @@
 """Local search: relieve the worst workers, by moving a block, swapping two, or cutting a table another way.
 
 The step is a sum of maxima, which most changes leave as it is; so changes are judged by a smooth stand-in,
-the q-norm of each phase's loads, with q rising from 8 to 64. A change of loads is worth
+the q-norm of each phase's loads, with q rising from 16 to 64. A change of loads is worth
 
     sum over phases p of weight[p] x top[p] x sum over workers of ((new / top[p]) ** q - (old / top[p]) ** q)
 
@@ -13,6 +13,7 @@ arrays. The best plan by the true step is kept.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,7 @@ from megalith.sharding.planner.problem import (
     step_seconds,
 )
 
-POWERS = (8, 16, 32, 64)
+POWERS = (16, 64)
 _RECUT_WORKERS = 3
 _RECUT_TABLES = 4
 _RESCALE = 32
@@ -36,6 +37,7 @@ _RESCALE = 32
 _KICKED = 4
 _SETTLING = 24
 _VAIN = 400
+_CANDIDATES = 16
 _TINY = 1e-9
 _FAR = 1e4
 """Loads this many times the largest are all alike, and their powers still numbers."""
@@ -95,43 +97,49 @@ class _Search:
         self._scale()
         vain = 0
         while time.perf_counter() < deadline and self.best_seconds > target_seconds and vain < _VAIN:
-            before = float(self.worth.sum())
-            worst = np.argsort(-self.worth)[:_KICKED]
-            worker = int(draw.choice(worst))
-            others = np.flatnonzero(self.block_worker != worker)
-            mine = np.flatnonzero(self.block_worker == worker)
-            if not len(mine) or not len(others):
+            # One of the slowest workers of a phase, phases by what evening them out would bring.
+            excess = self.problem.weights * (self.loads.max(axis=0) - self.loads.mean(axis=0))[:NUM_PHASES]
+            if excess.sum() <= 0:
                 return
-            self.log = []
-            out, back = int(draw.choice(mine)), int(draw.choice(others))
-            other = int(self.block_worker[back])
-            if not self._may_swap(out, back):
-                vain += 1
-                continue
-            self._move(back, worker)
-            self._move(out, other)
-            waiting = np.zeros(self.problem.world_size, dtype=bool)
-            waiting[[worker, other]] = True
-            self._settle(waiting, deadline)
-            if float(self.worth.sum()) < before * (1 - 1e-7):
-                vain = 0
+            phase = int(draw.choice(NUM_PHASES, p=excess / excess.sum()))
+            worker = int(draw.choice(np.argsort(-self.loads[:, phase])[:_KICKED]))
+            better = self._kick_swap(worker, draw, deadline)
+            vain = 0 if better else vain + 1
+            if better:
                 self._remember()
                 self._scale()
-                continue
-            vain += 1
-            for block, source in reversed(self.log):
-                self._move(block, source)
+
+    def _kick_swap(self, worker: int, draw: np.random.Generator, deadline: float) -> bool:
+        """Swaps two blocks at random."""
+        others = np.flatnonzero(self.block_worker != worker)
+        mine = np.flatnonzero(self.block_worker == worker)
+        if not len(mine) or not len(others):
+            return False
+        out, back = int(draw.choice(mine)), int(draw.choice(others))
+        other = int(self.block_worker[back])
+        if not self._may_swap(out, back):
+            return False
+        before = float(self.worth.sum())
+        self.log = []
+        self._move(back, worker)
+        self._move(out, other)
+        self._settle([worker, other], deadline)
+        if float(self.worth.sum()) < before * (1 - 1e-7):
+            return True
+        for block, source in reversed(self.log):
+            self._move(block, source)
+        return False
 
     def _may_swap(self, one: int, other: int) -> bool:
         here, there = int(self.block_worker[one]), int(self.block_worker[other])
         if self.holds[self.block_table[one], there] or self.holds[self.block_table[other], here]:
             return False
-        change = self.block_loads[other, NUM_PHASES:] - self.block_loads[one, NUM_PHASES:]
-        held, capacity = self.loads[:, NUM_PHASES:], self.problem.capacity
-        return bool((held[here] + change <= capacity).all() and (held[there] - change <= capacity).all())
+        return self._fits_swap(one, other)
 
-    def _settle(self, waiting: NDArray[np.bool_], deadline: float) -> None:
-        """Relieves the waiting workers, and those that a change reaches once."""
+    def _settle(self, disturbed: list[int], deadline: float) -> None:
+        """Relieves the disturbed workers, and those that a change reaches once."""
+        waiting = np.zeros(self.problem.world_size, dtype=bool)
+        waiting[disturbed] = True
         reached = waiting.copy()
         for _ in range(_SETTLING):
             if not waiting.any() or time.perf_counter() > deadline:
@@ -176,13 +184,14 @@ class _Search:
         # A phase without any load yet is measured by the others.
         top = np.maximum(top, 1e-3 * top.sum() + 1e-30)
         self.top, self.value = top, self.problem.weights * top
+        self._rescaled()
+
+    def _rescaled(self) -> None:
+        """The same after loads or blocks have changed."""
+        top = self.top
         self.scaled: Floats = self.loads[:, :NUM_PHASES] / top
         self.block_scaled: Floats = self.block_loads[:, :NUM_PHASES] / top
         self.worth: Floats = self._powered(self.scaled.copy())
-        memory = self.block_loads[:, NUM_PHASES:]
-        fullest = self.loads[:, NUM_PHASES:].max(axis=0)
-        largest = memory.max(axis=0) if len(memory) else 0.0
-        self.tight = bool((fullest + largest > self.problem.capacity).any())
 
     def _powered(self, scaled: Floats) -> Floats:
         """The stand-in's share of workers with these loads [..., phases]; overwrites them."""
@@ -205,12 +214,11 @@ class _Search:
         left = self._powered(scaled[worker] - blocks) - worth[worker]
         gain = left[:, None] + self._powered(scaled[None] + blocks[:, None]) - worth
         gain[self.holds[self.block_table[mine]]] = np.inf
-        if self.tight:
-            arriving = self.loads[None, :, NUM_PHASES:] + self.block_loads[mine][:, None, NUM_PHASES:]
-            gain[~_room(arriving, self.problem.capacity)] = np.inf
-        block, target = divmod(int(np.argmin(gain)), gain.shape[1])
-        if float(gain[block, target]) < threshold:
-            self._move(int(mine[block]), target)
+        found = self._cheapest(
+            gain, threshold, lambda block, target: self._fits_move(int(mine[block]), target)
+        )
+        if found is not None:
+            self._move(int(mine[found[0]]), found[1])
             return True
 
         others = np.flatnonzero((self.block_worker != worker) & (worth[self.block_worker] < worth[worker]))
@@ -222,18 +230,39 @@ class _Search:
         gain += self._powered(scaled[away][None] - difference) - worth[away]
         gain[self.holds[self.block_table[mine]][:, away]] = np.inf
         gain[:, self.holds[self.block_table[others], worker]] = np.inf
-        if self.tight:
-            memory = self.block_loads[:, NUM_PHASES:]
-            change = memory[others][None] - memory[mine][:, None]
-            held = self.loads[:, NUM_PHASES:]
-            room = _room(held[worker] + change, self.problem.capacity)
-            gain[~(room & _room(held[away][None] - change, self.problem.capacity))] = np.inf
-        block, other = divmod(int(np.argmin(gain)), gain.shape[1])
-        if not float(gain[block, other]) < threshold:
+        found = self._cheapest(
+            gain, threshold, lambda block, other: self._fits_swap(int(mine[block]), int(others[other]))
+        )
+        if found is None:
             return False
+        block, other = found
         self._move(int(others[other]), worker)
         self._move(int(mine[block]), int(away[other]))
         return True
+
+    def _cheapest(
+        self, gain: Floats, threshold: float, fits: Callable[[int, int], bool]
+    ) -> tuple[int, int] | None:
+        """The best entry that helps and fits; memory is looked at one candidate at a time, as it rarely
+        stands in the way."""
+        for _ in range(_CANDIDATES):
+            row, column = divmod(int(np.argmin(gain)), gain.shape[1])
+            if not float(gain[row, column]) < threshold:
+                return None
+            if fits(row, column):
+                return row, column
+            gain[row, column] = np.inf
+        return None
+
+    def _fits_move(self, block: int, target: int) -> bool:
+        held = self.loads[target, NUM_PHASES:] + self.block_loads[block, NUM_PHASES:]
+        return bool((held <= self.problem.capacity).all())
+
+    def _fits_swap(self, one: int, other: int) -> bool:
+        here, there = int(self.block_worker[one]), int(self.block_worker[other])
+        change = self.block_loads[other, NUM_PHASES:] - self.block_loads[one, NUM_PHASES:]
+        held, capacity = self.loads[:, NUM_PHASES:], self.problem.capacity
+        return bool((held[here] + change <= capacity).all() and (held[there] - change <= capacity).all())
 
     def _move(self, block: int, target: int) -> None:
         source, table = int(self.block_worker[block]), int(self.block_table[block])
@@ -286,12 +315,17 @@ class _Search:
             add_blocks(self.loads, problem.blocks(old), self.current.groups[table])
             return False
         _, option, groups = best
-        add_blocks(self.loads, problem.blocks(option), groups)
+        self._take(table, option, groups)
+        self._scale()
+        return True
+
+    def _take(self, table: int, option: int, groups: Ints) -> None:
+        """Lays a table down another way; its old blocks are off the loads already."""
+        add_blocks(self.loads, self.problem.blocks(option), groups)
         self.current.choice[table] = option
         self.current.groups[table] = groups
         self._list_blocks()
-        self._scale()
-        return True
+        self._rescaled()
 
     def _placed(self, options: Ints, width: int, worth: Floats) -> list[tuple[float, int, Ints]]:
         """For options of one width: what the best places add, and which these are, where they fit."""

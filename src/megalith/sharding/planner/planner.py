@@ -47,6 +47,11 @@ from megalith.sharding.planner.topology import Workers, workers_of
 Algorithm = Literal["best", "greedy", "karmarkar_karp", "mip"]
 ALGORITHMS: tuple[str, ...] = get_args(Algorithm)
 MOST_EXACT_SECONDS = 3.0
+_TRIALS = 2
+_TRIAL_SHARE = 0.2
+"""Starts that are searched on from, and the part of the time left that each gets before the best goes on."""
+_SEARCHED = 0.93
+"""When the search ends, as a share of the time given."""
 TOLERANCE = 2e-3
 """A plan this close to the bound is good enough to stop at."""
 
@@ -65,7 +70,7 @@ def make_plan(
     improve: bool = True,
     pipelined: bool = False,
     min_dim: int = MIN_DIM,
-    seconds: float = 8.0,
+    seconds: float = 9.0,
 ) -> ShardingPlan:
     """The plan with the shortest predicted embedding part of a step; PlanError says what does not fit.
 
@@ -117,30 +122,20 @@ def _find(
     """The plan, the bound and what found it; None if nothing fits."""
     if not problem.num_tables:
         return Solution(np.empty(0, dtype=np.int64), []), problem.latency_seconds, algorithm
-    bound = lower_bound(problem, begin + 0.35 * seconds)
+    bound = lower_bound(problem, begin + 0.3 * seconds)
     if bound is None:
         return None
-    starts = _starts(problem, bound, algorithm, begin + 0.55 * seconds)
+    starts = _starts(problem, bound, algorithm, begin + 0.45 * seconds)
     if not starts:
         spread = place_balanced(problem, most_spread(problem), by_memory=True)
         if spread is None:
             return None
         starts = [("spread", spread)]
     target = bound.seconds * (1 + TOLERANCE)
-    ranked = sorted(starts, key=lambda start: _seconds(problem, start[1]))
-    name, best = ranked[0]
     proven = bound.seconds
     if improve:
-        # The best start gets most of the time, the next one the rest: it may lead to a better end.
-        shares = (0.85, 0.93)
-        for share, (start_name, start) in zip(shares, ranked, strict=False):
-            deadline = begin + share * seconds
-            if time.perf_counter() > deadline or _seconds(problem, best) <= target:
-                break
-            better = search(problem, start, deadline, target)
-            if _seconds(problem, better) < _seconds(problem, best):
-                name, best = start_name, better
-        name += " + local search"
+        starts = _improved(problem, starts, begin, seconds, target)
+    name, best = min(starts, key=lambda start: _seconds(problem, start[1]))
     if algorithm in ("best", "mip") and _seconds(problem, best) > proven * (1 + 1e-6):
         left = max(0.5, begin + seconds - time.perf_counter())
         exact = solve_exactly(problem, bound, best, min(left, MOST_EXACT_SECONDS))
@@ -151,18 +146,50 @@ def _find(
     return best, proven, name
 
 
+def _improved(
+    problem: Problem, starts: list[tuple[str, Solution]], begin: float, seconds: float, target: float
+) -> list[tuple[str, Solution]]:
+    """Searches on from the most promising starts for a while each, then from the best for the rest."""
+    tried = []
+    for number, (name, start) in enumerate(starts[:_TRIALS]):
+        left = begin + _SEARCHED * seconds - time.perf_counter()
+        trial = left * (1.0 if len(starts) == 1 else _TRIAL_SHARE)
+        if number and left <= 0:
+            break
+        better = search(problem, start, time.perf_counter() + trial, target)
+        tried.append((f"{name} + local search", better))
+    name, best = min(tried, key=lambda one: _seconds(problem, one[1]))
+    return [(name, search(problem, best, begin + _SEARCHED * seconds, target))]
+
+
 def _starts(problem: Problem, bound: Bound, algorithm: str, deadline: float) -> list[tuple[str, Solution]]:
     """Plans to begin with."""
     found: list[tuple[str, Solution | None]] = []
-    if algorithm in ("best", "greedy"):
-        found.append(("greedy", table_wise_greedy(problem)))
+    if algorithm in ("best", "mip"):
+        # Balanced plans come ranked by where a search from them should end; the quickest as it is may differ.
+        good = [solution for _, solution in good_choices(problem, bound.usable, deadline, bound.memory_price)]
+        good += [solution for solution in [place_balanced(problem, bound.choice)] if solution is not None]
+        quickest = sorted(good, key=lambda solution: _seconds(problem, solution))
+        found += [("balanced", solution) for solution in _distinct([*good[:1], *quickest[:1], *good[1:]])]
     if algorithm in ("best", "karmarkar_karp"):
         found.append(("karmarkar_karp", karmarkar_karp(problem, bound.choice)))
-    if algorithm in ("best", "mip"):
-        found.append(("balanced", place_balanced(problem, bound.choice)))
-        good = good_choices(problem, bound.usable, deadline, bound.memory_price)
-        found += [("balanced", solution) for _, solution in good[:2]]
-    return [(name, solution) for name, solution in found if solution is not None]
+    if algorithm in ("best", "greedy"):
+        found.append(("greedy", table_wise_greedy(problem)))
+    usable = [(name, solution) for name, solution in found if solution is not None]
+    if algorithm == "best":
+        # On small problems any start may lead furthest, and each is searched in no time.
+        first = usable[:2]
+        rest = sorted(usable[2:], key=lambda start: _seconds(problem, start[1]))
+        usable = [*first, *rest]
+    return usable
+
+
+def _distinct(solutions: Sequence[Solution]) -> list[Solution]:
+    """Without those that choose the same options as an earlier one."""
+    kept: dict[bytes, Solution] = {}
+    for solution in solutions:
+        kept.setdefault(solution.choice.tobytes(), solution)
+    return list(kept.values())
 
 
 def _seconds(problem: Problem, solution: Solution) -> float:
