@@ -20,6 +20,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from megalith.checkpoint.chunks import CHUNK_BYTES
 from megalith.checkpoint.transfer import files_of_rank, fingerprint, load_into, save_into, snapshot
 from megalith.core.errors import CheckpointError, storage_errors
 from megalith.core.files import new_folder, remove_partials
@@ -37,8 +38,10 @@ class CheckpointStore:
     used for nothing else: with `background` it is used while training goes on.
     """
 
-    def __init__(self, folder: Path, keep: int = 2, ranks: Ranks | None = None) -> None:
-        self.folder, self.keep = folder, keep
+    def __init__(
+        self, folder: Path, keep: int = 2, ranks: Ranks | None = None, chunk_bytes: int = CHUNK_BYTES
+    ) -> None:
+        self.folder, self.keep, self.chunk_bytes = folder, keep, chunk_bytes
         self.ranks = ranks or Ranks()
         self._executor: ThreadPoolExecutor | None = None
         self._saving: Future[None] | None = None
@@ -115,7 +118,7 @@ class CheckpointStore:
                 return first_rank.enter_context(new_folder(target, overwrite=True))
 
             folder = ranks.from_first(begin)
-            save_into(state, folder, target, ranks)
+            save_into(state, folder, target, ranks, self.chunk_bytes)
             written = ranks.from_each(
                 lambda: {path.name: fingerprint(path) for path in files_of_rank(folder, ranks.rank)}
             )

@@ -11,17 +11,19 @@ from typing import Any
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
+from megalith.checkpoint.chunks import CHUNK_BYTES, ChunkedSavePlanner
 from megalith.core.errors import CheckpointError, MegalithError, StorageError, storage_errors
 from megalith.sharding.runtime.ranks import Ranks
 from megalith.sharding.runtime.sharded_table import ShardedTable
 
 
-def save_into(state: dict[str, Any], folder: Path, target: Path, ranks: Ranks) -> None:
+def save_into(
+    state: dict[str, Any], folder: Path, target: Path, ranks: Ranks, chunk_bytes: int = CHUNK_BYTES
+) -> None:
     """Writes `state` into `folder`, which will be named `target`. What every rank has is written by the
     first, so only there it has to be right."""
-    planner = DefaultSavePlanner(dedup_save_to_lowest_rank=True)
+    planner = ChunkedSavePlanner(chunk_bytes)
     _expect_one_process(ranks)
     try:
         dcp.save(
