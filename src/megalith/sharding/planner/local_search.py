@@ -98,7 +98,9 @@ class _Search:
         vain = 0
         while time.perf_counter() < deadline and self.best_seconds > target_seconds and vain < _VAIN:
             # One of the slowest workers of a phase, phases by what evening them out would bring.
-            excess = self.problem.weights * (self.loads.max(axis=0) - self.loads.mean(axis=0))[:NUM_PHASES]
+            above = (self.loads.max(axis=0) - self.loads.mean(axis=0))[:NUM_PHASES]
+            # The mean of equal loads may be rounded to above them.
+            excess = self.problem.weights * np.maximum(above, 0.0)
             if excess.sum() <= 0:
                 return
             phase = int(draw.choice(NUM_PHASES, p=excess / excess.sum()))
