@@ -68,7 +68,7 @@ def plan(
         typer.Option(
             "--dry-run",
             help="Run a step of all workers in this process, without their tables: follow each id of a batch "
-            "(the recipe's data, or generated for --tables) to its row and back, and check memory and balance.",
+            "(the recipe's data, or drawn for --tables) to its row and back, check memory and balance.",
         ),
     ] = False,
     plan_file: Annotated[
@@ -85,13 +85,13 @@ def plan(
         raise ConfigError("--plan names a plan to check; add --dry-run.")
     if tables is not None and recipe is not None and "=" not in recipe:
         raise ConfigError("Give a recipe or --tables, not both.")
+    cluster = find_cluster(hardware)
     if tables is not None:
         specs, traffic, optimizer, batch = _from_file(tables)
     elif recipe is not None:
         specs, traffic, optimizer, batch = _from_recipe(recipe, overrides or [])
     else:
         raise ConfigError("Name a recipe, such as criteo-dlrm, or pass a file with --tables.")
-    cluster = find_cluster(hardware)
     given = read_plan(plan_file) if plan_file is not None else None
     if given is not None:
         world_size, workers_per_node = given.world_size, min(given.workers_per_node, given.world_size)

@@ -103,6 +103,13 @@ def _shortage(problem: Problem) -> str:
             for begin, end in zip(problem.first[:-1], problem.first[1:], strict=True)
         ]
     )
+    total, held = float(needed.sum()), all_room * size
+    if total > held:
+        return (
+            f"The tables need {format_bytes(total)} with their optimizer state and {size:,} "
+            f"worker{'s' if size > 1 else ''} hold{'' if size > 1 else 's'} {format_bytes(held)} for tables "
+            f"({format_bytes(total - held)} short)"
+        )
     largest = int(np.argmax(smallest))
     if smallest[largest] > room:
         name = problem.tables[largest].name
@@ -110,13 +117,6 @@ def _shortage(problem: Problem) -> str:
         return (
             f"The smallest piece of table '{name}' needs {format_bytes(smallest[largest])} with its "
             f"optimizer state and a worker has {format_bytes(room)} for tables ({over} short)"
-        )
-    total, held = float(needed.sum()), all_room * size
-    if total > held:
-        return (
-            f"The tables need {format_bytes(total)} with their optimizer state and {size:,} "
-            f"worker{'s' if size > 1 else ''} hold{'' if size > 1 else 's'} {format_bytes(held)} for tables "
-            f"({format_bytes(total - held)} short)"
         )
     return (
         f"The tables need {format_bytes(total)} with their optimizer state; {size:,} workers hold "

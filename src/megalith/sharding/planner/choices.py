@@ -28,6 +28,7 @@ Flags = NDArray[np.bool_]
 _START = 0.8
 _FACTORS = (0.7, 1.4)
 _ROUNDS = 4
+_DEARER = (1.2, 1.5, 2.0, 4.0)
 _EVENED_OUT = 0.4
 """Of the seconds that workers wait for the slowest, what local search saves on large problems."""
 OPTIONAL = (frozenset({"data_parallel"}), frozenset({"table_row", "grid"}))
@@ -96,6 +97,14 @@ def good_choices(
     factors = np.full(NUM_PHASES, _START)
     best = attempt(factors)
     attempt(np.full(NUM_PHASES, np.inf))
+    if not found and price is not None and price.any():
+        # Blocks do not fill memory as evenly as the bound thinks: let it seem dearer until they fit.
+        for dearer in _DEARER:
+            price = dearer * price
+            tried.clear()
+            best = attempt(factors)
+            if found:
+                break
     for _ in range(_ROUNDS):
         before = best
         for phase in range(NUM_PHASES):

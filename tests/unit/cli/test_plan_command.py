@@ -1,0 +1,113 @@
+"""`megalith plan` and the page of a plan, as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from megalith.core.errors import DataError
+from megalith.report import write_plan_report
+from megalith.sharding.plan import read_plan
+
+TABLES = {
+    "batch_size": 64,
+    "tables": [
+        {"name": "users", "rows": 200_000, "dim": 32, "lookups": 1},
+        {"name": "items", "rows": 50_000, "dim": 64, "lookups": 20, "skew": 1.2},
+        {"name": "shops", "rows": 500, "dim": 7, "pooling": "max"},
+    ],
+}
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "megalith", "plan", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Path:
+    path = tmp_path / "tables.yaml"
+    path.write_text(yaml.safe_dump(TABLES))
+    return path
+
+
+def test_tables_of_a_file_are_planned_written_and_drawn(tables: Path, tmp_path: Path) -> None:
+    out, page = tmp_path / "plan.json", tmp_path / "plan.html"
+    arguments = ("--tables", tables, "--world-size", 4, "--seconds", 1, "--out", out)
+    done = run(*map(str, arguments), "--json")
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout)
+    assert printed["global_batch"] == 256
+    assert printed["world_size"] == 4
+    assert [one["table"] for one in printed["placements"]] == ["users", "items", "shops"]
+    assert printed["estimate"]["bound_by"] in ("link:node", "memory:hbm")
+    plan = read_plan(out)
+    assert plan.estimate["step_seconds"] == printed["estimate"]["step_seconds"]
+    assert write_plan_report(out, page)["gap"] == plan.estimate["gap"]
+    html = page.read_text(encoding="utf-8")
+    found = re.search(r'<script type="application/json" id="charts">(.*?)</script>', html, re.DOTALL)
+    assert found is not None
+    charts = {one["key"]: one["figure"] for one in json.loads(found[1])}
+    assert [len(trace["x"]) for trace in charts["load"]["data"]] == [4, 4, 4, 4]
+    assert "items" in html
+
+
+def test_people_get_tables_and_the_step(tables: Path) -> None:
+    done = run("--tables", tables, "--hardware", "cpu-rack", "--world-size", "20", "--seconds", "1")
+    assert done.returncode == 0, done.stderr
+    for words in ("users", "Load of 20 workers", "most", "bound by link:", "above the best possible"):
+        assert words in re.sub(r"\s+", " ", done.stdout)
+
+
+def test_a_file_of_ones_own_hardware_is_read(tables: Path, tmp_path: Path) -> None:
+    hardware = tmp_path / "mine.yaml"
+    hardware.write_text(
+        "devices:\n  mine: {generation: cpu, flops: {fp32: 1.0e+11}, memory: [{name: ddr, gibibytes: 8, "
+        "gigabytes_per_second: 20}]}\nclusters:\n  this-machine: {device: mine, levels: [{name: rack, "
+        "count: 1, link: ethernet-25}]}\n"
+    )
+    done = run("--tables", tables, "--hardware", hardware, "--world-size", "2", "--seconds", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["workers_per_node"] == 2
+    assert found["estimate"]["memory_capacity_bytes"]["ddr"] == pytest.approx(0.8 * 4 * 2**30)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((), "Name a recipe"),
+        (("criteo-dlrm", "data.path=nowhere"), "not a prepared data set"),
+        (("--tables", "nowhere.yaml"), "nowhere.yaml does not exist"),
+        (("criteo-dlrm", "--hardware", "zionx"), "zionex"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(arguments: tuple[str, ...], sentence: str) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_bad_tables_name_their_place(tmp_path: Path) -> None:
+    path = tmp_path / "tables.yaml"
+    path.write_text("tables: [{name: a, rows: 5, dims: 8}]")
+    done = run("--tables", path)
+    assert done.returncode == 2
+    assert "tables.0: unknown key 'dims'; did you mean 'dim'?" in done.stderr
+
+
+def test_a_plan_without_an_estimate_is_not_drawn(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    shard = {"worker": 0, "rows": [0, 1], "columns": [0, 1]}
+    placement = {"table": "t", "kind": "table_wise", "shards": [shard]}
+    content = {"version": 1, "world_size": 1, "workers_per_node": 1, "placements": [placement]}
+    path.write_text(json.dumps(content))
+    with pytest.raises(DataError, match="has no estimate to draw"):
+        write_plan_report(path, tmp_path / "plan.html")
