@@ -25,13 +25,16 @@ OPTIMIZERS = (
 
 @st.composite
 def free_rectangles(draw, table, world_size):
-    """Rows cut anywhere, the columns of each part in ways of its own, workers as they come."""
-    edges = sorted({0, table.rows, *draw(st.lists(st.integers(1, table.rows - 1), max_size=2))})
+    """Cut anywhere by rows and then each part by columns, or the other way round; workers as they come."""
+    by_rows = draw(st.booleans())
+    size, other = (table.rows, table.dim) if by_rows else (table.dim, table.rows)
+    cuts = draw(st.lists(st.integers(1, size - 1), max_size=2)) if size > 1 else []
     shards = []
-    for first, last in itertools.pairwise(edges):
-        for columns in split(table.dim, draw(st.integers(1, 3))):
+    for part in itertools.pairwise(sorted({0, size, *cuts})):
+        for piece in split(other, draw(st.integers(1, 3))):
             worker = draw(st.integers(0, world_size - 1))
-            shards.append(Shard(worker=worker, rows=(first, last), columns=columns))
+            rows, columns = (part, piece) if by_rows else (piece, part)
+            shards.append(Shard(worker=worker, rows=rows, columns=columns))
     return Placement(table=table.name, kind="grid", shards=tuple(shards))
 
 

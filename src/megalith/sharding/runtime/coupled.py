@@ -8,6 +8,7 @@ with the same totals. The update is plain torch (`ops/updates.py` says what it c
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -15,7 +16,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from megalith.core.errors import PlanError
 from megalith.embeddings.collection import EmbeddingCollection, step_seed
 from megalith.embeddings.optimizers import RowOptimizer
 from megalith.ops.embedding import POOLINGS
@@ -31,7 +31,7 @@ _TABLE_SEED = 0xD1342543DE82EF95
 
 
 class _RowGroup(NamedTuple):
-    """Rows whose columns are cut: who has parts of them, in the order of columns."""
+    """Rows whose columns are cut, all of them in the same way: who has parts, in the order of columns."""
 
     table: str
     rows: tuple[int, int]
@@ -68,11 +68,9 @@ class CoupledTables:
             if holding.shard.dim < holding.table.dim and self._local.optimizers[position].kind in ROW_COUPLED
         ]
         """Of these holdings among all of the worker."""
-        groups: dict[_RowGroup, list[int]] = {}
-        for position in self.positions:
-            groups.setdefault(_row_group(plan, holdings[position]), []).append(position)
-        order = {table: number for number, table in enumerate(one.table for one in plan.placements)}
-        self._groups = dict(sorted(groups.items(), key=lambda item: (order[item[0].table], item[0].rows)))
+        self._groups_of = {position: _row_groups(plan, holdings[position]) for position in self.positions}
+        # Every worker lists the groups that it shares with another in the same order.
+        self._groups = sorted({group for groups in self._groups_of.values() for group in groups})
 
     def update(
         self,
@@ -94,16 +92,20 @@ class CoupledTables:
         parts: dict[int, _Part] = {}
         squares: dict[_RowGroup, Tensor] = {}
         slots = local.layout.slots.tolist()
-        for group, positions in self._groups.items():
-            for position in positions:
-                touched = self._touched(position, slots, values, offsets, sample_weights, gradient)
-                part, own = self._begin(position, touched, steps[position])
-                parts[position] = part
-                squares[group] = squares[group] + own if group in squares else own
+        for position, groups in self._groups_of.items():
+            touched = self._touched(position, slots, values, offsets, sample_weights, gradient)
+            parts[position], own = self._begin(position, touched, steps[position])
+            first = self._holdings[position].shard.rows[0]
+            ends = torch.searchsorted(
+                touched.rows, torch.tensor([g.rows[1] - first for g in groups])
+            ).tolist()
+            for group, begin, end in zip(groups, [0, *ends], ends, strict=False):
+                square = own[:, begin:end]
+                squares[group] = squares[group] + square if group in squares else square
         totals = self._exchange(squares)
-        for group, positions in self._groups.items():
-            for position in positions:
-                self._finish(parts[position], totals[group], steps[position], seed)
+        for position, groups in self._groups_of.items():
+            whole = torch.cat([totals[group] for group in groups], dim=1)
+            self._finish(parts[position], whole, steps[position], seed)
 
     @property
     def _local(self) -> EmbeddingCollection:
@@ -232,14 +234,15 @@ def coupled_placements(plan: ShardingPlan, optimizers: Mapping[str, RowOptimizer
     )
 
 
-def _row_group(plan: ShardingPlan, holding: Holding) -> _RowGroup:
-    shards = [one for one in plan.placement(holding.table.name).shards if one.rows == holding.shard.rows]
-    if sum(shard.dim for shard in shards) != holding.table.dim:
-        raise PlanError(
-            f"The plan cuts some columns of table '{holding.table.name}' at other rows than the rest, which "
-            "an optimizer of whole rows cannot follow; cut all columns at the same rows."
+def _row_groups(plan: ShardingPlan, holding: Holding) -> list[_RowGroup]:
+    """A holding's rows, cut further where other columns of them are cut, since their parts meet there."""
+    (first, last), shards = holding.shard.rows, plan.placement(holding.table.name).shards
+    edges = sorted({edge for one in shards for edge in one.rows if first <= edge <= last})
+    groups = []
+    for rows in itertools.pairwise(edges):
+        over = sorted(
+            (one for one in shards if one.rows[0] <= rows[0] < one.rows[1]), key=lambda one: one.columns
         )
-    shards.sort(key=lambda shard: shard.columns)
-    return _RowGroup(
-        holding.table.name, holding.shard.rows, tuple(dict.fromkeys(shard.worker for shard in shards))
-    )
+        workers = tuple(dict.fromkeys(shard.worker for shard in over))
+        groups.append(_RowGroup(holding.table.name, rows, workers))
+    return groups
