@@ -306,8 +306,11 @@ def _merged(runs: Iterable[Run]) -> tuple[Run, ...]:
     merged: list[Run] = []
     for run in runs:
         last = merged[-1] if merged else None
-        if last and last._replace(width=0) == run._replace(
-            column=run.column - last.width, output=run.output - last.width, width=0
+        if (
+            last
+            and last.source == run.source
+            and last.column + last.width == run.column
+            and last.output + last.width == run.output
         ):
             merged[-1] = last._replace(width=last.width + run.width)
         else:
@@ -326,11 +329,13 @@ def _levels(runs: Iterable[Run]) -> tuple[tuple[Run, ...], ...]:
             left, right = cuts[number], cuts[number + 1]
             piece = Run(run.source, run.column + left - run.output, left, right - left)
             pieces.setdefault((left, right), []).append(piece)
-    depth = max((len(some) for some in pieces.values()), default=0)
-    columns = sorted(pieces)
-    return tuple(
-        _merged(pieces[one][level] for one in columns if len(pieces[one]) > level) for level in range(depth)
-    )
+    levels: list[list[Run]] = []
+    for columns in sorted(pieces):
+        for level, piece in enumerate(pieces[columns]):
+            if level == len(levels):
+                levels.append([])
+            levels[level].append(piece)
+    return tuple(_merged(level) for level in levels)
 
 
 def _stream_name(stream: Stream) -> str:
