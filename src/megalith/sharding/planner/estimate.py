@@ -48,19 +48,22 @@ class Workload:
     """Whether the next batch's ids travel while this one is computed."""
 
 
+Counts = tuple[Floats, Floats, Floats, Floats, Floats]
+"""Of shards: rows, ids, distinct rows, ids sent, bags."""
+
+
 @dataclass
-class _Shards:
+class Shards:
     """Descriptions of shards, run after run; shards of a run differ in their counts alone."""
 
-    counts: list[tuple[Floats, Floats, Floats, Floats, Floats]] = field(default_factory=list)
-    """Of each run: rows, ids, distinct rows, ids sent, bags."""
+    counts: list[Counts] = field(default_factory=list)
     facts: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
     """Of each run: its length, table, columns of a shard, slices, route and tier."""
     size: int = 0
 
     def add(
         self,
-        counts: tuple[Floats, Floats, Floats, Floats, Floats],
+        counts: Counts,
         table: int,
         dim: int,
         way: Way,
@@ -73,7 +76,7 @@ class _Shards:
         return start
 
 
-_Known = dict[tuple[bool, float | None, int], tuple[Floats, Floats, Floats, Floats, Floats]]
+_Known = dict[tuple[bool, float | None, int], Counts]
 _FLAT, _HIERARCHICAL, _NODE_COLUMNS, _COPIED = range(4)
 _ROUTES = {
     "table_row": _HIERARCHICAL,
@@ -91,7 +94,7 @@ def build_problem(
     workload: Workload,
 ) -> Problem:
     """Prices every way of every table."""
-    shards = _Shards()
+    shards = Shards()
     size, per_node = workers.world_size, workers.per_node
     spans = {"row_wise": size, "data_parallel": size, "table_wise": 1, "column_wise": 1}
     starts, counts, widths, owner = [], [], [], []
@@ -107,7 +110,7 @@ def build_problem(
             counts.append([count for _, count in variants])
             widths.append(width)
             owner.append(number)
-    priced = _price(shards, tables, traffic, workers, workload)
+    priced = price(shards, tables, traffic, workers, workload)
     start, count, width_of = np.array(starts), np.array(counts), np.array(widths)
     total, peak = _summaries(priced, start, count, width_of)
     capacity = np.array([tier.bytes for tier in workers.device.memory], dtype=np.float64)
@@ -141,37 +144,48 @@ def row_cut(table: TableSpec, traffic: TableStatistics, way: Way, parts: int) ->
 
 def _counts(
     table: TableSpec, way: Way, traffic: TableStatistics, workload: Workload, width: int, size: int
-) -> tuple[Floats, Floats, Floats, Floats, Floats]:
-    """Rows, ids, distinct rows, ids sent and bags of the workers that a block spans."""
-    ids = workload.global_batch * traffic.lookups
-    bags = float(workload.global_batch * len(table.features))
+) -> Counts:
+    """Of the workers that a block of a way spans."""
     if way.kind == "data_parallel":
-        one = np.ones(size)
-        local = float(traffic.distinct_before(np.array([float(table.rows)]), ids / size)[0])
-        return table.rows * one, ids / size * one, local * one, 0.0 * one, bags / size * one
+        one = counts_of(table, traffic, workload, size, np.array([0.0, table.rows]), copied=True)
+        return tuple(np.repeat(some, size) for some in one)  # type: ignore[return-value]
     cuts = np.array([0.0, table.rows])
     if way.row_cut is not None:
         cuts = row_cut(table, traffic, way, width).astype(np.float64)
+        # Fewer rows than workers: those at the end get none, and are not asked.
+        cuts = np.append(cuts, np.full(width + 1 - len(cuts), cuts[-1]))
+    return counts_of(table, traffic, workload, size, cuts)
+
+
+def counts_of(
+    table: TableSpec,
+    traffic: TableStatistics,
+    workload: Workload,
+    size: int,
+    cuts: Floats,
+    *,
+    copied: bool = False,
+) -> Counts:
+    """Rows, ids, distinct rows, ids sent and bags between neighbouring `cuts` of the rows; of a table that is
+    `copied` to all `size` workers each sees its own samples only."""
+    ids = workload.global_batch * traffic.lookups / (size if copied else 1)
+    bags = workload.global_batch * len(table.features) / (size if copied else 1)
     rows = np.diff(cuts)
-    shared = ids * np.diff(traffic.share_before(cuts))
+    mine = ids * np.diff(traffic.share_before(cuts))
     distinct = np.diff(traffic.distinct_before(cuts, ids))
-    sent = shared
+    sent = 0.0 * mine if copied else mine
     if workload.exchange.deduplicate:
         # Each sender names a row once.
         sent = np.minimum(sent, size * np.diff(traffic.distinct_before(cuts, ids / size)))
-    if way.row_cut is not None and len(rows) < width:
-        # Fewer rows than workers: those at the end get none, and are not asked.
-        empty = np.zeros(width - len(rows))
-        rows, shared, distinct, sent = (np.append(some, empty) for some in (rows, shared, distinct, sent))
-    return rows, shared, distinct, sent, np.where(rows > 0, bags, 0.0)
+    return rows, mine, distinct, sent, np.where(rows > 0, bags, 0.0)
 
 
 def _describe(
-    shards: _Shards,
+    shards: Shards,
     number: int,
     table: TableSpec,
     way: Way,
-    counts: tuple[Floats, Floats, Floats, Floats, Floats],
+    counts: Counts,
 ) -> tuple[tuple[int, int], tuple[int, int]]:
     """Start and number of blocks of both variants."""
     narrow, wider = divmod(table.dim, way.columns)
@@ -186,8 +200,8 @@ def _describe(
     return (wide, wider), (shards.add(counts, number, narrow, way), way.columns - wider)
 
 
-def _price(
-    shards: _Shards,
+def price(
+    shards: Shards,
     tables: Sequence[TableSpec],
     traffic: Mapping[str, TableStatistics],
     workers: Workers,
