@@ -5,6 +5,7 @@ A fenced block ```bash is run; a block with a title, such as ```python title="mo
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -54,6 +55,16 @@ def test_the_guide_to_an_own_model_is_true(tmp_path: Path) -> None:
 def test_the_guide_to_planning_is_true(tmp_path: Path) -> None:
     run_guide("explore.md", tmp_path)
     for name in ("step.html", "step.json", "plans/report.html", "megatron-plans/plan-1/megatron.sh"):
+        assert (tmp_path / name).stat().st_size > 1000
+
+
+def test_the_guide_to_many_processes_is_true(tmp_path: Path) -> None:
+    run_guide("many-processes.md", tmp_path)
+    scores = [
+        json.loads((tmp_path / f"runs/{name}/evaluation-valid.json").read_text()) for name in ("one", "two")
+    ]
+    assert abs(scores[0]["log_loss"] - scores[1]["log_loss"]) < 1e-5
+    for name in ("zionex.html", "runs/two/trace.json", "runs/two/plan.json"):
         assert (tmp_path / name).stat().st_size > 1000
 
 
