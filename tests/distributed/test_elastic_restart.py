@@ -9,6 +9,7 @@ from pathlib import Path
 
 from small_runs import outcome, train, write_plan
 
+from megalith.train.recipe import load_recipe
 from megalith.train.run import Run
 
 TORCHRUN = [str(Path(sys.executable).parent / "torchrun"), "--nproc-per-node", "2"]
@@ -62,6 +63,18 @@ def test_lost_ranks_are_started_again_and_end_where_an_undisturbed_run_does(tiny
     assert "from step 10" in result.stderr
     assert outcome(Run(folder)) == expected
     assert not list((folder / "checkpoints").glob(".*"))
+
+
+def test_a_run_that_was_there_before_is_not_gone_on_with_unasked_however_often_torchrun_tries(
+    tiny_recipe, tmp_path
+):
+    run = Run(tmp_path / "run")
+    run.create(load_recipe(str(tiny_recipe)))
+    result = torchrun("--max-restarts", "1", "-m", "megalith", "train", tiny_recipe, "--out", run.folder)
+    assert result.returncode != 0
+    assert result.stderr.count("megalith: ") == 2, result.stderr
+    assert result.stderr.count("holds a run already; go on with") >= 2
+    assert [path.name for path in run.folder.iterdir()] == ["config.yaml"]
 
 
 def test_a_mistake_is_said_once_and_leaves_no_run(tiny_recipe, tmp_path):

@@ -77,6 +77,9 @@ def _train(
     progress = progress_console if ranks.is_first else None
     # Everything that can be wrong with the recipe or the data is found before a folder is made or replaced.
     trainer = Trainer(settings, run, progress)
+    if not goes_on and not overwrite:
+        ranks.from_first(run.refuse_existing)
+    session.accept()
     if goes_on:
         step = trainer.resume()
         if progress is not None:

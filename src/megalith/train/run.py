@@ -51,14 +51,17 @@ class Run:
 
     def create(self, recipe: Recipe) -> None:
         """Makes the folder of a new run; refuses one that holds a run already."""
+        self.refuse_existing()
+        with storage_errors(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(self.config, to_yaml(recipe))
+
+    def refuse_existing(self) -> None:
         if self.config.exists():
             raise StorageError(
                 f"{self.folder} holds a run already; go on with `megalith train {self.folder}`, or pass "
                 "--overwrite or another --out."
             )
-        with storage_errors(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(self.config, to_yaml(recipe))
 
     def write_plan(self, plan: ShardingPlan | None) -> None:
         """Says where the tables of this start lie; for one process an older plan would be wrong."""

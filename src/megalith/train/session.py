@@ -24,8 +24,9 @@ from megalith.core.errors import MegalithError
 from megalith.sharding.runtime import process_group
 from megalith.sharding.runtime.ranks import Ranks
 
-# How gloo words the end of a connection; the error itself is a plain RuntimeError.
-_LOST = ("gloo", "Connection closed", "Connection reset", "Broken pipe")
+# How gloo words the end of a connection, and the system that of a process whose memory we shared.
+_LOST = ("gloo", "Connection closed", "Connection reset", "Broken pipe", "/proc/")
+_ACCEPTED = "megalith/accepted"
 
 
 class Session(NamedTuple):
@@ -33,7 +34,14 @@ class Session(NamedTuple):
 
     ranks: Ranks
     restarted: bool
-    """Whether torchrun has started it again after a rank was lost."""
+    """Whether torchrun has started it again after a rank was lost, and the run in its folder is the one that
+    it was started for: not one that the first attempt refused to touch."""
+
+    def accept(self) -> None:
+        """Says that the run's folder is ours, to ranks that may be started again later."""
+        store = _torchrun_store()
+        if store is not None and self.ranks.is_first:
+            store.set(_ACCEPTED, "yes")
 
 
 @contextmanager
@@ -41,7 +49,9 @@ def training_session() -> Iterator[Session]:
     """The ranks that torchrun started, or one process alone."""
     process_group.start()
     ranks = Ranks.all()
-    restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    store = _torchrun_store()
+    attempts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    restarted = attempts > 0 and store is not None and store.check([_ACCEPTED])
     try:
         yield Session(ranks, restarted)
         # Leaving while another rank still talks would look like a failure to it.
@@ -64,7 +74,7 @@ def _leave(ranks: Ranks, error: BaseException) -> NoReturn:
         _tell_torchrun(str(error))
         if _is_first_to_say(str(error)):
             print(f"megalith: {error}", file=sys.stderr)
-    elif isinstance(error, RuntimeError) and any(sign in str(error) for sign in _LOST):
+    elif isinstance(error, (RuntimeError, OSError)) and any(sign in str(error) for sign in _LOST):
         # A second later than what it follows from: torchrun shows the first as the cause.
         _tell_torchrun("another rank has ended", seconds_later=1)
         print(f"megalith: rank {ranks.rank} stops because another rank has ended.", file=sys.stderr)
@@ -86,6 +96,16 @@ def _tell_torchrun(message: str, seconds_later: int = 0) -> None:
         with suppress(OSError):
             moment = int(time.time()) + seconds_later
             Path(path).write_text(json.dumps({"message": message, "timestamp": moment}))
+
+
+def _torchrun_store() -> dist.Store | None:
+    """The store that torchrun keeps through restarts, below the part of it that this attempt uses."""
+    if not dist.is_initialized() or "TORCHELASTIC_RUN_ID" not in os.environ:
+        return None
+    store: dist.Store = dist.distributed_c10d._get_default_store()
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    return store
 
 
 def _is_first_to_say(sentence: str) -> bool:
