@@ -9,7 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
-from megalith.cli.bench_tables import show_data, show_embedding, show_explore, show_plan, show_train
+from megalith.cli.bench_tables import (
+    show_data,
+    show_embedding,
+    show_explore,
+    show_plan,
+    show_ranking,
+    show_train,
+)
 from megalith.cli.output import JsonFlag, print_json, progress_console
 
 bench = typer.Typer(
@@ -157,11 +164,20 @@ def plan(
     global_batch: Annotated[int, typer.Option(min=1, help="Samples of a step for --tables.")] = 65536,
     hardware: Annotated[str, typer.Option(help="A cluster of the catalog.")] = "zionex",
     seeds: Annotated[int, typer.Option(min=1, help="Sets drawn of each size.")] = 3,
+    ranks: Annotated[
+        int | None, typer.Option(min=2, help="Instead: predict and run 20 random plans on so many processes.")
+    ] = None,
     out: OutOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Plans of generated tables: how far from the bound, how long it takes, against greedy."""
     from megalith.bench.plan import SHAPES, bench_plan
+
+    if ranks is not None:
+        from megalith.bench.plan_ranking import bench_ranking
+
+        _finish(bench_ranking(ranks, say=_say), out, as_json, show_ranking)
+        return
 
     shapes = SHAPES if tables is None else [(tables, workers, global_batch)]
     _finish(bench_plan(shapes, hardware, seeds, _say), out, as_json, show_plan)

@@ -180,3 +180,16 @@ def show_plan(results: dict[str, Any]) -> None:
         f"{limits['imbalance_reduction']:.0%} below greedy's"
     )
     print_table(asked, ["tables on workers", "", "step ms", "gap", "imbalance", "seconds"], rows)
+
+
+def show_ranking(results: dict[str, Any]) -> None:
+    rows = [
+        [
+            f"{1e3 * plan['predicted']['step_seconds']:.2f}",
+            f"{1e3 * plan['seconds']:.2f}",
+            ", ".join(plan["kinds"]),
+        ]
+        for plan in sorted(results["plans"], key=lambda plan: plan["predicted"]["step_seconds"])
+    ]
+    title = f"Spearman's correlation {results['spearman']:.3f} (asked: {results['asked']:g})"
+    print_table(title, ["predicted ms", "measured ms", "tables"], rows)

@@ -33,6 +33,8 @@ class Calibration:
     id_bytes: float
     update_id_bytes: float
     vector_factor: float
+    coupled_id_bytes: float
+    coupled_seconds: float
 
 
 @lru_cache(maxsize=64)

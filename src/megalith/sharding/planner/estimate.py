@@ -16,6 +16,7 @@ from megalith.core.schema import DTYPE_BYTES, TableSpec
 from megalith.cost.embedding import (
     CACHE_SHARE,
     ROW_COUPLED,
+    coupled_update_bytes,
     lookup_bytes,
     row_traffic_bytes,
     state_bytes,
@@ -238,6 +239,11 @@ def price(
     dense = np.where(copied, 4.0 * rows * (dim + 1), 0.0)
     moved = update_bytes(constants, np.maximum(ids, updated), updated, *counts[2:], state)
     update = (np.asarray(moved) + 3 * dense) * second
+    # Parts of rows whose optimizer needs the whole row are updated outside the fused pass.
+    coupled = (slices > 1) & (rows > 0) if workload.optimizer in ROW_COUPLED else np.zeros(len(rows), bool)
+    if coupled.any():
+        apart = np.asarray(coupled_update_bytes(constants, *counts)) * second + constants.coupled_seconds
+        update = np.where(coupled, apart, update)
     slow = tier > 0
     if slow.any():
         # Rows outside the cache are fetched for the lookup and written back some time after the update.
@@ -263,10 +269,9 @@ def price(
     inside = on_wire * (workers.inside.slope + workers.across.slope / workers.per_node)
     exchange = np.where(route == _HIERARCHICAL, inside, flat)
     exchange = np.where(copied, dense * workers.all_reduce.slope, exchange)
-    if workload.optimizer in ROW_COUPLED:
-        # Parts of a row add up one number of each touched row before the update.
-        near = np.where(route == _NODE_COLUMNS, workers.inside.slope, workers.all_to_all.slope)
-        exchange += np.where(slices > 1, 2 * 4.0 * distinct * near, 0.0)
+    # They add up one number of each touched row before the update.
+    near = np.where(route == _NODE_COLUMNS, workers.inside.slope, workers.all_to_all.slope)
+    exchange += np.where(coupled, 2 * 4.0 * distinct * near, 0.0)
 
     held = rows * (dim * element + state)
     memory = np.zeros((len(rows), len(device.memory)))
