@@ -13,10 +13,10 @@ from megalith.cli.output import JsonFlag, console, print_json, print_table
 if TYPE_CHECKING:
     from megalith.core.schema import TableSpec
     from megalith.hardware.cluster import Cluster
-    from megalith.sharding.plan import ShardingPlan
+    from megalith.sharding.plan import ExchangeConfig, ShardingPlan
     from megalith.sharding.planner.statistics import TableStatistics
 
-    Inputs = tuple[list[TableSpec], dict[str, TableStatistics], str, int]
+    Inputs = tuple[list[TableSpec], dict[str, TableStatistics], str, int, ExchangeConfig | None]
 
 SHOWN_WORKERS = 16
 SHOWN_TABLES = 40
@@ -54,7 +54,8 @@ def plan(
         typer.Option(min=1, help="Samples of a step [default: the recipe's batch on every worker]."),
     ] = None,
     tables: Annotated[
-        Path | None, typer.Option(help="Plan the tables of this YAML file instead of a recipe's.")
+        str | None,
+        typer.Option(help="Plan tables of a YAML file, or neo-a, neo-f, neo-i, instead of a recipe's."),
     ] = None,
     algorithm: Annotated[Algorithm, typer.Option(help="How to look for a plan.")] = Algorithm.best,
     local_search: Annotated[bool, typer.Option(help="Improve what the algorithm found.")] = True,
@@ -87,9 +88,9 @@ def plan(
         raise ConfigError("Give a recipe or --tables, not both.")
     cluster = find_cluster(hardware)
     if tables is not None:
-        specs, traffic, optimizer, batch = _from_file(tables)
+        specs, traffic, optimizer, batch, exchange = _from_file(_tables_path(tables))
     elif recipe is not None:
-        specs, traffic, optimizer, batch = _from_recipe(recipe, overrides or [])
+        specs, traffic, optimizer, batch, exchange = _from_recipe(recipe, overrides or [])
     else:
         raise ConfigError("Name a recipe, such as criteo-dlrm, or pass a file with --tables.")
     given = read_plan(plan_file) if plan_file is not None else None
@@ -107,6 +108,7 @@ def plan(
         global_batch=global_batch,
         statistics=traffic,
         optimizer_kind=optimizer,
+        exchange=exchange,
         algorithm=algorithm.value,
         improve=local_search,
         pipelined=pipelined,
@@ -174,15 +176,38 @@ def _from_recipe(name: str, overrides: list[str]) -> Inputs:
         # Of features that hold several ids the schema knows the most, not the mean.
         lengths = {one.name: max(1.0, (one.max_length or 8) / 2) for one in features if one.multi_hot}
         traffic = {table.name: default_statistics(table, lengths) for table in specs}
-    return specs, traffic, settings.embeddings.optimizer.kind, settings.data.batch_size
+    return (
+        specs,
+        traffic,
+        settings.embeddings.optimizer.kind,
+        settings.data.batch_size,
+        settings.sharding.exchange,
+    )
+
+
+def _tables_path(name_or_path: str) -> Path:
+    """A YAML file, or one of those that ship with the package."""
+    from megalith.core.errors import ConfigError, nearest
+    from megalith.sharding import models
+
+    path = Path(name_or_path)
+    if path.suffix in (".yaml", ".yml"):
+        return path
+    shipped = {one.stem: one for folder in models.__path__ for one in sorted(Path(folder).glob("*.yaml"))}
+    if name_or_path not in shipped:
+        raise ConfigError(
+            f"No tables '{name_or_path}': {nearest(name_or_path, list(shipped))} A path must end in .yaml."
+        )
+    return shipped[name_or_path]
 
 
 def _from_file(path: Path) -> Inputs:
-    """A list under `tables:`, each as TableSpec and, if known, `lookups` (ids a sample) and `skew` (Zipf);
-    beside it `optimizer` and `batch_size`."""
+    """A list under `tables:`, each as TableSpec and, if known, `lookups` (ids a sample), `skew` (Zipf) and
+    `count` (so many alike); beside it `optimizer`, `batch_size` and `exchange`."""
     from megalith.core.config import load_yaml, parse_config
     from megalith.core.errors import ConfigError
     from megalith.core.schema import TableSpec
+    from megalith.sharding.plan import ExchangeConfig
     from megalith.sharding.planner.statistics import DEFAULT_SKEW, zipf_statistics
 
     content = load_yaml(path)
@@ -196,18 +221,24 @@ def _from_file(path: Path) -> Inputs:
             raise ConfigError(f"{where} must be a mapping with name, rows and dim.")
         known = dict(entry)
         lookups, skew = known.pop("lookups", None), known.pop("skew", DEFAULT_SKEW)
-        known.setdefault("features", (known.get("name", ""),))
-        table = parse_config(TableSpec, known, where)
+        count = known.pop("count", 1)
         if not isinstance(skew, (int, float)) or not isinstance(lookups, (int, float, type(None))):
             raise ConfigError(f"{where}: lookups and skew must be numbers.")
-        found = float(lookups) if lookups is not None else float(len(table.features))
-        specs.append(table)
-        traffic[table.name] = zipf_statistics(table.rows, found, float(skew))
+        if not isinstance(count, int) or count < 1:
+            raise ConfigError(f"{where}: count must be a whole number from 1.")
+        names = [f"{known.get('name', '')}{place}" for place in range(count)] if count > 1 else []
+        for given in [{**known, "name": name} for name in names] or [known]:
+            table = parse_config(TableSpec, {"features": (given.get("name", ""),), **given}, where)
+            found = float(lookups) if lookups is not None else float(len(table.features))
+            specs.append(table)
+            traffic[table.name] = zipf_statistics(table.rows, found, float(skew))
+    exchange = content.get("exchange")
     return (
         specs,
         traffic,
         str(content.get("optimizer", "rowwise_adagrad")),
         int(content.get("batch_size", 2048)),
+        None if exchange is None else parse_config(ExchangeConfig, exchange, f"{path}, exchange"),
     )
 
 

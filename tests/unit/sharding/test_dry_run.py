@@ -205,3 +205,10 @@ def test_the_command_checks_a_plan_that_it_makes_and_one_that_it_is_given(tmp_pa
         found = json.loads(result.stdout)
         assert found["world_size"] == 16
         assert found["balance"]["lookups"] >= 1
+
+
+def test_the_models_of_neo_ship_with_the_package():
+    command = ["plan", "--tables", "neo-i", "--seconds", "0.5", "--algorithm", "greedy", "--json"]
+    found = json.loads(CliRunner().invoke(app, [*command, "--no-local-search"]).stdout)
+    assert found["exchange"] == {"forward": "fp16", "backward": "bf16", "deduplicate": False}
+    assert len(found["placements"]) == 500

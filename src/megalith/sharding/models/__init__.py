@@ -1,0 +1,1 @@
+"""Tables of published models, for `megalith plan --tables NAME`."""
