@@ -147,7 +147,8 @@ def make_plan(shape: Shape, ranks: int, sharding: Sharding) -> ShardingPlan:
     for number, table in enumerate(tables):
         rows, columns = (0, table.rows), (0, table.dim)
         if sharding == "table_wise":
-            shards = [Shard(worker=number % ranks, rows=rows, columns=columns)]
+            # Neighbours together: what a worker looks up for a sample is then one piece.
+            shards = [Shard(worker=number * ranks // len(tables), rows=rows, columns=columns)]
         elif sharding == "row_wise":
             cuts = _cuts(table.rows, ranks)
             shards = [Shard(worker=worker, rows=cut, columns=columns) for worker, cut in enumerate(cuts)]

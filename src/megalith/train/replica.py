@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from megalith.models.base import ClickModel
 from megalith.sharding.runtime.collection import ShardedEmbeddingCollection
 from megalith.sharding.runtime.exchange import Received
+from megalith.sharding.runtime.gradient_sum import GradientSum
 from megalith.sharding.runtime.ranks import Ranks
 
 # Running statistics are the same on all ranks without being sent. Newer torch calls the option otherwise.
@@ -47,13 +48,19 @@ class Replica(nn.Module):
                 self._whole,
                 process_group=group,
                 gradient_as_bucket_view=True,
+                # Torch's own, said aloud: otherwise a first bucket of one megabyte goes ahead.
+                bucket_cap_mb=25,
                 # Without it DDP lays its buckets out anew after the first step, and with them the order in
                 # which three ranks or more add up: a resumed run would differ in the last bit.
                 find_unused_parameters=True,
                 **options,
             )
-            # DDP refuses annotations that are text, as ours are; a lambda has none.
-            self._whole.register_comm_hook(group, lambda group, bucket: _sum(group, bucket))
+            # DDP itself would divide by the number of ranks. It refuses annotations that are text, as ours
+            # are; a lambda has none.
+            add_up = GradientSum(group, ranks.rank, ranks.world_size)
+            self._whole.register_comm_hook(
+                add_up, lambda add_up, bucket: add_up(bucket.index(), bucket.buffer())
+            )
 
     def forward(self, features: Tensor, received: Received) -> Tensor:
         """Logits of this rank's samples, from its features and the ids that were exchanged."""
@@ -86,13 +93,6 @@ class _Watched(nn.Module):
         embedded = embeddings.finish_lookup(looking)
         logits: Tensor = self.dense(features, embedded, *(() if begun is None else (begun,)))
         return logits
-
-
-def _sum(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-    """Adds gradients over ranks; DDP itself would divide by their number."""
-    work = dist.all_reduce(bucket.buffer(), group=group, async_op=True)
-    future: torch.futures.Future[Tensor] = work.get_future().then(lambda done: done.value()[0])
-    return future
 
 
 class _SumOfAll(torch.autograd.Function):

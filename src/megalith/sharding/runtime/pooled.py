@@ -17,7 +17,8 @@ from torch import Tensor
 from megalith.sharding.plan import Codec, ExchangeConfig
 from megalith.sharding.runtime.codecs import RowCodec, row_codec
 from megalith.sharding.runtime.layout import ExchangeLayout, Run
-from megalith.sharding.runtime.mail import Mail, Neighbours, Posted
+from megalith.sharding.runtime.mail import Mail, Posted
+from megalith.sharding.runtime.shared_memory import Neighbours
 from megalith.sharding.runtime.traffic import Traffic
 
 
