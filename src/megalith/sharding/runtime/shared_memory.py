@@ -21,7 +21,6 @@ from torch import Tensor
 
 from megalith.core.errors import PlanError
 
-
 _CAPACITY = 1 << 35
 """Bytes of a box. Memory is taken only for what is written, so a box never has to grow under its readers."""
 
