@@ -51,7 +51,7 @@ def plan(
     ] = None,
     global_batch: Annotated[
         int | None,
-        typer.Option(min=1, help="Samples of a step [default: the recipe's batch on every worker]."),
+        typer.Option(min=1, help="Samples of a step [default: the recipe's, or a file's on every worker]."),
     ] = None,
     tables: Annotated[
         str | None,
@@ -96,7 +96,10 @@ def plan(
     given = read_plan(plan_file) if plan_file is not None else None
     if given is not None:
         world_size, workers_per_node = given.world_size, min(given.workers_per_node, given.world_size)
-    if global_batch is None:
+    if global_batch is None and tables is None:
+        # Training takes a recipe's batch over all workers.
+        global_batch = batch
+    elif global_batch is None:
         from megalith.sharding.planner.topology import workers_of
 
         global_batch = batch * workers_of(cluster, world_size, workers_per_node).world_size
