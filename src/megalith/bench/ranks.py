@@ -44,6 +44,7 @@ from megalith.train.pipeline import Pipeline
 
 PEERS = ("torchrec",)
 ALONE = f"{OURS}, one process"
+STEPS_A_TURN = 2 * NUM_BATCHES
 Sharding = Literal["table_wise", "row_wise", "column_wise", "data_parallel", "auto"]
 Say = Callable[[str], None]
 
@@ -67,8 +68,8 @@ class Settings:
 class Side(Protocol):
     """A rank of one side."""
 
-    loss: float
-    """Of the last step."""
+    losses: list[Tensor]
+    """Of all steps so far."""
 
     def ready(self, batches: Sequence[Batch]) -> None:
         """Before the clock starts: the batches of the coming turn."""
@@ -115,8 +116,7 @@ def summary(settings: Settings, ranks: list[dict[str, Any]]) -> dict[str, Any]:
         candidates[name] = {
             **timing.to_dict(),
             "samples_per_second": timing.rate(shape.batch),
-            "loss": sum(one["losses"][name][0] for one in takers),
-            "losses": [sum(turn) for turn in zip(*(one["losses"][name] for one in takers), strict=True)],
+            "losses": [sum(step) for step in zip(*(one["losses"][name] for one in takers), strict=True)],
         }
     ours = timings[OURS].median
     sent = {kind: sum(one["sent_bytes"].get(kind, 0) for one in ranks) for kind in ranks[0]["sent_bytes"]}
@@ -170,7 +170,7 @@ class Ours:
         self._source = _Source()
         self._plan = plan
         self._pipeline: Pipeline | None = None
-        self.loss = float("nan")
+        self.losses: list[Tensor] = []
 
     @property
     def dense(self) -> torch.nn.Module:
@@ -193,7 +193,7 @@ class Ours:
         assert self._pipeline is not None
         for prepared in itertools.islice(self._pipeline, num_steps):
             loss, _ = self._learner.step(prepared.batch, 1.0, prepared.received)
-        self.loss = loss.item()
+            self.losses.append(loss)
         # What the last step prepared for the next turn is work of this one, as every step prepares a batch.
         self._pipeline.settle()
 
@@ -244,7 +244,7 @@ def _run_rank(rank: int, settings: Settings, folder: Path) -> None:
 
 def _measure(rank: int, settings: Settings) -> dict[str, Any]:
     shape = settings.shape
-    samples = [draw_samples(shape, seed) for seed in range(NUM_BATCHES)]
+    samples = [draw_samples(shape, number % NUM_BATCHES) for number in range(STEPS_A_TURN)]
     ours = Ours(shape, settings.plan)
     sides: dict[str, Side] = {OURS: ours}
     if "torchrec" in settings.peers:
@@ -264,9 +264,6 @@ def _measure(rank: int, settings: Settings) -> dict[str, Any]:
         side.ready(whole if name == ALONE else part)
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     cpu_seconds: dict[str, list[float]] = {name: [] for name in sides}
-    losses: dict[str, list[float]] = {name: [] for name in sides}
-    # Our loss is a rank's part of that of all; TorchRec's is the mean over the rank's samples.
-    shares = dict.fromkeys(settings.peers, 1 / settings.ranks)
     names = [OURS, *settings.peers, ALONE]
     order = random.Random(0)
     for number in range(1 + settings.repeats):
@@ -277,17 +274,21 @@ def _measure(rank: int, settings: Settings) -> dict[str, Any]:
                 dist.barrier()
                 dist.barrier()
                 continue
-            side = sides[name]
-            clock, cpu = _turn(side, whole if name == ALONE else part)
-            losses[name].append(side.loss * shares.get(name, 1))
+            clock, cpu = _turn(sides[name], whole if name == ALONE else part)
             if number:
                 seconds[name].append(clock)
                 cpu_seconds[name].append(cpu)
+    # Our loss is a rank's part of that of all; TorchRec's is the mean over the rank's samples.
+    shares = dict.fromkeys(settings.peers, 1 / settings.ranks)
     traffic, steps = ours.sharded.traffic, ours.sharded.num_steps
     measured = {
         "seconds": seconds,
         "cpu_seconds": cpu_seconds,
-        "losses": losses,
+        "losses": {
+            # Of the first steps: later ones have learnt the few batches by heart.
+            name: [loss.item() * shares.get(name, 1) for loss in side.losses[:STEPS_A_TURN]]
+            for name, side in sides.items()
+        },
         "sent_bytes": {kind: round(sent / steps) for kind, sent in traffic.sent_bytes.items()},
     }
     for one in (ours, alone):
@@ -345,7 +346,8 @@ def _described(settings: Settings) -> dict[str, Any]:
         "sharding": settings.sharding,
         "peers": list(settings.peers),
         "repeats": settings.repeats,
-        "steps_a_turn": NUM_BATCHES,
+        "batches": NUM_BATCHES,
+        "steps_a_turn": STEPS_A_TURN,
         "threads": settings.threads,
     }
 

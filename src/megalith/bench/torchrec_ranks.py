@@ -80,7 +80,7 @@ class TorchRecRanks:
         self._pipeline: Any = TrainPipelineSparseDist(self.model, optimizer, cpu)
         self._given: deque[Any] = deque()
         self._batches = self._stream()
-        self.loss = float("nan")
+        self.losses: list[Tensor] = []
 
     def ready(self, batches: Sequence[Batch]) -> None:
         """What a data loader would have done."""
@@ -96,7 +96,7 @@ class TorchRecRanks:
     def turn(self, num_steps: int) -> None:
         for _ in range(num_steps):
             loss, _, _ = self._pipeline.progress(self._batches)
-        self.loss = loss.item()
+            self.losses.append(loss)
 
     def _stream(self) -> Iterator[Any]:
         while True:

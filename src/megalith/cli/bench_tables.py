@@ -112,7 +112,7 @@ def show_train(results: dict[str, Any]) -> None:
             _milliseconds(measured),
             f"{measured['spread']:.0%}",
             format_count(measured["samples_per_second"]),
-            f"{measured['loss']:.4f}",
+            f"{measured['losses'][0] if 'losses' in measured else measured['loss']:.4f}",
             f"{ratios[name]:.2f}" if name in ratios else "",
         ]
         for name, measured in results["candidates"].items()
