@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from sharded_worlds import Case, drawn_step, placement, run_cases, split
 
@@ -89,14 +89,12 @@ def mixtures(draw, world_size):
 
 @pytest.mark.parametrize("world_size", [2, pytest.param(3, marks=pytest.mark.slow), 4])
 def test_random_mixtures_match_one_process(world_size):
-    @settings(
-        max_examples=1,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(st.lists(mixtures(world_size), min_size=12, max_size=12))
-    def run(cases):
-        run_cases(world_size, cases)
+    cases = []
 
-    run()
+    @settings(max_examples=16, deadline=None, phases=[Phase.generate], database=None)
+    @given(mixtures(world_size))
+    def draw(case):
+        cases.append(case)
+
+    draw()
+    run_cases(world_size, cases)

@@ -1,7 +1,7 @@
 """An all-to-all of bytes that does not send between processes of one machine what they can share.
 
-Processes of a machine write into memory that the others map and read in place (`shared_memory.py`); what the
-collective then carries to them is a note of where. To other machines it carries the bytes.
+Processes of a machine write into memory that the others map and read in place (`shared_memory.py`); a note
+of where goes by pipe (`wires.py`). To other machines a collective carries the bytes, where there are any.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from megalith.sharding.runtime.shared_memory import Box, Neighbours
 from megalith.sharding.runtime.traffic import Traffic
+from megalith.sharding.runtime.wires import Wires
 
 _NOTE = 8
 """Bytes of a note: where in the box the message begins."""
@@ -24,7 +25,7 @@ _ALIGNMENT = 64
 class Posted(NamedTuple):
     """Mail on its way."""
 
-    work: dist.Work
+    work: dist.Work | None
     sent: Tensor
     received: Tensor
     sizes: list[int]
@@ -36,7 +37,7 @@ class Mail:
 
     What was collected may be read until mail of the same kind is opened again, `depth` times over. All ranks
     open, post and collect in the same order, and each collects before it opens once more. Neighbours send
-    each other a note even when there is no message: who has it knows that all before it has been read.
+    each other a note even when there is no message: whoever has it knows that all before it has been read.
     """
 
     def __init__(
@@ -45,15 +46,17 @@ class Mail:
         group: dist.ProcessGroup,
         rank: int,
         neighbours: Neighbours,
+        wires: Wires,
         traffic: Traffic,
         depth: int = 1,
     ) -> None:
         self._name, self._group, self._rank, self._traffic = name, group, rank, traffic
-        self._near = neighbours.near
+        self._near, self._wires, self._all_near = neighbours.near, wires, neighbours.all_near
         self._boxes, self._turn = [Box() for _ in range(depth)], 0
         self._theirs = neighbours.share(self._boxes)
         self._sent = torch.empty(0, dtype=torch.uint8)
         self._sent_sizes: list[int] = []
+        self._places: list[int] = []
         self._shared = 0
 
     def open(self, sizes: Sequence[int]) -> list[Tensor]:
@@ -68,23 +71,25 @@ class Mail:
             box.reserve(at)
         self._sent_sizes = self._wire_sizes(sizes)
         self._sent = torch.empty(sum(self._sent_sizes), dtype=torch.uint8)
-        self._shared = sum(size - _NOTE for near, size in zip(self._near, sizes, strict=True) if near)
-        opened = []
-        for place, near, size, part in zip(
-            places, self._near, sizes, self._sent.split(self._sent_sizes), strict=True
-        ):
-            if near:
-                part.copy_(torch.tensor([place]).view(torch.uint8))
-                opened.append(box.memory[place : place + size])
-            else:
-                opened.append(part)
-        return opened
+        self._shared = sum(size for near, size in zip(self._near, sizes, strict=True) if near)
+        self._places = places
+        parts = self._sent.split(self._sent_sizes)
+        return [
+            box.memory[place : place + size] if near else part
+            for place, near, size, part in zip(places, self._near, sizes, parts, strict=True)
+        ]
 
     def post(self, sizes: Sequence[int]) -> Posted:
         """Sends what was written; `sizes` of what arrives from each rank."""
         expected = self._wire_sizes(sizes)
         received = torch.empty(sum(expected), dtype=torch.uint8)
+        for rank, (near, place) in enumerate(zip(self._near, self._places, strict=True)):
+            if near:
+                self._wires.send(rank, place.to_bytes(_NOTE, "little"))
         # Counted as if it were sent: what the exchange moves does not depend on where ranks live.
+        if self._all_near:
+            self._traffic.count(self._name, self._shared)
+            return Posted(None, self._sent, received, list(sizes), self._turn)
         work = self._traffic.all_to_all(
             *(self._name, received, self._sent, expected, self._sent_sizes, self._group),
             kept_bytes=-self._shared,
@@ -93,14 +98,14 @@ class Mail:
 
     def collect(self, posted: Posted) -> list[Tensor]:
         """Waits, and returns what each rank sent: to be read, not written."""
-        posted.work.wait()
+        if posted.work is not None:
+            posted.work.wait()
         arrived, at = [], 0
         for rank, (near, size) in enumerate(zip(self._near, posted.sizes, strict=True)):
             if rank == self._rank:
                 arrived.append(posted.received[:0])
             elif near:
-                place = int(posted.received[at : at + _NOTE].clone().view(torch.int64))
-                at += _NOTE
+                place = int.from_bytes(self._wires.receive(rank, _NOTE), "little")
                 arrived.append(self._theirs[rank][posted.turn][place : place + size])
             else:
                 arrived.append(posted.received[at : at + size])
@@ -108,8 +113,8 @@ class Mail:
         return arrived
 
     def _wire_sizes(self, sizes: Sequence[int]) -> list[int]:
-        """What the collective carries: notes to neighbours, whole messages to others, nothing to itself."""
+        """What the collective carries: nothing to neighbours and to itself."""
         return [
-            0 if rank == self._rank else _NOTE if near else size
+            0 if rank == self._rank or near else size
             for rank, (near, size) in enumerate(zip(self._near, sizes, strict=True))
         ]

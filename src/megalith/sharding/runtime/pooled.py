@@ -20,6 +20,7 @@ from megalith.sharding.runtime.layout import ExchangeLayout, Run
 from megalith.sharding.runtime.mail import Mail, Posted
 from megalith.sharding.runtime.shared_memory import Neighbours
 from megalith.sharding.runtime.traffic import Traffic
+from megalith.sharding.runtime.wires import Wires
 
 
 class Vectors(NamedTuple):
@@ -71,8 +72,9 @@ class VectorExchange:
         if group is not None:
             neighbours = Neighbours(group, rank, layout.world_size)
             # Evaluation sends vectors twice in a row; gradients always come between vectors.
-            self._vectors = Mail("vectors", group, rank, neighbours, traffic, depth=2)
-            self._gradients = Mail("gradients", group, rank, neighbours, traffic)
+            wires = Wires(group, rank, neighbours)
+            self._vectors = Mail("vectors", group, rank, neighbours, wires, traffic, depth=2)
+            self._gradients = Mail("gradients", group, rank, neighbours, wires, traffic)
 
     def start_forward(self, vectors: Vectors, batches: Sequence[int]) -> Pending:
         """Sends each rank its rows."""

@@ -60,6 +60,8 @@ class Neighbours:
         self.processes = [0] * world_size
         """Process numbers, by rank."""
         self.near = [False] * world_size
+        self.all_near = False
+        """Whether no rank of the group is without another."""
         self._mapped: dict[tuple[int, int], tuple[int, Tensor]] = {}
         self._group = group
         if group is None:
@@ -78,6 +80,7 @@ class Neighbours:
         all_seen = self._gather(seen)
         self.processes = [process for _, process, _, _ in everyone]
         self.near = [seen[other] and all_seen[other][rank] and other != rank for other in range(world_size)]
+        self.all_near = all(all(some) for some in all_seen)
 
     def share(self, boxes: Sequence[Box]) -> list[list[Tensor]]:
         """The boxes of every neighbour, by rank, to be read; all ranks call it with as many of their own.
