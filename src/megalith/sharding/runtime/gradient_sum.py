@@ -43,9 +43,7 @@ class GradientSum:
         self._waiting: list[_Waiting] = []
         if world_size <= _MOST_RANKS and dist.get_backend(group) == "gloo":
             self._neighbours = Neighbours(group, rank, world_size)
-            alone = torch.tensor(sum(self._neighbours.near) < world_size - 1, dtype=torch.int32)
-            dist.all_reduce(alone, group=group)
-            if not alone:
+            if self._neighbours.all_near:
                 self._wires = Wires(group, rank, self._neighbours)
 
     def __call__(self, number: int, gradients: Tensor) -> torch.futures.Future[Tensor]:
