@@ -130,6 +130,10 @@ class ShardedEmbeddingCollection(nn.Module):
         """Starts the exchange of a batch's ids and returns at once."""
         offsets = offsets.contiguous()
         if sample_weights is not None:
+            if sample_weights.requires_grad:
+                raise ConfigError(
+                    "Sample weights of sharded tables get no gradient; detach them or train in one process."
+                )
             sample_weights = sample_weights.float().contiguous()
         self._check(values, offsets, sample_weights)
         return self._indices.send(values, offsets, sample_weights)
