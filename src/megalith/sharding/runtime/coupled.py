@@ -18,12 +18,12 @@ from torch import Tensor
 
 from megalith.embeddings.collection import EmbeddingCollection, step_seed
 from megalith.embeddings.optimizers import RowOptimizer
-from megalith.ops.embedding import POOLINGS
-from megalith.ops.lookup import RowGradients, reduce_duplicates, value_gradients, without_padding
+from megalith.ops.lookup import RowGradients
 from megalith.ops.rounding import round_at_random
 from megalith.ops.updates import Step
 from megalith.sharding.plan import ShardingPlan
 from megalith.sharding.runtime.layout import Holding
+from megalith.sharding.runtime.row_sums import RowSums
 from megalith.sharding.runtime.traffic import Traffic
 
 ROW_COUPLED = ("rowwise_adagrad", "rowwise_adam", "lamb", "lars")
@@ -68,6 +68,7 @@ class CoupledTables:
             if holding.shard.dim < holding.table.dim and self._local.optimizers[position].kind in ROW_COUPLED
         ]
         """Of these holdings among all of the worker."""
+        self._sums = RowSums(self._local, self.positions) if self.positions else None
         self._groups_of = {position: _row_groups(plan, holdings[position]) for position in self.positions}
         # Every worker lists the groups that it shares with another in the same order.
         self._groups = sorted({group for groups in self._groups_of.values() for group in groups})
@@ -91,9 +92,10 @@ class CoupledTables:
         seed = step_seed(local.seed, num_steps)
         parts: dict[int, _Part] = {}
         squares: dict[_RowGroup, Tensor] = {}
-        slots = local.layout.slots.tolist()
+        assert self._sums is not None
+        found = self._sums(values, offsets, sample_weights, gradient)
         for position, groups in self._groups_of.items():
-            touched = self._touched(position, slots, values, offsets, sample_weights, gradient)
+            touched = found[position]
             parts[position], own = self._begin(position, touched, steps[position])
             first = self._holdings[position].shard.rows[0]
             ends = torch.searchsorted(
@@ -112,49 +114,22 @@ class CoupledTables:
         assert self._collection is not None
         return self._collection
 
-    def _touched(
-        self,
-        position: int,
-        slots: list[list[int]],
-        values: Tensor,
-        offsets: Tensor,
-        sample_weights: Tensor | None,
-        gradient: Tensor,
-    ) -> RowGradients:
-        weight = self._local.weight(self._holdings[position].name)
-        batch = len(gradient)
-        ids, spread = [], []
-        for table, _, dim, pooling, _, feature, column, _, padding in slots:
-            if table != position:
-                continue
-            edges = offsets[feature * batch : (feature + 1) * batch + 1]
-            begin, end = int(edges[0]), int(edges[-1])
-            given = None if sample_weights is None else sample_weights[begin:end]
-            found, edges, edges_weights, _ = without_padding(
-                values[begin:end].long(), edges - begin, given, padding
-            )
-            columns = gradient[:, column : column + dim]
-            ids.append(found)
-            spread.append(value_gradients(weight, found, edges, POOLINGS[pooling], columns, edges_weights))
-        if not sum(map(len, ids)):
-            return RowGradients(torch.zeros(0, dtype=torch.int64), torch.zeros(0, weight.shape[1]))
-        return reduce_duplicates(torch.cat(ids), torch.cat(spread))
-
     def _begin(self, position: int, touched: RowGradients, step: Step) -> tuple[_Part, Tensor]:
         """What the worker's columns give, and the sums of squares that the others need, [sums, rows]."""
         holding, kind = self._holdings[position], self._local.optimizers[position].kind
         state = self._local.state(holding.name)
         rows, gradients = touched
-        current = self._local.weight(holding.name)[rows].float()
+        current = self._local.weight(holding.name).index_select(0, rows).float()
         if step.max_gradient > 0:
             gradients = gradients.clamp(-step.max_gradient, step.max_gradient)
         if step.weight_decay and kind != "lamb":
             gradients = gradients + current * step.weight_decay
         direction = gradients
         if kind == "lamb":
-            mean = state["first"][rows] * step.beta1 + gradients * step.rest1
-            square = state["second"][rows] * step.beta2 + gradients * gradients * step.rest2
-            state["first"][rows], state["second"][rows] = mean, square
+            mean = state["first"].index_select(0, rows) * step.beta1 + gradients * step.rest1
+            square = state["second"].index_select(0, rows) * step.beta2 + gradients * gradients * step.rest2
+            state["first"].index_copy_(0, rows, mean)
+            state["second"].index_copy_(0, rows, square)
             adam = mean / step.first_correction / ((square / step.second_correction).sqrt() + step.eps)
             direction = adam + current * step.weight_decay
         own = (direction * direction).sum(dim=1)
@@ -198,13 +173,14 @@ class CoupledTables:
         if kind in ("rowwise_adagrad", "rowwise_adam"):
             square = totals[0] / holding.table.dim
             if kind == "rowwise_adagrad":
-                sums = state["first"][rows] + square
-                state["first"][rows] = sums
+                sums = state["first"].index_select(0, rows) + square
+                state["first"].index_copy_(0, rows, sums)
                 updated = current - direction * (step.lr / (sums.sqrt() + step.eps)).unsqueeze(1)
             else:
-                mean = state["first"][rows] * step.beta1 + direction * step.rest1
-                second = state["second"][rows] * step.beta2 + square * step.rest2
-                state["first"][rows], state["second"][rows] = mean, second
+                mean = state["first"].index_select(0, rows) * step.beta1 + direction * step.rest1
+                second = state["second"].index_select(0, rows) * step.beta2 + square * step.rest2
+                state["first"].index_copy_(0, rows, mean)
+                state["second"].index_copy_(0, rows, second)
                 scale = ((second / step.second_correction).sqrt() + step.eps).unsqueeze(1)
                 updated = current - mean * (step.lr / step.first_correction) / scale
         else:
@@ -215,14 +191,13 @@ class CoupledTables:
                 updated = current - direction * (step.lr * ratio).unsqueeze(1)
             else:
                 rate = step.lr * torch.where(both, step.eps * ratio, 1.0)
-                change = state["first"][rows] * step.beta1 + direction * rate.unsqueeze(1)
-                state["first"][rows] = change
+                change = state["first"].index_select(0, rows) * step.beta1 + direction * rate.unsqueeze(1)
+                state["first"].index_copy_(0, rows, change)
                 updated = current - change
         if step.stochastic_rounding and weight.dtype != torch.float32:
             own_seed = (seed + part.position * _TABLE_SEED) & (2**64 - 1)
-            weight[rows] = round_at_random(updated, weight.dtype, rows, own_seed)
-        else:
-            weight[rows] = updated.to(weight.dtype)
+            updated = round_at_random(updated, weight.dtype, rows, own_seed)
+        weight.index_copy_(0, rows, updated.to(weight.dtype))
 
 
 def coupled_placements(plan: ShardingPlan, optimizers: Mapping[str, RowOptimizer]) -> bool:
