@@ -1,7 +1,8 @@
 """How good and how quick the planner is, on generated sets of tables.
 
-`skewed_tables` draws what production models are said to have: sizes over many powers of ten, a few tables
-with most of the lookups, widths of any number. The same seed gives the same set.
+Sets are drawn as production models are described: sizes over many powers of ten, widths of any number, and
+pooling lengths that differ somewhat (`usual_tables`) or by orders of magnitude (`skewed_tables`). The same
+seed gives the same set.
 """
 
 from __future__ import annotations
@@ -19,19 +20,32 @@ from megalith.sharding.plan import ShardingPlan
 from megalith.sharding.planner import make_plan
 from megalith.sharding.planner.statistics import TableStatistics, zipf_statistics
 
+Drawn = tuple[list[TableSpec], dict[str, TableStatistics]]
 LIMITS = {"seconds": 10.0, "gap": 0.02, "imbalance_reduction": 0.2}
 """What is asked of it, the first two for 1,000 tables on 128 workers."""
 DIMS = (16, 24, 32, 50, 64, 93, 96, 128, 192, 256)
-SHAPES = ((1000, 128, 65536), (26, 4, 2048), (100, 16, 16384))
+SHAPES = ((1000, 128, 65536), (100, 16, 16384), (26, 4, 2048))
 """Tables, workers of ZionEX, global batch."""
 
 
-def skewed_tables(count: int, seed: int = 0) -> tuple[list[TableSpec], dict[str, TableStatistics]]:
-    """Tables and their traffic: log-normal rows (median 100,000, up to 200 million) and pooling lengths
-    (median 2, up to 200), widths from `DIMS`, Zipf exponents of 0.6 to 1.3, every fourth with hashed ids."""
+def usual_tables(count: int, seed: int = 0) -> Drawn:
+    """Tables like those of Neo's model A (arXiv 2104.05158: about 1,000, mean width 93, mean pooling 15):
+    pooling lengths log-normal with median 11 and a standard deviation of 0.8 in the logarithm."""
+    return _drawn(count, seed, median_length=11.0, deviation=0.8)
+
+
+def skewed_tables(count: int, seed: int = 0) -> Drawn:
+    """A harder set: pooling lengths with median 2 and a standard deviation of 1.4 in the logarithm, so that a
+    few tables have most of the lookups while vectors of all tables travel alike."""
+    return _drawn(count, seed, median_length=2.0, deviation=1.4)
+
+
+def _drawn(count: int, seed: int, median_length: float, deviation: float) -> Drawn:
+    """Tables and their traffic: log-normal rows (median 100,000, up to 200 million) and pooling lengths (0.2
+    to 200), widths from `DIMS`, Zipf exponents of 0.6 to 1.3, every fourth with hashed ids."""
     draw = np.random.default_rng(seed)
     rows = np.clip(np.exp(draw.normal(np.log(1e5), 2.5, count)), 10, 2e8).astype(np.int64)
-    lengths = np.clip(np.exp(draw.normal(np.log(2.0), 1.4, count)), 0.2, 200.0)
+    lengths = np.clip(np.exp(draw.normal(np.log(median_length), deviation, count)), 0.2, 200.0)
     dims = draw.choice(DIMS, count)
     skews = draw.uniform(0.6, 1.3, count)
     tables = [
@@ -45,32 +59,44 @@ def skewed_tables(count: int, seed: int = 0) -> tuple[list[TableSpec], dict[str,
     return tables, traffic
 
 
+SETS: dict[str, Callable[[int, int], Drawn]] = {"usual": usual_tables, "skewed": skewed_tables}
+
+
 def bench_plan(
     shapes: Sequence[tuple[int, int, int]] = SHAPES,
     hardware: str = "zionex",
-    seeds: int = 3,
+    seeds: int = 2,
+    optimizers: Sequence[str] = ("rowwise_adagrad", "adagrad"),
     say: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Plans sets of tables by greedy alone, by each algorithm, and by the best of all."""
     measured = []
     for tables, workers, batch in shapes:
-        for seed in range(seeds):
-            say(f"{tables} tables on {workers} workers, seed {seed}")
-            measured.append(
-                {
-                    "tables": tables,
-                    "workers": workers,
-                    "global_batch": batch,
-                    "seed": seed,
-                    "plans": _plans(tables, workers, batch, seed, hardware),
-                }
-            )
-    settings = {"shapes": [list(shape) for shape in shapes], "hardware": hardware, "seeds": seeds}
+        for kind, draw in SETS.items():
+            for optimizer in optimizers:
+                for seed in range(seeds):
+                    say(f"{kind}: {tables} tables on {workers} workers, {optimizer}, seed {seed}")
+                    described = {
+                        "set": kind,
+                        "tables": tables,
+                        "workers": workers,
+                        "global_batch": batch,
+                        "optimizer": optimizer,
+                        "seed": seed,
+                    }
+                    plans = _plans(draw(tables, seed), workers, batch, hardware, optimizer)
+                    measured.append({**described, "plans": plans})
+    settings = {
+        "shapes": [list(shape) for shape in shapes],
+        "hardware": hardware,
+        "seeds": seeds,
+        "optimizers": list(optimizers),
+    }
     return result("plan", settings, {"limits": LIMITS, "measured": measured}, None)
 
 
-def _plans(count: int, workers: int, batch: int, seed: int, hardware: str) -> dict[str, Any]:
-    tables, traffic = skewed_tables(count, seed)
+def _plans(drawn: Drawn, workers: int, batch: int, hardware: str, optimizer: str) -> dict[str, Any]:
+    tables, traffic = drawn
     cluster = catalog().cluster(hardware)
     found = {}
     for name, algorithm, improve in (
@@ -79,20 +105,21 @@ def _plans(count: int, workers: int, batch: int, seed: int, hardware: str) -> di
         ("greedy + local search", "greedy", True),
         ("best", "best", True),
     ):
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), time.process_time()
         plan = make_plan(
             tables,
             cluster,
             world_size=workers,
             global_batch=batch,
             statistics=traffic,
+            optimizer_kind=optimizer,
             algorithm=algorithm,
             improve=improve,
         )
-        found[name] = _figures(plan, time.perf_counter() - start)
+        found[name] = _figures(plan, time.perf_counter() - start, time.process_time() - cpu_start)
     return found
 
 
-def _figures(plan: ShardingPlan, seconds: float) -> dict[str, Any]:
+def _figures(plan: ShardingPlan, seconds: float, cpu_seconds: float) -> dict[str, Any]:
     keys = ("step_seconds", "lower_bound_seconds", "gap", "imbalance", "algorithm", "bound_by")
-    return {"seconds": seconds, **{key: plan.estimate[key] for key in keys}}
+    return {"seconds": seconds, "cpu_seconds": cpu_seconds, **{key: plan.estimate[key] for key in keys}}

@@ -163,7 +163,7 @@ def plan(
     workers: Annotated[int, typer.Option(min=1, help="Workers for --tables.")] = 128,
     global_batch: Annotated[int, typer.Option(min=1, help="Samples of a step for --tables.")] = 65536,
     hardware: Annotated[str, typer.Option(help="A cluster of the catalog.")] = "zionex",
-    seeds: Annotated[int, typer.Option(min=1, help="Sets drawn of each size.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Sets drawn of each size.")] = 2,
     ranks: Annotated[
         int | None, typer.Option(min=2, help="Instead: predict and run 20 random plans on so many processes.")
     ] = None,
@@ -180,7 +180,7 @@ def plan(
         return
 
     shapes = SHAPES if tables is None else [(tables, workers, global_batch)]
-    _finish(bench_plan(shapes, hardware, seeds, _say), out, as_json, show_plan)
+    _finish(bench_plan(shapes, hardware, seeds, say=_say), out, as_json, show_plan)
 
 
 def _say(message: str) -> None:

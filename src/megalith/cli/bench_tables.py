@@ -162,7 +162,7 @@ def show_plan(results: dict[str, Any]) -> None:
     limits = results["limits"]
     rows = []
     for one in results["measured"]:
-        shown = f"{one['tables']} on {one['workers']}, seed {one['seed']}"
+        shown = f"{one['set']}, {one['tables']} on {one['workers']}, {one['optimizer']}"
         for name, plan in one["plans"].items():
             rows.append(
                 [
@@ -172,6 +172,7 @@ def show_plan(results: dict[str, Any]) -> None:
                     f"{plan['gap']:.2%}",
                     f"{plan['imbalance']:.1%}",
                     f"{plan['seconds']:.1f}",
+                    f"{plan['cpu_seconds']:.1f}",
                 ]
             )
             shown = ""
@@ -179,7 +180,7 @@ def show_plan(results: dict[str, Any]) -> None:
         f"Asked of 1000 on 128: a gap of {limits['gap']:.0%} in {limits['seconds']:g} s, imbalance "
         f"{limits['imbalance_reduction']:.0%} below greedy's"
     )
-    print_table(asked, ["tables on workers", "", "step ms", "gap", "imbalance", "seconds"], rows)
+    print_table(asked, ["tables on workers", "", "step ms", "gap", "imbalance", "seconds", "cpu s"], rows)
 
 
 def show_ranking(results: dict[str, Any]) -> None:

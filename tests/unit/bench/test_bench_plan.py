@@ -18,7 +18,7 @@ def test_the_same_seed_draws_the_same_tables() -> None:
 
 
 def test_plans_are_compared_with_greedy() -> None:
-    found = bench_plan([(6, 2, 256)], seeds=1)["results"]["measured"][0]["plans"]
+    found = bench_plan([(6, 2, 256)], seeds=1, optimizers=["sgd"])["results"]["measured"][0]["plans"]
     assert list(found) == ["greedy", "karmarkar_karp", "greedy + local search", "best"]
     assert found["best"]["step_seconds"] <= found["greedy"]["step_seconds"]
     assert found["best"]["gap"] >= 0

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from megalith.bench.plan import skewed_tables
+from megalith.bench.plan import skewed_tables, usual_tables
 from megalith.core.schema import TableSpec
 from megalith.hardware.catalog import catalog
 from megalith.sharding.planner import make_plan
@@ -184,8 +184,17 @@ def test_imbalance_is_at_least_a_fifth_below_greedy() -> None:
 
 
 @pytest.mark.slow
-def test_a_thousand_tables_on_128_workers_are_within_two_percent_of_the_bound() -> None:
-    tables, traffic = skewed_tables(1000)
-    plan = make_plan(tables, catalog().cluster("zionex"), global_batch=65536, statistics=traffic, seconds=20)
+@pytest.mark.parametrize(("optimizer", "gap"), [("adagrad", 0.02), ("rowwise_adagrad", 0.04)])
+def test_a_thousand_tables_on_128_workers_are_near_the_bound(optimizer: str, gap: float) -> None:
+    """Columns of rows that row-wise AdaGrad needs whole are dear to cut, so pieces stay larger."""
+    tables, traffic = usual_tables(1000)
+    plan = make_plan(
+        tables,
+        catalog().cluster("zionex"),
+        global_batch=65536,
+        statistics=traffic,
+        optimizer_kind=optimizer,
+        seconds=20,
+    )
     plan.check(tables)
-    assert plan.estimate["gap"] < 0.02
+    assert plan.estimate["gap"] < gap

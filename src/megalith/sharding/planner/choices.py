@@ -1,4 +1,4 @@
-"""Which option each table should take, before blocks are placed: the cheapest whose pieces are small enough.
+"""Which option each table should take, before blocks are placed: the cheapest with pieces small enough.
 
 How small is small enough? A piece of nearly a worker's mean load leaves no room to fill the other phases
 evenly; pieces that are much smaller cost more in all. So caps on pieces, a multiple of each phase's mean, are
@@ -53,7 +53,7 @@ def kind_sets(problem: Problem) -> list[tuple[Flags, float]]:
 
 
 def capped_choice(problem: Problem, usable: Flags, caps: Floats, price: Floats | None = None) -> Ints:
-    """For each table the cheapest usable option with pieces within `caps`, else that with the smallest.
+    """For each table the cheapest usable option; pieces beyond `caps` cost what they are beyond them.
 
     `price` is seconds for each byte of the tiers: what memory is worth where it is short.
     """
@@ -61,10 +61,9 @@ def capped_choice(problem: Problem, usable: Flags, caps: Floats, price: Floats |
     if price is not None:
         cost = cost + problem.total[:, NUM_PHASES:] @ price
     fitting = np.asarray(np.all(problem.peak[:, NUM_PHASES:] <= problem.capacity, axis=1)) & usable
-    excess = (problem.peak[:, :NUM_PHASES] / np.maximum(caps, 1e-30)).max(axis=1)
-    # Beyond the caps the excess decides, far above any cost; what does not fit comes last.
-    ranked = np.where(excess <= 1, cost / max(float(cost.max()), 1e-30), 1.0 + excess)
-    ranked = np.where(fitting, ranked, np.inf)
+    # A piece beyond its cap makes the phase longer by as much.
+    beyond = np.maximum(problem.peak[:, :NUM_PHASES] - caps, 0.0) @ problem.weights
+    ranked = np.where(fitting, cost + beyond, np.inf)
     ranges = zip(problem.first[:-1].tolist(), problem.first[1:].tolist(), strict=True)
     return np.array([begin + int(np.argmin(ranked[begin:end])) for begin, end in ranges], dtype=np.int64)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -102,10 +103,11 @@ def build_problem(
     for number, table in enumerate(tables):
         known: _Known = {}
         for way in ways[number]:
-            width = spans.get(way.kind, per_node)
-            key = (way.kind == "data_parallel", way.row_cut, width if way.row_cut is not None else 1)
+            width = 1 if way.parts else spans.get(way.kind, per_node)
+            pieces = way.parts or width
+            key = (way.kind == "data_parallel", way.row_cut, pieces if way.row_cut is not None else 1)
             if key not in known:
-                known[key] = _counts(table, way, traffic[table.name], workload, width, size)
+                known[key] = _counts(table, way, traffic[table.name], workload, pieces, size)
             variants = _describe(shards, number, table, way, known[key])
             starts.append([start for start, _ in variants])
             counts.append([count for _, count in variants])
@@ -134,13 +136,22 @@ def build_problem(
         capacity=capacity,
         weights=weights,
         latency_seconds=collectives * workers.all_to_all.latency,
+        global_batch=workload.global_batch,
     )
 
 
-def row_cut(table: TableSpec, traffic: TableStatistics, way: Way, parts: int) -> Ints:
+def row_cut(table: TableSpec, traffic: TableStatistics, way: Way, parts: int, global_batch: int) -> Ints:
     """Rows at which a way cuts a table; those without a row at the end get none."""
     assert way.row_cut is not None
-    return traffic.even_cut(min(parts, table.rows), way.row_cut)
+    parts = min(parts, table.rows)
+    if not traffic.hot_first:
+        return np.cumsum((0, *column_widths(table.rows, parts)))
+    return traffic.even_cut(parts, way.row_cut, global_batch * traffic.lookups)
+
+
+def largest_first(cuts: Sequence[int]) -> list[tuple[int, int]]:
+    """Ranges of rows between cuts as blocks stand for them: those with most rows first."""
+    return sorted(pairwise(cuts), key=lambda rows: (rows[0] - rows[1], rows))
 
 
 def _counts(
@@ -152,7 +163,7 @@ def _counts(
         return tuple(np.repeat(some, size) for some in one)  # type: ignore[return-value]
     cuts = np.array([0.0, table.rows])
     if way.row_cut is not None:
-        cuts = row_cut(table, traffic, way, width).astype(np.float64)
+        cuts = row_cut(table, traffic, way, width, workload.global_batch).astype(np.float64)
         # Fewer rows than workers: those at the end get none, and are not asked.
         cuts = np.append(cuts, np.full(width + 1 - len(cuts), cuts[-1]))
     return counts_of(table, traffic, workload, size, cuts)
@@ -181,6 +192,11 @@ def counts_of(
     return rows, mine, distinct, sent, np.where(rows > 0, bags, 0.0)
 
 
+def _one(counts: Counts, place: int) -> Counts:
+    rows, ids, distinct, sent, bags = (some[place : place + 1] for some in counts)
+    return rows, ids, distinct, sent, bags
+
+
 def _describe(
     shards: Shards,
     number: int,
@@ -189,6 +205,19 @@ def _describe(
     counts: Counts,
 ) -> tuple[tuple[int, int], tuple[int, int]]:
     """Start and number of blocks of both variants."""
+    if way.parts:
+        # Two parts may differ in all counts; more of them, of spread rows, only by a row.
+        lengths = counts[0]
+        large, small = int(np.argmax(lengths)), int(np.argmin(lengths))
+        if large == small:
+            large, small = 0, len(lengths) - 1
+        count = (
+            int((lengths == lengths[large]).sum()) if lengths[large] > lengths[small] else len(lengths) - 1
+        )
+        if len(lengths) == 2:
+            count = 1
+        begins = [shards.add(_one(counts, place), number, table.dim, way) for place in (large, small)]
+        return (begins[0], count), (begins[1], len(lengths) - count)
     narrow, wider = divmod(table.dim, way.columns)
     if way.kind == "table_column":
         # One block: slice after slice on the workers of a node.

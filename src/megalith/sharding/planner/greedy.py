@@ -20,6 +20,9 @@ from megalith.sharding.planner.problem import (
     loads_of,
 )
 
+_FULL = 3.0
+"""A block that fills its worker's memory is as hard to place as one of three times the mean seconds."""
+
 
 def table_wise_greedy(problem: Problem) -> Solution | None:
     """None if it finds no room."""
@@ -59,8 +62,10 @@ def place_balanced(problem: Problem, choice: Ints, by_memory: bool = False) -> S
     mean = np.maximum(problem.total[choice, :NUM_PHASES].sum(axis=0) / problem.world_size, 1e-30)
     value = problem.weights * mean
     share = (problem.peak[choice, NUM_PHASES:] / np.maximum(problem.capacity, 1)).max(axis=1)
-    # Blocks that are large in any phase first, whatever the phase is worth: they are hard to place.
-    size = share if by_memory else ((problem.peak[choice, :NUM_PHASES] / mean) ** 2).sum(axis=1)
+    # Blocks that are large in any phase, or in memory, first, whatever the phase is worth: they are hard to
+    # place.
+    hard = ((problem.peak[choice, :NUM_PHASES] / mean) ** 2).sum(axis=1) + (_FULL * share) ** 2
+    size = share if by_memory else hard
     for table in _ordered(problem, choice, size):
         option = int(choice[table])
         blocks, num_groups = problem.blocks(option), problem.groups(option)

@@ -1,13 +1,15 @@
 """Local search: relieve the worst workers, by moving a block, swapping two, or cutting a table another way.
 
-The step is a sum of maxima, which most changes leave as it is; so changes are judged by a smooth stand-in,
-the q-norm of each phase's loads, with q rising from 16 to 64. A change of loads is worth
+The step is a sum of maxima, which most changes leave as it is; so changes are judged by a smooth stand-in.
+Each phase has a level, a part of the way from its mean load to its largest; loads below it are free, loads
+above it count
 
-    sum over phases p of weight[p] x top[p] x sum over workers of ((new / top[p]) ** q - (old / top[p]) ** q)
+    weight x (largest - level) x ((load - level) / (largest - level)) ** q
 
-with top[p] the largest load, so that a phase counts by what it adds to the step. All moves of a worker's
-blocks to all others, all swaps with all blocks elsewhere, and all options of a table are each one pass over
-arrays. The best plan by the true step is kept.
+so that a phase counts by what evening it out would save, and a worker that stays below the level may take
+what others must give away. All moves of a worker's blocks to all others, all swaps with all blocks elsewhere, and
+all options of a table are each one pass over arrays. Random swaps that settle into something better follow
+when nothing else helps. The best plan by the true step is kept.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from megalith.sharding.planner.problem import (
     step_seconds,
 )
 
-POWERS = (16, 64)
+POWERS = (4, 8)
 _RECUT_WORKERS = 3
 _RECUT_TABLES = 4
 _RESCALE = 32
@@ -38,9 +40,11 @@ _KICKED = 4
 _SETTLING = 24
 _VAIN = 400
 _CANDIDATES = 16
+_LEVEL = 0.3
+"""Where loads begin to count, between the mean and the largest."""
 _TINY = 1e-9
 _FAR = 1e4
-"""Loads this many times the largest are all alike, and their powers still numbers."""
+"""Loads so far beyond the largest are all alike, and their powers still numbers."""
 
 
 def improve(problem: Problem, solution: Solution, deadline: float, target_seconds: float = 0.0) -> Solution:
@@ -160,7 +164,7 @@ class _Search:
         """Relieves workers, the worst first, each until it is stuck; says whether anything changed."""
         self._scale()
         self.log = []
-        waiting = np.ones(self.problem.world_size, dtype=bool)
+        waiting = self.worth > 0
         changes = 0
         while waiting.any() and time.perf_counter() < deadline:
             worker = int(np.argmax(np.where(waiting, self.worth, -1.0)))
@@ -181,11 +185,15 @@ class _Search:
             self.best = self.current.copy()
 
     def _scale(self) -> None:
-        """Loads and blocks as shares of the largest loads."""
+        """Loads and blocks as shares of the largest loads, and the levels."""
         top = self.loads[:, :NUM_PHASES].max(axis=0)
         # A phase without any load yet is measured by the others.
         top = np.maximum(top, 1e-3 * top.sum() + 1e-30)
-        self.top, self.value = top, self.problem.weights * top
+        mean = self.loads[:, :NUM_PHASES].mean(axis=0)
+        self.top = top
+        self.level = (mean + _LEVEL * (top - mean)) / top
+        self.value = self.problem.weights * top * (1 - self.level)
+        self.steep = 1 / np.maximum(1 - self.level, 1e-12)
         self._rescaled()
 
     def _rescaled(self) -> None:
@@ -197,8 +205,11 @@ class _Search:
 
     def _powered(self, scaled: Floats) -> Floats:
         """The stand-in's share of workers with these loads [..., phases]; overwrites them."""
-        power = self.power
+        scaled -= self.level
+        scaled *= self.steep
+        np.maximum(scaled, 0.0, out=scaled)
         np.minimum(scaled, _FAR, out=scaled)
+        power = self.power
         while power > 1:
             scaled *= scaled
             power //= 2

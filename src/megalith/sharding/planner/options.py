@@ -1,10 +1,10 @@
 """Every way to cut a table that the planner looks at.
 
 A way is a kind, a number of column slices, how rows are cut, and the memory tier. Its pieces come as blocks
-of one worker (table_wise, column_wise: anywhere), of one node (table_row, table_column, grid: on any node),
-or of everybody (row_wise, data_parallel). Tables with max pooling are never cut by rows: the largest of
-partial maxima is right, but whose gradient it is gets lost; those that keep sequences are not either, as
-their vectors could not be put back in order.
+of one worker (table_wise, column_wise, row_wise in a few parts: anywhere), of one node (table_row,
+table_column, grid: on any node), or of everybody (row_wise, data_parallel). Tables with max pooling are never
+cut by rows: the largest of partial maxima is right, but whose gradient it is gets lost; those that keep
+sequences are not either, as their vectors could not be put back in order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from megalith.sharding.planner.topology import Workers
 MIN_DIM = 4
 """Columns that a slice keeps at least: narrower ones move more bytes of cache lines than of rows."""
 ROW_CUTS = (0.0, 0.5, 0.95)
-"""Weights of `TableStatistics.even_cut`: equal rows, a compromise, almost equal lookups."""
+"""Weights of `TableStatistics.even_cut`: equal rows, a compromise, almost equal loads."""
+_FEW_PARTS = (2, 3, 4)
 DATA_PARALLEL_BYTES = 2**28
 """A table whose dense gradient is larger is not copied to everybody."""
 
@@ -34,6 +35,8 @@ class Way:
     """Column slices; they differ by at most one column."""
     row_cut: float | None = None
     """How rows are cut, None where they are not."""
+    parts: int = 0
+    """Parts of a row-wise cut that may go to any workers; 0 cuts for everybody, or all of a node."""
     tier: int = 0
     """The memory that holds the rows; beyond 0 behind a cache in the first."""
 
@@ -68,12 +71,20 @@ def ways_of(
         found += [Way("column_wise", columns, tier=tier) for columns in range(2, min(most, size) + 1)]
         if size > 1:
             found += [Way("row_wise", row_cut=cut, tier=tier) for cut in row_cuts]
+        found += [
+            Way("row_wise", row_cut=cut, parts=parts, tier=tier)
+            for cut in row_cuts
+            for parts in ((2,) if traffic.hot_first else _FEW_PARTS)
+            if parts < min(size, table.rows + 1)
+        ]
         if hierarchical:
             found += [Way("table_row", row_cut=cut, tier=tier) for cut in row_cuts]
             if most >= per_node:
                 found.append(Way("table_column", per_node, tier=tier))
             found += [
-                Way("grid", columns, cut, tier) for columns in _doubling(min(most, nodes)) for cut in row_cuts
+                Way("grid", columns, cut, tier=tier)
+                for columns in _doubling(min(most, nodes))
+                for cut in row_cuts
             ]
     small = 4 * table.rows * (table.dim + 1) <= DATA_PARALLEL_BYTES
     if size > 1 and small and table.pooling != "none":

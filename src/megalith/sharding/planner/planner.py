@@ -25,7 +25,7 @@ from megalith.sharding.plan import ExchangeConfig, Placement, Shard, ShardingPla
 from megalith.sharding.planner.advice import refusal
 from megalith.sharding.planner.bound import Bound, lower_bound
 from megalith.sharding.planner.choices import good_choices
-from megalith.sharding.planner.estimate import Workload, build_problem, row_cut
+from megalith.sharding.planner.estimate import Workload, build_problem, largest_first, row_cut
 from megalith.sharding.planner.greedy import most_spread, place_balanced, table_wise_greedy
 from megalith.sharding.planner.karmarkar_karp import karmarkar_karp
 from megalith.sharding.planner.local_search import improve as search
@@ -218,9 +218,18 @@ def _placement(
             for place, columns in enumerate(slices)
         ]
         return Placement(table=table.name, kind=way.kind, shards=tuple(shards))
+    if way.parts:
+        pieces = largest_first(
+            row_cut(table, traffic[table.name], way, way.parts, problem.global_batch).tolist()
+        )
+        shards = [
+            Shard(worker=worker, rows=piece, columns=whole_columns)
+            for worker, piece in zip(groups, pieces, strict=True)
+        ]
+        return Placement(table=table.name, kind=way.kind, shards=tuple(shards))
     rows = [whole_rows]
     if way.row_cut is not None:
-        cuts = row_cut(table, traffic[table.name], way, width).tolist()
+        cuts = row_cut(table, traffic[table.name], way, width, problem.global_batch).tolist()
         rows = list(pairwise(cuts))
     shards = [
         Shard(worker=group * width + place, rows=piece, columns=columns)

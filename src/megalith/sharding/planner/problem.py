@@ -60,6 +60,7 @@ class Problem:
     """Of the phases: 0 where the pipeline hides one."""
     latency_seconds: float
     """What every plan pays whatever is sent."""
+    global_batch: int
 
     @property
     def num_tables(self) -> int:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 DEFAULT_SKEW = 1.05
 """Zipf exponent where nothing is known: 1% of a million rows then serve about 80% of the lookups."""
 _SEGMENTS = 48
+_DISTINCT_COST = 3.0
+"""A row that a batch touches, as lookups of rows that are in a cache already."""
 Floats = NDArray[np.float64]
 
 
@@ -75,18 +77,23 @@ class TableStatistics:
             self._cache[ids] = np.concatenate(([0.0], np.cumsum(counts * -np.expm1(-hits))))
         return self._cache[ids]
 
-    def even_cut(self, parts: int, weight: float) -> NDArray[np.int64]:
-        """Rows at which to cut into `parts`, such that `weight` x share of lookups + (1 - weight) x share of
+    def even_cut(self, parts: int, weight: float, ids: float = 0.0) -> NDArray[np.int64]:
+        """Rows at which to cut into `parts`, such that `weight` x share of the load + (1 - weight) x share of
         rows is the same in each; no part is empty unless there are fewer rows than parts.
 
-        0 gives equal rows, 1 equal lookups; in between no part has more than 1 / weight of the mean lookups
-        nor 1 / (1 - weight) of the mean rows.
+        0 gives equal rows, 1 equal loads; in between no part has more than 1 / weight of the mean load nor
+        1 / (1 - weight) of the mean rows. The load is the lookups and, with `ids`, those of a batch,
+        the distinct rows among them.
         """
         total = int(self.rows[-1])
         if total <= parts:
             return np.minimum(np.arange(parts + 1), total)
         ends = np.concatenate(([0.0], self.rows))
-        measure = weight * self.share_before(ends) + (1 - weight) * ends / total
+        load = self.share_before(ends)
+        if ids > 0:
+            load = ids * load + _DISTINCT_COST * self.distinct_before(ends, ids)
+            load /= load[-1]
+        measure = weight * load + (1 - weight) * ends / total
         cuts = np.rint(np.interp(np.arange(parts + 1) / parts, measure, ends)).astype(np.int64)
         # Rising by at least one from both sides: hot single rows may deserve less than a row.
         steps = np.arange(parts + 1)
