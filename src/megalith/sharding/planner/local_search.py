@@ -7,9 +7,9 @@ above it count
     weight x (largest - level) x ((load - level) / (largest - level)) ** q
 
 so that a phase counts by what evening it out would save, and a worker that stays below the level may take
-what others must give away. All moves of a worker's blocks to all others, all swaps with all blocks elsewhere, and
-all options of a table are each one pass over arrays. Random swaps that settle into something better follow
-when nothing else helps. The best plan by the true step is kept.
+what others must give away. All moves of a worker's blocks to all others, all swaps with all blocks elsewhere,
+and all options of a table are each one pass over arrays. Random swaps that settle into something better
+follow when nothing else helps. The best plan by the true step is kept.
 """
 
 from __future__ import annotations
