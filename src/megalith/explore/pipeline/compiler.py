@@ -14,7 +14,7 @@ from megalith.core.errors import PlanError
 from megalith.explore.pipeline.costs import Collective, StepCosts, Transfer
 from megalith.explore.pipeline.cutting import add_collectives
 from megalith.explore.pipeline.operations import Schedule, Segment
-from megalith.explore.pipeline.program import KINDS, Message, Program, Special
+from megalith.explore.pipeline.program import KINDS, Message, Program, Special, message_ends
 
 
 def grid_of(schedule: Schedule, costs: StepCosts) -> float:
@@ -160,17 +160,6 @@ class Compiler:
         self.messages += onward + backward + [None] * stages + backward
         self.labels += [(kind, stage) for kind in KINDS for stage in range(stages)]
 
-    def _ends(self, kind: str, stage: int) -> tuple[int, int]:
-        """First numbers (micro-batch 0) of what an operation needs and sends; 0: nothing."""
-        count, place = self.schedule.micro_batches, stage % self.per_stream
-        first, last = place == 0, place == self.per_stream - 1
-        if kind == "F":
-            return (0 if first else 1 + stage * count), (0 if last else 1 + (stage + 1) * count)
-        if kind == "W":
-            return 0, 0
-        base = 1 + (self.stages + stage) * count
-        return (0 if last else base), (0 if first else base - count)
-
     def _add_segment(
         self,
         device: int,
@@ -188,7 +177,7 @@ class Compiler:
         for place, op in enumerate(segment.ops):
             stage = self.chunk_stages[device][op.chunk]
             kind = "F" if op.kind == "FB" else op.kind
-            for target, first in zip((need, send), self._ends(kind, stage), strict=True):
+            for target, first in zip((need, send), message_ends(self.schedule, kind, stage), strict=True):
                 if first:
                     first += op.micro_batch
                     target[place::length] = (
@@ -200,7 +189,7 @@ class Compiler:
             back = self.chunk_stages[device][op.backward_chunk]
             row.append(self.pair_slot(stage, back))
             message = self.messages[self.stages + back]
-            needed, sent = self._ends("BW", back)
+            needed, sent = message_ends(self.schedule, "BW", back)
             for turn in range(repeats):
                 number = op.backward_micro_batch + shift * turn
                 specials[base + turn * length + place] = Special(

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
+from megalith.explore.pipeline.operations import Schedule
+
 KINDS = ("F", "B", "W", "BW")
 
 Message = tuple[int, float, float]
@@ -62,3 +64,15 @@ class Program:
     optimizer: list[float] = field(default_factory=list)
     owners: list[list[int]] = field(default_factory=list)
     """By device: the operation each part was cut from; empty where nothing was cut."""
+
+
+def message_ends(schedule: Schedule, kind: str, stage: int) -> tuple[int, int]:
+    """Numbers of the messages that micro-batch 0 needs and sends in a stage; 0: nothing."""
+    count, per_stream = schedule.micro_batches, schedule.stages // schedule.streams
+    first, last = stage % per_stream == 0, stage % per_stream == per_stream - 1
+    if kind == "F":
+        return (0 if first else 1 + stage * count), (0 if last else 1 + (stage + 1) * count)
+    if kind == "W":
+        return 0, 0
+    base = 1 + (schedule.stages + stage) * count
+    return (0 if last else base), (0 if first else base - count)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megalith.explore.pipeline.operations import Op, Schedule
-from megalith.explore.pipeline.program import KINDS
+from megalith.explore.pipeline.program import KINDS, message_ends
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -108,7 +108,6 @@ class _Flat:
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
-        self.per_stream = schedule.stages // schedule.streams
         self.pairs: list[tuple[int, int]] = []
         self.messages = 1 + 2 * schedule.stages * schedule.micro_batches
         columns: list[list[Integers]] = [[] for _ in range(7)]
@@ -167,20 +166,22 @@ class _Flat:
             back = stages[op.backward_chunk]
             self.pairs.append((stage, back))
             slot = 4 * count + len(self.pairs) - 1
-            return *self._ends("F", stage), *self._ends("BW", back), slot, stage, back
+            return (
+                *message_ends(self.schedule, "F", stage),
+                *message_ends(self.schedule, "BW", back),
+                slot,
+                stage,
+                back,
+            )
         slot = KINDS.index(op.kind) * count + stage
-        return *self._ends(op.kind, stage), 0, 0, slot, stage, stage if op.kind in ("W", "BW") else -1
-
-    def _ends(self, kind: str, stage: int) -> tuple[int, int]:
-        """Numbers of what micro-batch 0 needs and sends, as `Compiler` has them."""
-        count, place = self.schedule.micro_batches, stage % self.per_stream
-        first, last = place == 0, place == self.per_stream - 1
-        if kind == "F":
-            return (0 if first else 1 + stage * count), (0 if last else 1 + (stage + 1) * count)
-        if kind == "W":
-            return 0, 0
-        base = 1 + (self.schedule.stages + stage) * count
-        return (0 if last else base), (0 if first else base - count)
+        return (
+            *message_ends(self.schedule, op.kind, stage),
+            0,
+            0,
+            slot,
+            stage,
+            stage if op.kind in ("W", "BW") else -1,
+        )
 
     def rows(self) -> Integers | None:
         """The row of every operation, from 1 on: a device goes on as soon as what it needs was sent."""
