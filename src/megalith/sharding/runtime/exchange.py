@@ -1,6 +1,7 @@
 """The index exchange: every rank sends every worker the ids of its streams, lengths and all in one message.
 
-A message has a size that both ends know beforehand, since a receiver must name it: as large as the last one,
+Processes of one machine read each other's messages where they were written (`mail.py`). To other machines a
+message has a size that both ends know beforehand, since a receiver must name it: as large as the last one,
 with room for a little more. Its head says how much of it counts; what did not fit follows as a message of
 its own, so that one collective is enough from the second batch on and it can run while others compute.
 
@@ -20,13 +21,20 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from megalith.core.errors import ConfigError
 from megalith.sharding.runtime.layout import ExchangeLayout
+from megalith.sharding.runtime.mail import Mail, Posted
 from megalith.sharding.runtime.routing import Bags, Outgoing, Router
+from megalith.sharding.runtime.shared_memory import Neighbours
 from megalith.sharding.runtime.traffic import Traffic
+from megalith.sharding.runtime.wires import Wires
 
 _HEAD = 5
 _UNIT = torch.int32
 """Messages are counted in numbers of four bytes."""
+_UNIT_BYTES = 4
+_UNDER_WAY = 2
+"""Batches whose ids may travel at a time."""
 
 
 @dataclass
@@ -36,11 +44,9 @@ class Sent:
     bags: Bags
     own: Outgoing
     number: int
-    work: dist.Work | None
-    received: Tensor
-    buffers: list[Tensor]
-    """What must live until the exchange is over."""
-    late: list[dist.Work]
+    posted: Posted | None
+    late: list[tuple[dist.Work, Tensor]]
+    """What did not fit, on its way."""
     sizes: list[int]
     """Of the messages sent, worker by worker."""
 
@@ -88,47 +94,56 @@ class IndexExchange:
         self._room_out = [_HEAD] * self._world_size
         self._room_in = [_HEAD] * self._world_size
         self._room_out[rank] = self._room_in[rank] = 0
-        self._number = 0
+        self._number = self._num_received = 0
+        self._mail: Mail | None = None
+        self._near = [False] * self._world_size
+        if group is not None:
+            neighbours = Neighbours(group, rank, self._world_size)
+            wires, self._near = Wires(group, rank, neighbours), neighbours.near
+            # A neighbour's oldest note under way says what it had read before it began with that one.
+            self._mail = Mail("indices", group, rank, neighbours, wires, traffic, depth=2 * _UNDER_WAY)
         self._ladder = torch.zeros(1, dtype=torch.int64)
         self._ladder_step = 1
 
     def send(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> Sent:
         """Starts the exchange of a batch and returns; ids must have been checked."""
+        if self._number - self._num_received == _UNDER_WAY:
+            raise ConfigError(
+                f"The ids of {_UNDER_WAY} batches are on their way; receive the first before sending more."
+            )
         bags = self._bags(values, offsets, sample_weights)
         outgoing = self._router(bags)
         self._number += 1
-        buffers: list[Tensor] = []
-        late: list[dist.Work] = []
+        late: list[tuple[dist.Work, Tensor]] = []
         sizes = [0] * self._world_size
-        work = None
-        received = torch.empty(0, dtype=_UNIT)
-        if self._group is not None:
-            sent = torch.empty(sum(self._room_out), dtype=_UNIT)
-            received = torch.empty(sum(self._room_in), dtype=_UNIT)
-            start = 0
-            for worker, room in enumerate(self._room_out):
-                if worker != self._rank:
-                    parts = self._parts(bags, outgoing[worker])
-                    sizes[worker] = size = sum(part.numel() for part in parts)
-                    if size <= room:
-                        torch.cat(parts, out=sent[start : start + size])
-                    else:
-                        whole = torch.cat(parts)
-                        sent[start : start + room] = whole[:room]
-                        buffers.append(whole)
-                        late.append(self._send_rest(whole[room:], worker))
-                start += room
-            buffers.append(sent)
-            work = self._traffic.all_to_all(
-                "indices", received, sent, self._room_in, self._room_out, self._group
-            )
-        return Sent(bags, outgoing[self._rank], self._number, work, received, buffers, late, sizes)
+        posted = None
+        if self._mail is not None:
+            messages = [
+                self._parts(bags, one) if worker != self._rank else [] for worker, one in enumerate(outgoing)
+            ]
+            sizes = [sum(part.numel() for part in parts) for parts in messages]
+            rooms = [
+                size if near else room
+                for near, size, room in zip(self._near, sizes, self._room_out, strict=True)
+            ]
+            places = self._mail.open([_UNIT_BYTES * room for room in rooms])
+            for worker, (parts, place) in enumerate(zip(messages, places, strict=True)):
+                if not parts:
+                    continue
+                units, size, room = place.view(_UNIT), sizes[worker], rooms[worker]
+                if size <= room:
+                    torch.cat(parts, out=units[:size])
+                else:
+                    whole = torch.cat(parts)
+                    units.copy_(whole[:room])
+                    late.append((self._send_rest(whole[room:], worker), whole))
+            posted = self._mail.post([_UNIT_BYTES * room for room in self._room_in])
+        return Sent(bags, outgoing[self._rank], self._number, posted, late, sizes)
 
     def receive(self, sent: Sent) -> Received:
         """Waits for the exchange and puts together what this worker looks up."""
-        if sent.work is not None:
-            sent.work.wait()
         messages = self._messages(sent)
+        self._num_received += 1
         batches = [message.batch for message in messages]
         own = sent.bags
         if not self._num_streams:
@@ -203,18 +218,15 @@ class IndexExchange:
         return work
 
     def _messages(self, sent: Sent) -> list[_Message]:
-        parts = sent.received.split(self._room_in)
-        heads = (
-            [part[:_HEAD].tolist() if rank != self._rank else [] for rank, part in enumerate(parts)]
-            if self._group is not None
-            else [[]]
-        )
-        whole = list(parts) if self._group is not None else [sent.received]
+        if self._mail is None or sent.posted is None:
+            return [self._own(sent)]
+        whole = [one.view(_UNIT) for one in self._mail.collect(sent.posted)]
+        heads = [one[:_HEAD].tolist() for one in whole]
         rests: list[dist.Work] = []
         for rank, head in enumerate(heads):
-            if rank == self._rank:
+            if rank == self._rank or self._near[rank]:
                 continue
-            size, room = self._size(head), self._room_in[rank]
+            size, room = self._size(head), len(whole[rank])
             if size > room:
                 joined = torch.empty(size, dtype=_UNIT)
                 joined[:room] = whole[rank]
@@ -223,9 +235,9 @@ class IndexExchange:
                 assert work is not None
                 rests.append(work)
                 whole[rank] = joined
-            self._room_in[rank] = _next_room(room, size)
+            self._room_in[rank] = _next_room(self._room_in[rank], size)
             self._room_out[rank] = _next_room(self._room_out[rank], sent.sizes[rank])
-        for work in (*rests, *sent.late):
+        for work in (*rests, *(work for work, _ in sent.late)):
             work.wait()
         return [
             self._own(sent) if rank == self._rank else self._parse(head, whole[rank])

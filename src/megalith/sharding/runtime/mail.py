@@ -17,8 +17,8 @@ from megalith.sharding.runtime.shared_memory import Box, Neighbours
 from megalith.sharding.runtime.traffic import Traffic
 from megalith.sharding.runtime.wires import Wires
 
-_NOTE = 8
-"""Bytes of a note: where in the box the message begins."""
+_NOTE = 16
+"""Bytes of a note: where in the box the message begins, and its size."""
 _ALIGNMENT = 64
 
 
@@ -56,7 +56,7 @@ class Mail:
         self._theirs = neighbours.share(self._boxes)
         self._sent = torch.empty(0, dtype=torch.uint8)
         self._sent_sizes: list[int] = []
-        self._places: list[int] = []
+        self._notes: list[bytes] = []
         self._shared = 0
 
     def open(self, sizes: Sequence[int]) -> list[Tensor]:
@@ -72,7 +72,10 @@ class Mail:
         self._sent_sizes = self._wire_sizes(sizes)
         self._sent = torch.empty(sum(self._sent_sizes), dtype=torch.uint8)
         self._shared = sum(size for near, size in zip(self._near, sizes, strict=True) if near)
-        self._places = places
+        self._notes = [
+            place.to_bytes(_NOTE // 2, "little") + size.to_bytes(_NOTE // 2, "little")
+            for place, size in zip(places, sizes, strict=True)
+        ]
         parts = self._sent.split(self._sent_sizes)
         return [
             box.memory[place : place + size] if near else part
@@ -80,12 +83,12 @@ class Mail:
         ]
 
     def post(self, sizes: Sequence[int]) -> Posted:
-        """Sends what was written; `sizes` of what arrives from each rank."""
+        """Sends what was written; `sizes` of what arrives from each rank: a neighbour's note tells it too."""
         expected = self._wire_sizes(sizes)
         received = torch.empty(sum(expected), dtype=torch.uint8)
-        for rank, (near, place) in enumerate(zip(self._near, self._places, strict=True)):
+        for rank, (near, note) in enumerate(zip(self._near, self._notes, strict=True)):
             if near:
-                self._wires.send(rank, place.to_bytes(_NOTE, "little"))
+                self._wires.send(rank, note)
         # Counted as if it were sent: what the exchange moves does not depend on where ranks live.
         if self._all_near:
             self._traffic.count(self._name, self._shared)
@@ -105,8 +108,10 @@ class Mail:
             if rank == self._rank:
                 arrived.append(posted.received[:0])
             elif near:
-                place = int.from_bytes(self._wires.receive(rank, _NOTE), "little")
-                arrived.append(self._theirs[rank][posted.turn][place : place + size])
+                note = self._wires.receive(rank, _NOTE)
+                place = int.from_bytes(note[: _NOTE // 2], "little")
+                end = place + int.from_bytes(note[_NOTE // 2 :], "little")
+                arrived.append(self._theirs[rank][posted.turn][place:end])
             else:
                 arrived.append(posted.received[at : at + size])
                 at += size

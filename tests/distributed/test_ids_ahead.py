@@ -1,0 +1,53 @@
+"""Ids of coming batches on their way while others are looked up."""
+
+import tempfile
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from sharded_worlds import drawn_step, plan_of
+
+import megalith as mg
+from megalith.core.errors import ConfigError
+from megalith.sharding.runtime.collection import ShardedEmbeddingCollection
+
+TABLES = [
+    mg.TableSpec(name="t0", rows=40, dim=4, features=("a",), init_scale=1.0),
+    mg.TableSpec(name="t1", rows=30, dim=8, features=("b",), init_scale=1.0),
+]
+
+
+def _work(rank, folder):
+    torch.set_num_threads(1)
+    store = dist.FileStore(f"{folder}/store", 2)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    generator = torch.Generator().manual_seed(0)
+    # Messages of growing and shrinking sizes: those that no longer fit what was agreed on follow behind.
+    sizes = (3, 300, 5, 70, 2, 500, 500, 1)
+    steps = [
+        drawn_step(TABLES, [size, size + rank_more], generator) for size in sizes for rank_more in (0, 2)
+    ]
+    parts = [step.of_rank(rank)[:2] for step in steps]
+    plan = plan_of(TABLES, ("row_wise", "table_wise"), 2)
+    with torch.no_grad():
+        whole = mg.EmbeddingCollection(TABLES, seed=3)
+        sharded = ShardedEmbeddingCollection(TABLES, plan, seed=3)
+        ahead = [sharded.send(*parts[0])]
+        for number, step in enumerate(steps):
+            if number + 1 < len(steps):
+                ahead.append(sharded.send(*parts[number + 1]))
+                with pytest.raises(ConfigError, match="receive the first"):
+                    sharded.send(*parts[0])
+            found = sharded.lookup(sharded.receive(ahead.pop(0)))
+            first = sum(step.batches[:rank])
+            expected = whole(step.values, step.offsets)[first : first + step.batches[rank]]
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("shared", ["0", "1"])
+def test_ids_of_two_batches_travel_at_a_time(shared, monkeypatch):
+    monkeypatch.setenv("MEGALITH_SHARED_MEMORY", shared)
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(_work, (folder,), 2)
