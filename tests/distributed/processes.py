@@ -1,7 +1,10 @@
-"""Real processes that speak gloo: `on_ranks(4, function, ...)` runs a function on each, gives the results."""
+"""Real processes that speak gloo: `on_ranks(4, function, ...)` runs a function on each, gives the results;
+`torchrun(...)` starts two as a user would."""
 
 import multiprocessing
 import os
+import subprocess
+import sys
 import tempfile
 import traceback
 from pathlib import Path
@@ -36,6 +39,23 @@ def on_ranks(world_size, function, *arguments):
     if failed:
         raise AssertionError("\n".join(failed))
     return results
+
+
+def torchrun(*arguments, processes=2):
+    """What `torchrun` printed and how it ended; one that hangs fails."""
+    command = [str(Path(sys.executable).parent / "torchrun"), "--nproc-per-node", str(processes)]
+    return subprocess.run(
+        [*command, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=170,
+    )
+
+
+def sentences(result):
+    """What was said to the user, apart from torchrun's own report."""
+    return [line for line in result.stderr.splitlines() if line.startswith("megalith: ")]
 
 
 class _Raised:

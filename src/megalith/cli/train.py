@@ -114,7 +114,27 @@ def evaluate(
     ] = None,
     json_output: JsonFlag = False,
 ) -> None:
-    """Score a trained model on a split."""
+    """Score a trained model on a split.
+
+    On several processes: torchrun --nproc-per-node 2 -m megalith eval RUN. Each holds its part of the tables
+    and scores its share of the rows; the figures are those of one process.
+    """
+    from megalith.train.session import training_session
+    from megalith.train.trainer import without_curve
+
+    with training_session() as session:
+        result = _evaluate(session, run, split, data, step)
+        if not session.ranks.is_first:
+            return
+        if json_output:
+            print_json(result)
+        else:
+            _print_evaluation(without_curve(result))
+
+
+def _evaluate(
+    session: Session, run: Path, split: str | None, data: Path | None, step: int | None
+) -> dict[str, Any]:
     import json
 
     from megalith.core.errors import ConfigError
@@ -123,9 +143,9 @@ def evaluate(
     from megalith.train.evaluation import choose_split
     from megalith.train.evaluation import evaluate as score
     from megalith.train.run import Run
-    from megalith.train.trainer import open_learner, without_curve
+    from megalith.train.trainer import open_learner
 
-    folder = Run(run)
+    ranks, folder = session.ranks, Run(run)
     recipe = folder.recipe()
     trained_on = Dataset(recipe.data.path)
     dataset = Dataset(data) if data else trained_on
@@ -140,13 +160,13 @@ def evaluate(
         raise ConfigError(f"{dataset.folder} has no split valid or test; name one with --split.")
     dataset.split(chosen)
     learner, used = open_learner(folder, trained_on, step)
-    result = {"run": str(run), "step": used, **score(learner, dataset, chosen, recipe.data)}
+    overlap = ranks.world_size > 1 and recipe.sharding.pipeline
+    scores = score(learner, dataset, chosen, recipe.data, overlap=overlap)
+    result = {"run": str(run), "step": used, **scores}
     if data is None:
-        write_atomic(folder.evaluation(chosen), json.dumps(result, indent=1) + "\n")
-    if json_output:
-        print_json(result)
-        return
-    _print_evaluation(without_curve(result))
+        content = json.dumps(result, indent=1) + "\n"
+        ranks.from_first(lambda: write_atomic(folder.evaluation(chosen), content))
+    return result
 
 
 def _print_summary(summary: dict[str, Any]) -> None:

@@ -1,4 +1,7 @@
-"""The plan of a run: read from the recipe's file, or made for the ranks that there are, at every start."""
+"""The plan of a run: read from the recipe's file, or made for the ranks that there are, at every start.
+
+A trained model is evaluated under the plan it was trained with if as many ranks run, else under a new one.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,25 @@ def place_tables(recipe: Recipe, dataset: Dataset, ranks: Ranks) -> ShardingPlan
     return ranks.from_first(lambda: _plan(recipe, tables, dataset, ranks.world_size))
 
 
+def place_again(recipe: Recipe, dataset: Dataset, ranks: Ranks, used: Path) -> ShardingPlan | None:
+    """Where each table of a trained model goes: as the plan in `used` says if it is for so many ranks."""
+    if ranks.world_size == 1:
+        return None
+    tables = recipe.model.tables(dataset.schema.categorical)
+    return ranks.from_first(lambda: _known_plan(recipe, tables, dataset, ranks.world_size, used))
+
+
+def _known_plan(
+    recipe: Recipe, tables: list[TableSpec], dataset: Dataset, world_size: int, used: Path
+) -> ShardingPlan:
+    if used.exists():
+        plan = read_plan(used)
+        if plan.world_size == world_size:
+            plan.check(tables)
+            return plan
+    return _checked(_automatic(recipe, tables, dataset, world_size), recipe, tables)
+
+
 def _plan(recipe: Recipe, tables: list[TableSpec], dataset: Dataset, world_size: int) -> ShardingPlan:
     config = recipe.sharding
     if isinstance(config.plan, Path):
@@ -40,8 +62,12 @@ def _plan(recipe: Recipe, tables: list[TableSpec], dataset: Dataset, world_size:
             )
     else:
         plan = _automatic(recipe, tables, dataset, world_size)
-    if config.exchange is not None:
-        plan = plan.model_copy(update={"exchange": config.exchange})
+    return _checked(plan, recipe, tables)
+
+
+def _checked(plan: ShardingPlan, recipe: Recipe, tables: list[TableSpec]) -> ShardingPlan:
+    if recipe.sharding.exchange is not None:
+        plan = plan.model_copy(update={"exchange": recipe.sharding.exchange})
     plan.check(tables)
     return plan
 

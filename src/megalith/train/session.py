@@ -1,8 +1,8 @@
 """A training process among others: joins them, and leaves so that none is left waiting.
 
 Under torchrun an error on one rank ends all: that rank says its one sentence and exits with 2; the others
-find their connections closed and end too. torchrun then starts all of them again if it may (--max-restarts),
-and they go on from the last checkpoint.
+find their connections closed and end too, without a word if the cause was said. torchrun then starts all of
+them again if it may (--max-restarts), and they go on from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from megalith.sharding.runtime.ranks import Ranks
 # How gloo words the end of a connection, and the system that of a process whose memory we shared.
 _LOST = ("gloo", "Connection closed", "Connection reset", "Broken pipe", "/proc/")
 _ACCEPTED = "megalith/accepted"
+# Of whatever was said first: the other ranks ended because of it.
+_CAUSE = "cause"
 
 
 class Session(NamedTuple):
@@ -73,15 +75,17 @@ def _leave(ranks: Ranks, error: BaseException) -> NoReturn:
     elif isinstance(error, MegalithError):
         _tell_torchrun(str(error))
         if _is_first_to_say(str(error)):
-            print(f"megalith: {error}", file=sys.stderr)
+            _say(str(error))
     elif isinstance(error, (RuntimeError, OSError)) and any(sign in str(error) for sign in _LOST):
         # A second later than what it follows from: torchrun shows the first as the cause.
         _tell_torchrun("another rank has ended", seconds_later=1)
-        print(f"megalith: rank {ranks.rank} stops because another rank has ended.", file=sys.stderr)
+        if _is_first_to_say(_CAUSE):
+            _say(f"rank {ranks.rank} stops because another rank was killed or has crashed.")
     elif isinstance(error, KeyboardInterrupt):
         code = 130
     else:
         _tell_torchrun(traceback.format_exc())
+        _is_first_to_say(_CAUSE)
         traceback.print_exc()
         code = 1
     sys.stdout.flush()
@@ -89,13 +93,19 @@ def _leave(ranks: Ranks, error: BaseException) -> NoReturn:
     os._exit(code)
 
 
+def _say(sentence: str) -> None:
+    # In one write, so that sentences of two ranks do not mix.
+    sys.stderr.write(f"megalith: {sentence}\n")
+
+
 def _tell_torchrun(message: str, seconds_later: int = 0) -> None:
     """Leaves the message where torchrun looks for it, to be shown as the cause of its own failure."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path:
+        # As torch's own `record` writes it, but for the traceback.
+        extra = {"timestamp": str(int(time.time()) + seconds_later)}
         with suppress(OSError):
-            moment = int(time.time()) + seconds_later
-            Path(path).write_text(json.dumps({"message": message, "timestamp": moment}))
+            Path(path).write_text(json.dumps({"message": {"message": message, "extraInfo": extra}}))
 
 
 def _torchrun_store() -> dist.Store | None:
@@ -109,10 +119,13 @@ def _torchrun_store() -> dist.Store | None:
 
 
 def _is_first_to_say(sentence: str) -> bool:
-    """Most mistakes are found by all ranks alike; one of them tells."""
+    """Most mistakes are found by all ranks alike, and others follow from one: one rank tells."""
     try:
         store = dist.distributed_c10d._get_default_store()
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        causes = store.add(f"megalith/said/{attempt}/{_CAUSE}", 1)
+        if sentence == _CAUSE:
+            return bool(causes == 1)
         key = hashlib.sha256(sentence.encode()).hexdigest()[:16]
         return bool(store.add(f"megalith/said/{attempt}/{key}", 1) == 1)
     except Exception:

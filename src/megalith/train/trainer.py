@@ -29,7 +29,7 @@ from megalith.train.config import Recipe
 from megalith.train.evaluation import choose_split, evaluate
 from megalith.train.learner import Learner
 from megalith.train.pipeline import Pipeline
-from megalith.train.placing import place_tables
+from megalith.train.placing import place_again, place_tables
 from megalith.train.reporter import Reporter
 from megalith.train.run import Run, cut_back
 from megalith.train.schedule import lr_factor
@@ -291,17 +291,26 @@ def load_learner(store: CheckpointStore, step: int, learner: Learner) -> None:
 
 
 def open_learner(run: Run, dataset: Dataset, step: int | None = None) -> tuple[Learner, int]:
-    """The model of a finished or stopped run: its best step where it stopped early, else its newest."""
-    recipe = run.recipe()
-    store = CheckpointStore(run.checkpoints)
+    """The model of a finished or stopped run: its best step where it stopped early, else its newest.
+
+    With a process group its tables are cut over all ranks, which call this together.
+    """
+    recipe, ranks = run.recipe(), Ranks.all()
+    store = CheckpointStore(run.checkpoints, ranks=ranks.apart())
+    # The first rank looks: a run that still trains may save meanwhile.
+    found = ranks.from_first(lambda: _step_to_open(run, recipe, store, step))
+    learner = Learner(recipe, dataset.schema, place_again(recipe, dataset, ranks, run.plan))
+    load_learner(store, found, learner)
+    return learner, found
+
+
+def _step_to_open(run: Run, recipe: Recipe, store: CheckpointStore, step: int | None) -> int:
     if step is None:
-        step = _preferred_step(run, recipe, store)
+        return _preferred_step(run, recipe, store)
     if step not in store.steps():
         have = ", ".join(str(one) for one in store.steps()) or "none"
         raise CheckpointError(f"{run.folder} has no checkpoint of step {step}; it has: {have}.")
-    learner = Learner(recipe, dataset.schema)
-    load_learner(store, step, learner)
-    return learner, step
+    return step
 
 
 def without_curve(result: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,75 @@
+"""`torchrun -m megalith`: what a user sees of an evaluation and of mistakes."""
+
+import json
+
+import pytest
+from processes import on_ranks, sentences, torchrun
+from small_runs import make_recipe, train, write_plan
+from typer.testing import CliRunner
+
+from megalith.cli.app import app
+from megalith.data.dataset import Dataset
+from megalith.sharding.runtime.sharded_table import ShardedTable
+from megalith.train.run import Run
+from megalith.train.trainer import open_learner
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_data, tmp_path_factory):
+    """A run of two ranks under a plan of every kind, named in its recipe."""
+    folder = tmp_path_factory.mktemp("trained")
+    recipe = make_recipe(folder / "tiny.yaml", tiny_data)
+    plan = write_plan(folder / "plan.json", recipe, 2)
+    return train(recipe, folder / "run", 2, f"sharding.plan={plan}", "train.epochs=1")
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_ranks_score_what_one_process_does_and_one_of_them_says_it(trained, processes):
+    alone = CliRunner().invoke(app, ["eval", str(trained.folder), "--json"])
+    assert alone.exit_code == 0, alone.output
+    trained.evaluation("valid").unlink()
+    together = torchrun("-m", "megalith", "eval", trained.folder, "--json", processes=processes)
+    assert together.returncode == 0, together.stderr
+    assert json.loads(together.stdout) == json.loads(alone.stdout)
+    assert json.loads(trained.evaluation("valid").read_text()) == json.loads(alone.stdout)
+
+
+def held_bytes(folder, data):
+    """Bytes of tables that a rank has after it opened a run."""
+    learner, _ = open_learner(Run(folder), Dataset(data))
+    tables = learner.state_dict()["embeddings"]["weights"].values()
+    assert all(isinstance(table, ShardedTable) for table in tables)
+    return sum(table.held_bytes for table in tables), learner.table_bytes
+
+
+def test_no_rank_of_an_evaluation_holds_all_tables(trained, tiny_data):
+    # Three ranks find a run whose own plan is for two.
+    found = on_ranks(3, held_bytes, trained.folder, tiny_data)
+    assert max(held for held, _ in found) < 0.6 * found[0][1]
+    assert sum(held for held, _ in found) >= found[0][1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("train.epoch=3",), "unknown key 'train.epoch'; did you mean 'epochs'?"),
+        (
+            ("data.path=nowhere",),
+            "nowhere is not a prepared data set (schema.json is missing); make one with",
+        ),
+        (("sharding.plan=PLAN",), "is for 3 workers and 2 ranks run; make it again with `megalith plan"),
+    ],
+    ids=["unknown key", "no data", "a plan for another number"],
+)
+def test_a_mistake_is_said_once_and_leaves_no_run(tiny_recipe, tmp_path, arguments, sentence):
+    plan = write_plan(tmp_path / "plan.json", tiny_recipe, 3)
+    arguments = [one.replace("PLAN", str(plan)) for one in arguments]
+    out = tmp_path / "run"
+    result = torchrun("-m", "megalith", "train", tiny_recipe, *arguments, "--out", out)
+    assert result.returncode != 0
+    (said,) = sentences(result)
+    assert sentence in said
+    assert sentence in result.stderr.split("Root Cause")[1]
+    assert "exitcode  : 2" in result.stderr
+    assert "new message format" not in result.stderr
+    assert not out.exists()
