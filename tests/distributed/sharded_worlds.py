@@ -29,6 +29,10 @@ class Step:
     gradient: torch.Tensor
 
     def of_rank(self, rank):
+        return self.part(rank)[1:]
+
+    def part(self, rank):
+        """Which ids are the rank's, and what it looks up and gets back."""
         total, first = sum(self.batches), sum(self.batches[:rank])
         features = (len(self.offsets) - 1) // total if total else 0
         pieces, lengths = [], []
@@ -42,7 +46,7 @@ class Step:
         offsets = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
         weights = None if self.sample_weights is None else self.sample_weights[chosen]
         gradient = self.gradient[first : first + self.batches[rank]]
-        return self.values[chosen], offsets, weights, gradient
+        return chosen, self.values[chosen], offsets, weights, gradient
 
 
 @dataclass
@@ -56,6 +60,8 @@ class Case:
     tolerance: float = TOLERANCE
     wire_tolerance: float | None = None
     """Of outputs whose vectors travel in a smaller type."""
+    weight_gradients: bool = False
+    """Whether sample weights, where there are any, want a gradient."""
     row_bytes: list[int] | None = None
     """What a sample's vectors of each worker take on the wire, either way."""
 
@@ -157,11 +163,14 @@ def check(case, rank):
     sharded = ShardedEmbeddingCollection(case.tables, case.plan, **options)
     assert (sharded.features, sharded.output_dim) == (whole.features, whole.output_dim)
     for number, step in enumerate(case.steps):
-        values, offsets, weights, gradient = step.of_rank(rank)
+        chosen, values, offsets, weights, gradient = step.part(rank)
         if not sum(step.batches):
             offsets = torch.zeros(1, dtype=torch.int64)
+        all_weights = step.sample_weights
+        if case.weight_gradients and weights is not None:
+            weights, all_weights = (one.clone().requires_grad_() for one in (weights, all_weights))
         found = sharded(values, offsets, weights)
-        expected = whole(step.values, step.offsets, step.sample_weights)
+        expected = whole(step.values, step.offsets, all_weights)
         first = sum(step.batches[:rank])
         tolerance = case.wire_tolerance or case.tolerance
         torch.testing.assert_close(
@@ -173,6 +182,16 @@ def check(case, rank):
         )
         found.backward(gradient)
         expected.backward(step.gradient)
+        if case.weight_gradients and weights is not None:
+            torch.testing.assert_close(
+                weights.grad,
+                all_weights.grad[chosen],
+                rtol=tolerance,
+                atol=tolerance,
+                msg=lambda text, n=number: f"gradient of weights of step {n}: {text}",
+            )
+    if not case.weight_gradients:
+        assert "gradients of sample weights" not in sharded.traffic.calls
     assert sharded.num_steps == whole.num_steps
     if case.row_bytes is not None:
         own = [step.batches[rank] for step in case.steps]

@@ -54,7 +54,7 @@ def cases(world_size, kinds, workers_per_node=None):
         ]
         exchange = ExchangeConfig(deduplicate=weighted)
         plan = plan_of(tables, [kind] * len(tables), world_size, workers_per_node, exchange)
-        found.append(Case(f"{kind} weighted={weighted}", tables, plan, steps))
+        found.append(Case(f"{kind} weighted={weighted}", tables, plan, steps, weight_gradients=weighted))
     return found
 
 

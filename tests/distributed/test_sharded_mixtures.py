@@ -84,7 +84,7 @@ def mixtures(draw, world_size):
         for _ in range(3)
     ]
     optimizer = draw(st.sampled_from(OPTIMIZERS))
-    return Case(repr(plan), tables, plan, steps, optimizer)
+    return Case(repr(plan), tables, plan, steps, optimizer, weight_gradients=draw(st.booleans()))
 
 
 @pytest.mark.parametrize("world_size", [2, pytest.param(3, marks=pytest.mark.slow), 4])

@@ -11,6 +11,7 @@ global batch gives what one process with all samples would compute.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -31,6 +32,7 @@ from megalith.sharding.runtime.process_group import place_in, subgroup
 from megalith.sharding.runtime.replicated import ReplicatedTables
 from megalith.sharding.runtime.sharded_table import ShardedTable
 from megalith.sharding.runtime.traffic import Traffic
+from megalith.sharding.runtime.weight_gradients import WeightGradients
 
 
 class Looking(NamedTuple):
@@ -106,6 +108,9 @@ class ShardedEmbeddingCollection(nn.Module):
         )
         self._vectors = VectorExchange(layout, self.rank, vector_group, self.traffic, plan.exchange)
         optimizers = dict(zip(names, self.optimizers, strict=True))
+        self._weight_gradients = WeightGradients(
+            layout, self.rank, partial(self._vectors.mail, "gradients of sample weights")
+        )
         self._local = LocalShards(
             *(layout, plan, self.rank, group, vector_group, self.traffic, optimizers, seed),
             stochastic_rounding=stochastic_rounding,
@@ -125,18 +130,23 @@ class ShardedEmbeddingCollection(nn.Module):
         """Pooled vectors [batch, output_dim] of this rank's samples."""
         return self.lookup(self.receive(self.send(values, offsets, sample_weights)))
 
-    @torch.no_grad()
     def send(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> Sent:
-        """Starts the exchange of a batch's ids and returns at once."""
+        """Starts the exchange of a batch's ids and returns at once.
+
+        Sample weights, and whether they want a gradient, must be given on all ranks or on none.
+        """
         offsets = offsets.contiguous()
         if sample_weights is not None:
-            if sample_weights.requires_grad:
-                raise ConfigError(
-                    "Sample weights of sharded tables get no gradient; detach them or train in one process."
-                )
             sample_weights = sample_weights.float().contiguous()
         self._check(values, offsets, sample_weights)
-        return self._indices.send(values, offsets, sample_weights)
+        with torch.no_grad():
+            sent = self._indices.send(
+                values, offsets, None if sample_weights is None else sample_weights.detach()
+            )
+        if sample_weights is not None:
+            # The lookup joins them to autograd.
+            sent.bags = sent.bags._replace(sample_weights=sample_weights)
+        return sent
 
     @torch.no_grad()
     def receive(self, sent: Sent) -> Received:
@@ -155,7 +165,7 @@ class ShardedEmbeddingCollection(nn.Module):
         """
         anchor = self._anchor if torch.is_grad_enabled() else self._anchor.detach()
         flight = _Flight(received)
-        return Looking(_Start.apply(anchor, self, flight), flight)
+        return Looking(_Start.apply(anchor, self, flight, received.own.sample_weights), flight)
 
     @torch.compiler.disable
     def finish_lookup(self, looking: Looking) -> Tensor:
@@ -204,32 +214,45 @@ class ShardedEmbeddingCollection(nn.Module):
         if self._replicated is not None:
             flight.replicated_gradient = columns_of(gradient, self.exchange_layout.replicated_runs)
 
-    def _finish_update(self, flight: _Flight) -> None:
+    def _finish_update(self, flight: _Flight, weighted: bool) -> Tensor | None:
+        """Returns the gradient of the sample weights where it is wanted."""
         received = flight.received
         assert flight.gradients is not None
         self.num_steps += 1
         at = self.num_steps, self.lr_factor
+        replicated = returning = None
         if self._replicated is not None:
             assert flight.replicated_gradient is not None
+            if weighted:
+                # Before updates: it is the rows as they were read that count.
+                replicated = self._replicated.sample_weight_gradient(received.own, flight.replicated_gradient)
             self._replicated.update(received.own, flight.replicated_gradient, *at)
         gradients = self._vectors.finish_backward(flight.gradients, received.batches)
-        self._local.update(received, gradients, *at)
+        gradient = self._local.gradient(received, gradients)
+        if weighted:
+            own = self._local.sample_weight_gradient(received, gradient)
+            returning = self._weight_gradients.start(received, own)
+        self._local.update(received, gradient, *at)
         flight.gradients = flight.replicated_gradient = None
+        if returning is None:
+            return None
+        return self._weight_gradients.finish(returning, received.own, replicated)
 
 
 class _Start(torch.autograd.Function):
     """The first half of a lookup; its backward pass, the last to run, waits for gradients and updates."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, emb: ShardedEmbeddingCollection, flight: _Flight) -> Tensor:
+    def forward(
+        ctx: Any, anchor: Tensor, emb: ShardedEmbeddingCollection, flight: _Flight, _: Tensor | None
+    ) -> Tensor:
         ctx.emb, ctx.flight = emb, flight
         emb._begin_reading(flight)
         return torch.zeros((), device=anchor.device)
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Any:
-        ctx.emb._finish_update(ctx.flight)
-        return None, None, None
+        return None, None, None, ctx.emb._finish_update(ctx.flight, ctx.needs_input_grad[3])
 
 
 class _Finish(torch.autograd.Function):

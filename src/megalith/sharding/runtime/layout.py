@@ -2,6 +2,7 @@
 
     stream      ids that travel to a worker: those of a feature, or those of them in a range of rows
     holding     a rectangle on a worker, which is a table of its own there
+    piece       a feature's vectors, or some rows and columns of them, that a worker has for a sequence
     source      whose vectors a sample's rank receives: a worker, or a node that has added up its workers
     run         columns that lie side by side both at a source and in the pooled output
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -79,6 +80,20 @@ class Family(NamedTuple):
     """(worker, stream) of each part; None drops its ids."""
 
 
+class Piece(NamedTuple):
+    """What a worker looks up for a sequence: a vector for every id of a stream, or some columns of it."""
+
+    sequence: int
+    """Its number in the order of tables and features."""
+    stream: Stream
+    columns: tuple[int, int]
+    """Of the table."""
+
+    @property
+    def width(self) -> int:
+        return self.columns[1] - self.columns[0]
+
+
 class Divided(NamedTuple):
     """A mean over rows that lie on several workers: the sample's rank divides the sum."""
 
@@ -91,20 +106,35 @@ class Divided(NamedTuple):
 @dataclass(frozen=True)
 class WorkerLayout:
     holdings: tuple[Holding, ...]
-    """Those that nodes add up stand last."""
+    """Those that nodes add up stand behind the others, those of sequences behind all."""
     streams: tuple[Stream, ...]
     direct_runs: tuple[Run, ...]
     """Columns that go straight to the samples' ranks; `output` counts in the pooled output."""
     node_runs: tuple[Run, ...]
     """Columns that the node adds up; `column` counts from the first of them, `output` in the node's sum."""
+    pieces: tuple[Piece, ...]
+    """Of sequences, holding by holding, stream by stream."""
+
+    @property
+    def pooled_holdings(self) -> tuple[Holding, ...]:
+        return tuple(holding for holding in self.holdings if holding.table.pooling != "none")
+
+    @property
+    def sequence_holdings(self) -> tuple[Holding, ...]:
+        return self.holdings[len(self.pooled_holdings) :]
+
+    @property
+    def num_pooled_streams(self) -> int:
+        """Streams that are pooled stand first."""
+        return len({stream for holding in self.pooled_holdings for stream in holding.streams})
 
     @property
     def vector_widths(self) -> list[int]:
         """Of the direct columns, vector by vector."""
         return [
             holding.shard.dim
-            for holding in self.holdings
-            if not holding.in_node and holding.table.pooling != "none"
+            for holding in self.pooled_holdings
+            if not holding.in_node
             for _ in holding.streams
         ]
 
@@ -145,6 +175,11 @@ class ExchangeLayout:
         families: dict[Family, None] = {}
         replicated: list[tuple[TableSpec, int]] = []
         divided: list[Divided] = []
+        self.sequences = tuple(
+            (table, feature) for table in tables if table.pooling == "none" for feature in table.features
+        )
+        """What is not pooled, in the order of outputs; the vectors of an id have one holder a column."""
+        self.pooled_tables = tuple(table for table in tables if table.pooling != "none")
         column = 0
         for table in tables:
             placement = placements[table.name]
@@ -169,7 +204,10 @@ class ExchangeLayout:
         self.divided = tuple(divided)
         """Means whose sums arrive in parts."""
         self.families = _each_stream_once(families)
-        ordered = [sorted(some, key=lambda one: one[0].in_node) for some in held]
+        ordered = [
+            sorted(some, key=lambda one: (one[0].table.pooling == "none", one[0].in_node)) for some in held
+        ]
+        numbers_of = {(table.name, feature): n for n, (table, feature) in enumerate(self.sequences)}
         node_slots: list[list[tuple[int, int]]] = [[] for _ in range(self.num_nodes)]
         for worker, some in enumerate(ordered):
             for holding, output in some:
@@ -177,7 +215,8 @@ class ExchangeLayout:
                     node_slots[self.node_of(worker)] += _slots(holding, output)
         places = [_elementary(slots) for slots in node_slots]
         self.workers = tuple(
-            _worker_layout(worker, some, places[self.node_of(worker)]) for worker, some in enumerate(ordered)
+            _worker_layout(worker, some, places[self.node_of(worker)], _pieces(some, numbers_of))
+            for worker, some in enumerate(ordered)
         )
         self.nodes = tuple(self._node_layout(node, places[node]) for node in range(self.num_nodes))
         self.replicated_runs = _replicated_runs(self.world_size + self.num_nodes, replicated)
@@ -272,7 +311,10 @@ def _elementary(slots: Iterable[tuple[int, int]]) -> dict[tuple[int, int], int]:
 
 
 def _worker_layout(
-    worker: int, held: Sequence[tuple[Holding, int]], places: dict[tuple[int, int], int]
+    worker: int,
+    held: Sequence[tuple[Holding, int]],
+    places: dict[tuple[int, int], int],
+    pieces: tuple[Piece, ...],
 ) -> WorkerLayout:
     streams = dict.fromkeys(stream for holding, _ in held for stream in holding.streams)
     direct, in_node, column, node_column = [], [], 0, 0
@@ -288,7 +330,16 @@ def _worker_layout(
                 in_node.append(Run(worker, node_column + left - first, places[left, part], part))
             node_column += width
     holdings = tuple(holding for holding, _ in held)
-    return WorkerLayout(holdings, tuple(streams), _merged(direct), _merged(in_node))
+    return WorkerLayout(holdings, tuple(streams), _merged(direct), _merged(in_node), pieces)
+
+
+def _pieces(held: Sequence[tuple[Holding, int]], numbers: Mapping[tuple[str, str], int]) -> tuple[Piece, ...]:
+    return tuple(
+        Piece(numbers[holding.table.name, feature], stream, holding.shard.columns)
+        for holding, _ in held
+        if holding.table.pooling == "none"
+        for feature, stream in zip(holding.table.features, holding.streams, strict=True)
+    )
 
 
 def _replicated_runs(source: int, replicated: Sequence[tuple[TableSpec, int]]) -> tuple[Run, ...]:

@@ -1,8 +1,11 @@
-"""The rectangles that one worker holds: looked up and updated over the samples of all ranks."""
+"""The rectangles of pooled tables that one worker holds: looked up and updated over all ranks' samples.
+
+Those of sequences are in `local_sequences.py`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -37,7 +40,10 @@ class LocalShards:
         stochastic_rounding: bool,
     ) -> None:
         worker = layout.workers[rank]
-        self._holdings, self._direct_width = worker.holdings, worker.direct_width
+        self._holdings, self._direct_width = worker.pooled_holdings, worker.direct_width
+        # Streams that only sequences read stand behind those that are pooled.
+        self._num_streams = worker.num_pooled_streams
+        self._has_more = self._num_streams < len(worker.streams)
         held = self._holdings
         self.collection: EmbeddingCollection | None = None
         """The rectangles as tables; None on a worker that holds none."""
@@ -57,7 +63,7 @@ class LocalShards:
                 self._node = NodeSums(layout, rank, members, traffic)
         self._coupled: CoupledTables | None = None
         self._slots: Tensor | None = None
-        if coupled_placements(plan, optimizers):
+        if coupled_placements(plan_of(plan, layout.pooled_tables), optimizers):
             # Also on a worker without such a holding: all of them take part in the exchange.
             self._coupled = CoupledTables(self.collection, held, plan, rank, vector_group, traffic)
             if self.collection is not None and self._coupled.positions:
@@ -72,19 +78,30 @@ class LocalShards:
             direct = torch.empty(num_samples, 0)
             node = None if self._node is None else self._node.add_up(direct, received.batches)
             return Vectors(direct, node)
-        pooled, *_ = self.collection.read(received.values, received.offsets, received.sample_weights)
+        pooled, *_ = self.collection.read(*self._lookup(received))
         if self._node is None:
             return Vectors(pooled, None)
         parts = pooled[:, self._direct_width :]
         return Vectors(pooled[:, : self._direct_width], self._node.add_up(parts, received.batches))
 
-    def update(self, received: Received, gradients: Vectors, num_steps: int, lr_factor: float) -> None:
+    def gradient(self, received: Received, gradients: Vectors) -> Tensor:
+        """That of all columns of this worker, those of its node's sums included, [samples, columns]."""
+        if self._node is None:
+            return gradients.direct
+        assert gradients.node is not None
+        return torch.cat([gradients.direct, self._node.spread(gradients.node, received.batches)], dim=1)
+
+    def sample_weight_gradient(self, received: Received, gradient: Tensor) -> Tensor:
+        """Of the weights of all ids that are pooled here; before the update, which changes the rows."""
+        if self.collection is None:
+            return torch.empty(0)
+        values, offsets, weights = self._lookup(received)
+        assert weights is not None
+        return self.collection.sample_weight_gradient(values, offsets, weights, gradient)
+
+    def update(self, received: Received, gradient: Tensor, num_steps: int, lr_factor: float) -> None:
         """Step number `num_steps` on every row that a sample of any rank touched."""
-        gradient = gradients.direct
-        if self._node is not None:
-            assert gradients.node is not None
-            gradient = torch.cat([gradient, self._node.spread(gradients.node, received.batches)], dim=1)
-        lookup = received.values, received.offsets, received.sample_weights
+        lookup = self._lookup(received)
         if self.collection is not None:
             self.collection.num_steps, self.collection.lr_factor = num_steps - 1, lr_factor
             self.collection.update(*lookup, gradient, (), self._slots)
@@ -93,26 +110,48 @@ class LocalShards:
 
     def checkpoint_tensors(self, table: TableSpec, optimizer: RowOptimizer) -> dict[str, ShardedTable]:
         """A table's weights and states, of which this worker holds some rectangles or none."""
-        held = [holding for holding in self._holdings if holding.table.name == table.name]
-        shape, dtype = (table.rows, table.dim), getattr(torch, table.dtype)
-        weights = [TableShard(self._held().weight(h.name), _corner(h)) for h in held]
-        tensors = {f"weights/{table.name}": ShardedTable(shape, dtype, weights)}
-        for key, kind in (("first", optimizer.first_state), ("second", optimizer.second_state)):
-            if kind == "none":
-                continue
-            states = [(h, self._held().state(h.name)[key]) for h in held]
-            if kind == "full":
-                shards = [TableShard(state, _corner(h)) for h, state in states]
-            else:
-                # Whoever has columns of a row has the row's number too; the holder of the first one writes.
-                shards = [TableShard(s, (h.shard.rows[0],), h.shard.columns[0] == 0) for h, s in states]
-            size = shape if kind == "full" else (table.rows,)
-            tensors[f"states/{table.name}/{key}"] = ShardedTable(size, torch.float32, shards)
-        return tensors
+        held = [
+            (holding, self.collection)
+            for holding in self._holdings
+            if holding.table.name == table.name and self.collection is not None
+        ]
+        return sharded_tensors(table, optimizer, held)
 
-    def _held(self) -> EmbeddingCollection:
-        assert self.collection is not None
-        return self.collection
+    def _lookup(self, received: Received) -> tuple[Tensor, Tensor, Tensor | None]:
+        """What is pooled of all that came."""
+        values, offsets, weights = received.values, received.offsets, received.sample_weights
+        if self._has_more:
+            offsets = offsets[: self._num_streams * sum(received.batches) + 1]
+            end = int(offsets[-1])
+            values, weights = values[:end], None if weights is None else weights[:end]
+        return values, offsets, weights
+
+
+def plan_of(plan: ShardingPlan, tables: Collection[TableSpec]) -> ShardingPlan:
+    """The part of a plan that is about some tables."""
+    names = {table.name for table in tables}
+    return plan.model_copy(update={"placements": tuple(one for one in plan.placements if one.table in names)})
+
+
+def sharded_tensors(
+    table: TableSpec, optimizer: RowOptimizer, held: Sequence[tuple[Holding, EmbeddingCollection]]
+) -> dict[str, ShardedTable]:
+    """A table's weights and states by their keys in a checkpoint, as far as they are held here."""
+    shape, dtype = (table.rows, table.dim), getattr(torch, table.dtype)
+    weights = [TableShard(collection.weight(h.name), _corner(h)) for h, collection in held]
+    tensors = {f"weights/{table.name}": ShardedTable(shape, dtype, weights)}
+    for key, kind in (("first", optimizer.first_state), ("second", optimizer.second_state)):
+        if kind == "none":
+            continue
+        states = [(h, collection.state(h.name)[key]) for h, collection in held]
+        if kind == "full":
+            shards = [TableShard(state, _corner(h)) for h, state in states]
+        else:
+            # Whoever has columns of a row has the row's number too; the holder of the first one writes.
+            shards = [TableShard(s, (h.shard.rows[0],), h.shard.columns[0] == 0) for h, s in states]
+        size = shape if kind == "full" else (table.rows,)
+        tensors[f"states/{table.name}/{key}"] = ShardedTable(size, torch.float32, shards)
+    return tensors
 
 
 def _corner(holding: Holding) -> tuple[int, int]:

@@ -51,6 +51,16 @@ class _Block(NamedTuple):
     """Whether they travel as they are."""
 
 
+class _Office(NamedTuple):
+    """What mail is made of."""
+
+    group: dist.ProcessGroup
+    rank: int
+    neighbours: Neighbours
+    wires: Wires
+    traffic: Traffic
+
+
 class VectorExchange:
     def __init__(
         self,
@@ -67,14 +77,17 @@ class VectorExchange:
         """The ranks that get this node's sums from this worker."""
         self._forward = _blocks(layout, config.forward)
         self._backward = _blocks(layout, config.backward)
-        self._vectors: Mail | None = None
-        self._gradients: Mail | None = None
+        self._office: _Office | None = None
         if group is not None:
             neighbours = Neighbours(group, rank, layout.world_size)
-            # Evaluation sends vectors twice in a row; gradients always come between vectors.
-            wires = Wires(group, rank, neighbours)
-            self._vectors = Mail("vectors", group, rank, neighbours, wires, traffic, depth=2)
-            self._gradients = Mail("gradients", group, rank, neighbours, wires, traffic)
+            self._office = _Office(group, rank, neighbours, Wires(group, rank, neighbours), traffic)
+        # Evaluation sends vectors twice in a row; gradients always come between vectors.
+        self._vectors = self.mail("vectors", depth=2)
+        self._gradients = self.mail("gradients")
+
+    def mail(self, name: str, depth: int = 1) -> Mail | None:
+        """Mail of another kind over the same wires; all ranks ask for it together. None for one process."""
+        return None if self._office is None else Mail(name, *self._office, depth=depth)
 
     def start_forward(self, vectors: Vectors, batches: Sequence[int]) -> Pending:
         """Sends each rank its rows."""

@@ -95,6 +95,13 @@ class ReplicatedTables:
         lookup = bags.values, bags.offsets, bags.sample_weights, self._num_features
         return self._readable.forward(self._slots, *lookup, self._output_dim, torch.float32)
 
+    def sample_weight_gradient(self, bags: Bags, gradient: Tensor) -> Tensor:
+        """Of the weights of this rank's ids, by these tables."""
+        assert bags.sample_weights is not None
+        lookup = bags.values, bags.offsets, bags.sample_weights, self._num_features
+        found: Tensor = ops.sample_weight_gradient(self._weights, self._slots, *lookup, gradient)
+        return found
+
     def update(self, bags: Bags, gradient: Tensor, num_steps: int, lr_factor: float) -> None:
         """Step number `num_steps` on the rows that any rank touched; all ranks call it."""
         self._sums.zero_()

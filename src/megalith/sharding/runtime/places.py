@@ -1,0 +1,74 @@
+"""Where the ids of a stream stand in the batch that they came from: what comes back for them belongs there.
+
+A stream that takes all ids of a feature has them in a row. Where rows are cut, the ids of a feature are
+sorted by part once, whatever the number of parts.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from megalith.sharding.runtime.exchange import Received
+from megalith.sharding.runtime.layout import Stream
+from megalith.sharding.runtime.routing import Bags
+
+
+class Found(NamedTuple):
+    """The places of a batch's ids."""
+
+    sizes: list[int]
+    """Ids of each feature."""
+    starts: list[int]
+    """The first id of each feature in the batch."""
+    places: dict[Stream, Tensor]
+    """Of the streams that take some rows only: places among the ids of their feature, rising."""
+
+    def count(self, stream: Stream) -> int:
+        """Ids that the stream takes."""
+        return self.sizes[stream.feature] if stream.rows is None else len(self.places[stream])
+
+
+class StreamPlaces:
+    """Finds the places of the ids that some streams take."""
+
+    def __init__(self, streams: Iterable[Stream], num_features: int) -> None:
+        self._num_features = num_features
+        cut: dict[int, set[Stream]] = {}
+        for stream in streams:
+            if stream.rows is not None:
+                cut.setdefault(stream.feature, set()).add(stream)
+        self._cut = [(feature, sorted(some)) for feature, some in cut.items()]
+        self._edges = {
+            feature: sorted({edge for stream in some for edge in stream.rows or ()})
+            for feature, some in self._cut
+        }
+
+    def __call__(self, bags: Bags) -> Found:
+        ends = bags.offsets[:: bags.batch].tolist() if bags.batch else [0] * (self._num_features + 1)
+        sizes = [end - start for start, end in itertools.pairwise(ends)]
+        places: dict[Stream, Tensor] = {}
+        for feature, streams in self._cut:
+            ids = bags.values[ends[feature] : ends[feature + 1]]
+            edges = self._edges[feature]
+            # Part n begins at edge n - 1; ids before the first edge and from the last one on are nobody's.
+            part = torch.bucketize(ids, torch.tensor(edges, dtype=ids.dtype), right=True)
+            order = torch.argsort(part, stable=True)
+            begins = [0, *torch.bincount(part, minlength=len(edges) + 1).cumsum(0).tolist()]
+            for stream in streams:
+                assert stream.rows is not None
+                first, last = (edges.index(edge) + 1 for edge in stream.rows)
+                held = order[begins[first] : begins[last]]
+                places[stream] = held if last - first == 1 else held.sort().values
+        return Found(sizes, ends[:-1], places)
+
+
+def rank_edges(received: Received, streams: Sequence[int]) -> list[list[int]]:
+    """Where the ids of each rank begin among what came, and where those of the last one end, by stream."""
+    total = sum(received.batches)
+    samples = torch.tensor([0, *received.batches]).cumsum(0)
+    return [received.offsets[stream * total + samples].tolist() for stream in streams]
