@@ -78,6 +78,21 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
         None,
         (_pointer, _pointer, _pointer, _int64, _int64, _int64, _pointer, _pointer, _int32),
     ),
+    # Ids of cut rows (ops/sharing.py).
+    "mg_share_rows": (
+        None,
+        (
+            _pointer,
+            _int32,
+            *(_pointer,) * 2,
+            _int64,
+            _pointer,
+            _int64,
+            *(_pointer,) * 2,
+            _int64,
+            *(_pointer,) * 4,
+        ),
+    ),
     "mg_advise_huge_pages": (None, (_pointer, _int64)),
     "mg_lookup_fault": (_int64, (_pointer, _int32, _int64, _pointer, _int64, _pointer, _int64)),
     # The machine's own speed (bench/roofline.py).

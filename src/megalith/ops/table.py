@@ -66,6 +66,13 @@ OPERATORS = (
         torch_name=None,
     ),
     Operator(
+        name="share_rows",
+        native=("mg_share_rows",),
+        facade="megalith.ops.sharing:share_rows",
+        twin="megalith.ops.sharing:share_rows_twin",
+        torch_name=None,
+    ),
+    Operator(
         name="parse_delimited",
         native=("mg_parse_delimited",),
         facade="megalith.ops.text:parse_delimited",
