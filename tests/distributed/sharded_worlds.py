@@ -27,6 +27,11 @@ class Step:
     sample_weights: torch.Tensor | None
     batches: list[int]
     gradient: torch.Tensor
+    features: tuple[str, ...] = ()
+    sequence_gradients: dict = field(default_factory=dict)
+    """(table, feature) -> [ids of the feature, dim]"""
+    unused: list[set] = field(default_factory=list)
+    """By rank: outputs that its loss does not depend on, "pooled" or (table, feature)."""
 
     def of_rank(self, rank):
         return self.part(rank)[1:]
@@ -47,6 +52,41 @@ class Step:
         weights = None if self.sample_weights is None else self.sample_weights[chosen]
         gradient = self.gradient[first : first + self.batches[rank]]
         return chosen, self.values[chosen], offsets, weights, gradient
+
+    def sequence_places(self, rank):
+        """Which ids of each feature are the rank's."""
+        total, first = sum(self.batches), sum(self.batches[:rank])
+        places = {}
+        for number, feature in enumerate(self.features):
+            begin = number * total
+            edges = self.offsets[begin : begin + total + 1] - self.offsets[begin]
+            places[feature] = slice(int(edges[first]), int(edges[first + self.batches[rank]]))
+        return places
+
+    def is_used(self, output, rank):
+        return not self.unused or output not in self.unused[rank]
+
+    def gradients(self, outputs, rank):
+        """What a rank's outputs get back: pairs of an output and its gradient."""
+        places, first = self.sequence_places(rank), sum(self.batches[:rank])
+        own = {name: one[places[name[1]]] for name, one in self.sequence_gradients.items()}
+        own["pooled"] = self.gradient[first : first + self.batches[rank]]
+        return [(outputs[name], one) for name, one in own.items() if self.is_used(name, rank)]
+
+    def gradients_of_all(self, outputs):
+        """The same for one process: ranks that do not use an output that others use give it zeros."""
+        ranks = range(len(self.batches))
+        pairs = []
+        for name, output in outputs.items():
+            whole = (self.gradient if name == "pooled" else self.sequence_gradients[name]).clone()
+            for rank in ranks:
+                first = sum(self.batches[:rank])
+                samples = slice(first, first + self.batches[rank])
+                if not self.is_used(name, rank):
+                    whole[samples if name == "pooled" else self.sequence_places(rank)[name[1]]] = 0.0
+            if any(self.is_used(name, rank) for rank in ranks):
+                pairs.append((output, whole))
+        return pairs
 
 
 @dataclass
@@ -134,7 +174,15 @@ def drawn_step(tables, batches, generator, *, max_length=3, uniform=False, weigh
     ids = torch.cat(values)
     width = sum(table.output_dim for table in tables)
     weights = torch.rand(len(ids), generator=generator) + 0.5 if weighted else None
-    return Step(ids, offsets, weights, list(batches), torch.randn(total, width, generator=generator) * 0.3)
+    gradient = torch.randn(total, width, generator=generator) * 0.3
+    counts = dict(zip(features, map(len, values), strict=True))
+    sequences = {
+        (table.name, feature): torch.randn(counts[feature], table.dim, generator=generator) * 0.3
+        for table in tables
+        if table.pooling == "none"
+        for feature in table.features
+    }
+    return Step(ids, offsets, weights, list(batches), gradient, tuple(features), sequences)
 
 
 def run_cases(world_size, cases):
@@ -163,26 +211,31 @@ def check(case, rank):
     sharded = ShardedEmbeddingCollection(case.tables, case.plan, **options)
     assert (sharded.features, sharded.output_dim) == (whole.features, whole.output_dim)
     for number, step in enumerate(case.steps):
-        chosen, values, offsets, weights, gradient = step.part(rank)
+        chosen, values, offsets, weights, _ = step.part(rank)
         if not sum(step.batches):
             offsets = torch.zeros(1, dtype=torch.int64)
         all_weights = step.sample_weights
         if case.weight_gradients and weights is not None:
             weights, all_weights = (one.clone().requires_grad_() for one in (weights, all_weights))
-        found = sharded(values, offsets, weights)
-        expected = whole(step.values, step.offsets, all_weights)
+        found = outputs_of(sharded.lookup(values, offsets, weights))
+        expected = outputs_of(whole.lookup(step.values, step.offsets, all_weights))
         first = sum(step.batches[:rank])
+        samples, places = slice(first, first + step.batches[rank]), step.sequence_places(rank)
         tolerance = case.wire_tolerance or case.tolerance
-        torch.testing.assert_close(
-            found,
-            expected[first : first + step.batches[rank]],
-            rtol=tolerance,
-            atol=tolerance,
-            msg=lambda text, n=number: f"output of step {n}: {text}",
-        )
-        found.backward(gradient)
-        expected.backward(step.gradient)
-        if case.weight_gradients and weights is not None:
+        assert found.keys() == expected.keys()
+        for name, output in found.items():
+            torch.testing.assert_close(
+                output,
+                expected[name][samples if name == "pooled" else places[name[1]]],
+                rtol=tolerance,
+                atol=tolerance,
+                msg=lambda text, n=number, name=name: f"output {name} of step {n}: {text}",
+            )
+        torch.autograd.backward(*zip(*step.gradients(found, rank), strict=True))
+        torch.autograd.backward(*zip(*step.gradients_of_all(expected), strict=True))
+        if all_weights is not None and all_weights.grad is None:
+            assert weights.grad is None
+        elif case.weight_gradients and weights is not None:
             torch.testing.assert_close(
                 weights.grad,
                 all_weights.grad[chosen],
@@ -204,6 +257,10 @@ def check(case, rank):
         states = {f"states/{table.name}/{key}": one for key, one in whole.state(table.name).items()}
         for key, expected in {f"weights/{table.name}": whole.weight(table.name), **states}.items():
             compare(key, tensors[key], expected, case.wire_tolerance or case.tolerance)
+
+
+def outputs_of(lookup):
+    return {"pooled": lookup.pooled, **lookup.sequences}
 
 
 def compare(key, found, expected, tolerance):

@@ -44,7 +44,7 @@ def mixtures(draw, world_size):
     workers_per_node = draw(st.integers(1, world_size))
     tables, placements = [], []
     for number in range(draw(st.integers(1, 5))):
-        pooling = draw(st.sampled_from(["sum", "mean", "max"]))
+        pooling = draw(st.sampled_from(["sum", "mean", "max", "none"]))
         chosen = draw(st.lists(st.sampled_from(features), min_size=1, max_size=3, unique=True))
         table = mg.TableSpec(
             name=f"t{number}",

@@ -90,7 +90,7 @@ class _Watched(nn.Module):
         (embeddings,) = self._tables
         looking = embeddings.start_lookup(received)
         begun = self.dense.begin(features) if isinstance(self.dense, ClickModel) else None
-        embedded = embeddings.finish_lookup(looking)
+        embedded = embeddings.finish_lookup(looking).pooled
         logits: Tensor = self.dense(features, embedded, *(() if begun is None else (begun,)))
         return logits
 

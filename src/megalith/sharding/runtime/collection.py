@@ -3,6 +3,7 @@
     emb = ShardedEmbeddingCollection(tables, plan, optimizer=RowWiseAdaGrad(lr=0.01), seed=0)
     out = emb(values, offsets)      # the samples of this rank -> [batch of this rank, sum of dims]
     out.backward(gradient)          # every row touched by any rank is updated once, by the worker that has it
+    emb.lookup(values, offsets)     # pooled vectors and, of tables that do not pool, one for every id
 
 All ranks call it alike, also with an empty batch. Gradients are summed over ranks, so a loss divided by the
 global batch gives what one process with all samples would compute.
@@ -21,15 +22,18 @@ from torch import Tensor, nn
 from megalith.core.errors import ConfigError, PlanError, nearest
 from megalith.core.schema import TableSpec, check_tables
 from megalith.embeddings.check import LookupCheck
+from megalith.embeddings.collection import Lookup
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad
 from megalith.sharding.plan import ShardingPlan
 from megalith.sharding.runtime.exchange import IndexExchange, Received, Sent
 from megalith.sharding.runtime.layout import ExchangeLayout
 from megalith.sharding.runtime.local import LocalShards
+from megalith.sharding.runtime.local_sequences import LocalSequences
 from megalith.sharding.runtime.means import scale_, shares
 from megalith.sharding.runtime.pooled import Pending, VectorExchange, columns_of
 from megalith.sharding.runtime.process_group import place_in, subgroup
 from megalith.sharding.runtime.replicated import ReplicatedTables
+from megalith.sharding.runtime.sequences import SequenceFlight, Sequences
 from megalith.sharding.runtime.sharded_table import ShardedTable
 from megalith.sharding.runtime.traffic import Traffic
 from megalith.sharding.runtime.weight_gradients import WeightGradients
@@ -51,6 +55,7 @@ class _Flight:
         self.vectors: Pending | None = None
         self.replicated: Tensor | None = None
         self.shares: list[Tensor] = []
+        self.sequences: SequenceFlight | None = None
         self.gradients: Pending | None = None
         self.replicated_gradient: Tensor | None = None
 
@@ -78,7 +83,11 @@ class ShardedEmbeddingCollection(nn.Module):
         check_tables(tables)
         plan.check(tables)
         place = place_in(group)
-        _check_place(tables, plan, place.world_size)
+        if place.world_size != plan.world_size:
+            raise PlanError(
+                f"The plan is for {plan.world_size} workers and there are {place.world_size}; make it again "
+                "with `megalith plan`."
+            )
         self.tables, self.plan, self.rank = tuple(tables), plan, place.rank
         self.optimizer: RowOptimizer = optimizer or RowWiseAdaGrad()
         own = dict(table_optimizers or {})
@@ -123,12 +132,24 @@ class ShardedEmbeddingCollection(nn.Module):
                 group=vector_group,
                 traffic=self.traffic,
             )
+        self._sequence_names = [(table.name, feature) for table, feature in layout.sequences]
+        self._sequences: Sequences | None = None
+        if layout.sequences:
+            local = LocalSequences(
+                *(layout, plan, self.rank, vector_group, self.traffic, optimizers, seed),
+                stochastic_rounding=stochastic_rounding,
+            )
+            self._sequences = Sequences(layout, self.rank, plan.exchange, local, self._replicated)
         # Autograd calls backward only for outputs that depend on something which wants a gradient.
         self._anchor = torch.zeros((), requires_grad=True)
 
     def forward(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> Tensor:
         """Pooled vectors [batch, output_dim] of this rank's samples."""
-        return self.lookup(self.receive(self.send(values, offsets, sample_weights)))
+        return self.lookup(values, offsets, sample_weights).pooled
+
+    def lookup(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> Lookup:
+        """Pooled vectors and sequences of this rank's samples."""
+        return self.finish_lookup(self.start_lookup(self.receive(self.send(values, offsets, sample_weights))))
 
     def send(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> Sent:
         """Starts the exchange of a batch's ids and returns at once.
@@ -153,10 +174,6 @@ class ShardedEmbeddingCollection(nn.Module):
         """Waits for the ids that this worker looks up."""
         return self._indices.receive(sent)
 
-    def lookup(self, received: Received) -> Tensor:
-        """Pooled vectors [batch, output_dim] of this rank's samples, joined to autograd."""
-        return self.finish_lookup(self.start_lookup(received))
-
     @torch.compiler.disable
     def start_lookup(self, received: Received) -> Looking:
         """Looks up, and sends vectors on their way; what is computed before `finish_lookup` overlaps.
@@ -168,10 +185,10 @@ class ShardedEmbeddingCollection(nn.Module):
         return Looking(_Start.apply(anchor, self, flight, received.own.sample_weights), flight)
 
     @torch.compiler.disable
-    def finish_lookup(self, looking: Looking) -> Tensor:
-        """Waits for the vectors: pooled, [batch, output_dim]."""
-        pooled: Tensor = _Finish.apply(looking.token, self, looking.flight)
-        return pooled
+    def finish_lookup(self, looking: Looking) -> Lookup:
+        """Waits for the vectors, pooled ones and sequences."""
+        pooled, *sequences = _Finish.apply(looking.token, self, looking.flight)
+        return Lookup(pooled, dict(zip(self._sequence_names, sequences, strict=True)))
 
     def checkpoint_tensors(self) -> dict[str, ShardedTable | Tensor]:
         """`weights/T`, `states/T/first` and `states/T/second` of every table; loading writes into them."""
@@ -184,18 +201,23 @@ class ShardedEmbeddingCollection(nn.Module):
                 tensors[f"weights/{table.name}"] = collection.weight(table.name)
                 for key, state in collection.state(table.name).items():
                     tensors[f"states/{table.name}/{key}"] = state
+            elif table.pooling == "none":
+                assert self._sequences is not None
+                tensors |= self._sequences.local.checkpoint_tensors(table, optimizer)
             else:
                 tensors |= self._local.checkpoint_tensors(table, optimizer)
         return tensors
 
     def _begin_reading(self, flight: _Flight) -> None:
-        received = flight.received
+        received, luggage = flight.received, None
         vectors = self._local.read(received)
-        flight.vectors = self._vectors.start_forward(vectors, received.batches)
+        if self._sequences is not None:
+            flight.sequences, luggage = self._sequences.start_reading(received)
+        flight.vectors = self._vectors.start_forward(vectors, received.batches, luggage)
         if self._replicated is not None:
             flight.replicated = self._replicated.read(received.own)
 
-    def _finish_reading(self, flight: _Flight) -> Tensor:
+    def _finish_reading(self, flight: _Flight) -> tuple[Tensor, ...]:
         received, divided = flight.received, self.exchange_layout.divided
         assert flight.vectors is not None
         pooled = self._vectors.finish_forward(flight.vectors, received.own.batch, flight.replicated)
@@ -203,40 +225,73 @@ class ShardedEmbeddingCollection(nn.Module):
         if divided:
             flight.shares = shares(divided, received.own)
             scale_(pooled, divided, flight.shares)
-        return pooled.to(self.output_dtype)
+        sequences: list[Tensor] = []
+        if flight.sequences is not None:
+            sequences, flight.sequences.outputs = flight.sequences.outputs, []
+        return tuple(one.to(self.output_dtype) for one in (pooled, *sequences))
 
-    def _begin_update(self, flight: _Flight, gradient: Tensor) -> None:
-        divided, gradient = self.exchange_layout.divided, gradient.float()
+    def _begin_update(
+        self, flight: _Flight, pooled: Tensor | None, sequences: Sequence[Tensor | None]
+    ) -> None:
+        divided, luggage = self.exchange_layout.divided, None
+        if pooled is None:
+            gradient = torch.zeros(flight.received.own.batch, self.output_dim)
+        else:
+            gradient = pooled.float()
         if divided:
             gradient = gradient.clone()
             scale_(gradient, divided, flight.shares)
-        flight.gradients = self._vectors.start_backward(gradient, flight.received.batches)
+        if self._sequences is not None:
+            assert flight.sequences is not None
+            given = [None if one is None else one.float() for one in sequences]
+            luggage = self._sequences.start_update(flight.sequences, given, pooled is not None)
+        flight.gradients = self._vectors.start_backward(gradient, flight.received.batches, luggage)
         if self._replicated is not None:
             flight.replicated_gradient = columns_of(gradient, self.exchange_layout.replicated_runs)
 
     def _finish_update(self, flight: _Flight, weighted: bool) -> Tensor | None:
         """Returns the gradient of the sample weights where it is wanted."""
-        received = flight.received
+        received, gradients = flight.received, None
         assert flight.gradients is not None
         self.num_steps += 1
         at = self.num_steps, self.lr_factor
         replicated = returning = None
+        pooled = True
+        if flight.sequences is not None:
+            # Which outputs have a gradient is known when all ranks have said so.
+            gradients = self._vectors.finish_backward(flight.gradients, received.batches)
+            pooled = flight.sequences.wanted[0]
+            weighted = weighted and pooled
         if self._replicated is not None:
             assert flight.replicated_gradient is not None
             if weighted:
                 # Before updates: it is the rows as they were read that count.
                 replicated = self._replicated.sample_weight_gradient(received.own, flight.replicated_gradient)
-            self._replicated.update(received.own, flight.replicated_gradient, *at)
-        gradients = self._vectors.finish_backward(flight.gradients, received.batches)
-        gradient = self._local.gradient(received, gradients)
-        if weighted:
-            own = self._local.sample_weight_gradient(received, gradient)
-            returning = self._weight_gradients.start(received, own)
-        self._local.update(received, gradient, *at)
-        flight.gradients = flight.replicated_gradient = None
+            self._update_replicated(flight, *at)
+        if gradients is None:
+            gradients = self._vectors.finish_backward(flight.gradients, received.batches)
+        if pooled:
+            gradient = self._local.gradient(received, gradients)
+            if weighted:
+                own = self._local.sample_weight_gradient(received, gradient)
+                returning = self._weight_gradients.start(received, own)
+            self._local.update(received, gradient, *at)
+        if self._sequences is not None and flight.sequences is not None:
+            self._sequences.update(flight.sequences, received, *at)
+        flight.gradients = flight.replicated_gradient = flight.sequences = None
         if returning is None:
             return None
         return self._weight_gradients.finish(returning, received.own, replicated)
+
+    def _update_replicated(self, flight: _Flight, num_steps: int, lr_factor: float) -> None:
+        assert self._replicated is not None
+        assert flight.replicated_gradient is not None
+        arguments = flight.received.own, flight.replicated_gradient, num_steps, lr_factor
+        if self._sequences is None or flight.sequences is None:
+            self._replicated.update(*arguments)
+        else:
+            wanted = self._sequences.wanted_of_copies(flight.sequences)
+            self._replicated.update(*arguments, flight.sequences.replicated, wanted)
 
 
 class _Start(torch.autograd.Function):
@@ -259,25 +314,12 @@ class _Finish(torch.autograd.Function):
     """The second half of a lookup; its backward pass sends gradients on their way."""
 
     @staticmethod
-    def forward(ctx: Any, token: Tensor, emb: ShardedEmbeddingCollection, flight: _Flight) -> Tensor:
+    def forward(ctx: Any, token: Tensor, emb: ShardedEmbeddingCollection, flight: _Flight) -> Any:
         ctx.emb, ctx.flight = emb, flight
+        ctx.set_materialize_grads(False)
         return emb._finish_reading(flight)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        ctx.emb._begin_update(ctx.flight, gradients[0])
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        ctx.emb._begin_update(ctx.flight, gradients[0], gradients[1:])
         return torch.zeros(()), None, None
-
-
-def _check_place(tables: Sequence[TableSpec], plan: ShardingPlan, world_size: int) -> None:
-    if world_size != plan.world_size:
-        raise PlanError(
-            f"The plan is for {plan.world_size} workers and there are {world_size}; make it again with "
-            "`megalith plan`."
-        )
-    for table in tables:
-        if table.pooling == "none":
-            raise PlanError(
-                f"Table '{table.name}' keeps sequences, which are not exchanged between workers; give it a "
-                "pooling or train in one process."
-            )

@@ -2,12 +2,13 @@
 
 Each way is one all-to-all (`mail.py`). A worker's vectors lie sample by sample, so what a rank gets is a
 block of whole rows. The rank adds parts of sums in the order of workers. What a process keeps for itself
-never travels. Sums of a node (`hierarchical.py`) travel in the same message, behind the worker's own columns.
+never travels. Sums of a node (`hierarchical.py`) travel in the same message, behind the worker's own columns,
+and behind those whatever else goes between the same two (`sequences.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -32,6 +33,19 @@ class Vectors(NamedTuple):
     """[samples of the ranks it speaks to for its node, columns of the node's sums]"""
 
 
+class Luggage(NamedTuple):
+    """What travels behind the vectors, in the same messages."""
+
+    leaving: list[int]
+    """Bytes to each rank; what stays is not counted."""
+    arriving: list[int]
+    """Bytes from each rank."""
+    write: Callable[[int, Tensor], None]
+    """Fills the part of the message to a rank."""
+    read: Callable[[int, Tensor], None]
+    """Takes what came from a rank out of the message; it is lent."""
+
+
 class Pending(NamedTuple):
     """A transfer under way."""
 
@@ -40,6 +54,7 @@ class Pending(NamedTuple):
     """What this process keeps for itself: rows of its own samples."""
     whole: Tensor | None = None
     """Where gradients of all samples come to lie; its own are there."""
+    luggage: Luggage | None = None
 
 
 class _Block(NamedTuple):
@@ -89,7 +104,9 @@ class VectorExchange:
         """Mail of another kind over the same wires; all ranks ask for it together. None for one process."""
         return None if self._office is None else Mail(name, *self._office, depth=depth)
 
-    def start_forward(self, vectors: Vectors, batches: Sequence[int]) -> Pending:
+    def start_forward(
+        self, vectors: Vectors, batches: Sequence[int], luggage: Luggage | None = None
+    ) -> Pending:
         """Sends each rank its rows."""
         rank = self._rank
         direct = vectors.direct.split(list(batches))
@@ -102,7 +119,7 @@ class VectorExchange:
             return Pending(None, own)
         blocks = self._forward
         sizes = [self._row_bytes(blocks, rank, other) * batch for other, batch in enumerate(batches)]
-        for other, place in enumerate(self._vectors.open(sizes)):
+        for other, place in enumerate(_opened(self._vectors, sizes, luggage)):
             for block, rows in self._rows_of(blocks, rank, other, place, batches[other]):
                 given = direct[other] if block.source == rank else node[other]
                 if block.plain:
@@ -110,7 +127,7 @@ class VectorExchange:
                 else:
                     rows.copy_(block.codec.encode(given))
         arriving = [self._row_bytes(blocks, worker, rank) * batches[rank] for worker in range(len(batches))]
-        return Pending(self._vectors.post(arriving), own)
+        return Pending(_posted(self._vectors, arriving, luggage), own, None, luggage)
 
     def finish_forward(self, pending: Pending, batch: int, replicated: Tensor | None) -> Tensor:
         """Waits, and puts this rank's pooled rows together, [batch, output_dim]."""
@@ -124,9 +141,14 @@ class VectorExchange:
             for worker, arrived in enumerate(self._vectors.collect(pending.posted)):
                 for block, rows in self._rows_of(self._forward, worker, rank, arrived, batch):
                     chunks[block.source] = rows if block.plain else block.codec.decode(rows)
+                if pending.luggage is not None and worker != rank:
+                    end = self._row_bytes(self._forward, worker, rank) * batch
+                    pending.luggage.read(worker, arrived[end:])
         return assemble(chunks, layout.levels, batch)
 
-    def start_backward(self, gradient: Tensor, batches: Sequence[int]) -> Pending:
+    def start_backward(
+        self, gradient: Tensor, batches: Sequence[int], luggage: Luggage | None = None
+    ) -> Pending:
         """Sends each worker the gradients of what it looked up for this rank, [batch, output_dim]."""
         layout, rank, batch = self._layout, self._rank, batches[self._rank]
         node = layout.sources[layout.world_size + layout.node_of(rank)]
@@ -139,7 +161,7 @@ class VectorExchange:
         columns_of(gradient, layout.sources[rank], own.direct)
         blocks = self._backward
         sizes = [self._row_bytes(blocks, worker, rank) * batch for worker in range(len(batches))]
-        for worker, place in enumerate(self._gradients.open(sizes)):
+        for worker, place in enumerate(_opened(self._gradients, sizes, luggage)):
             for block, rows in self._rows_of(blocks, worker, rank, place, batch):
                 runs = layout.sources[block.source]
                 if block.plain:
@@ -147,7 +169,7 @@ class VectorExchange:
                 else:
                     rows.copy_(block.codec.encode(columns_of(gradient, runs)))
         arriving = [self._row_bytes(blocks, rank, other) * n for other, n in enumerate(batches)]
-        return Pending(self._gradients.post(arriving), own, whole)
+        return Pending(_posted(self._gradients, arriving, luggage), own, whole, luggage)
 
     def finish_backward(self, pending: Pending, batches: Sequence[int]) -> Vectors:
         """Waits, and returns the gradients of what this worker looked up, over the samples of all ranks."""
@@ -165,6 +187,9 @@ class VectorExchange:
                     direct[other].copy_(decoded)
                 else:
                     node[other] = decoded
+            if pending.luggage is not None and other != self._rank:
+                end = self._row_bytes(self._backward, self._rank, other) * batches[other]
+                pending.luggage.read(other, arrived[end:])
         together = torch.cat([node[other] for other in sorted(node)]) if node else None
         return Vectors(pending.whole, together)
 
@@ -192,6 +217,24 @@ class VectorExchange:
 
     def _row_bytes(self, blocks: dict[int, _Block], worker: int, rank: int) -> int:
         return sum(block.codec.row_bytes for block in self._between(blocks, worker, rank))
+
+
+def _opened(mail: Mail, sizes: list[int], luggage: Luggage | None) -> list[Tensor]:
+    """Where vectors are written; what travels behind them is there already."""
+    places = mail.open(sizes if luggage is None else _added(sizes, luggage.leaving))
+    if luggage is not None:
+        for rank, (place, size) in enumerate(zip(places, sizes, strict=True)):
+            if luggage.leaving[rank]:
+                luggage.write(rank, place[size:])
+    return places
+
+
+def _posted(mail: Mail, sizes: list[int], luggage: Luggage | None) -> Posted:
+    return mail.post(sizes if luggage is None else _added(sizes, luggage.arriving))
+
+
+def _added(sizes: list[int], more: list[int]) -> list[int]:
+    return [size + other for size, other in zip(sizes, more, strict=True)]
 
 
 def assemble(chunks: dict[int, Tensor], levels: Sequence[Sequence[Run]], batch: int) -> Tensor:

@@ -24,7 +24,9 @@ from megalith.ops.updates import Step
 from megalith.sharding.runtime.routing import Bags
 from megalith.sharding.runtime.traffic import Traffic
 
-_FEATURE, _DTYPE, _POOLING = (ops.SLOT_FIELDS.index(name) for name in ("feature", "dtype", "pooling"))
+_FEATURE, _DTYPE, _POOLING, _SEQUENCE = (
+    ops.SLOT_FIELDS.index(name) for name in ("feature", "dtype", "pooling", "sequence")
+)
 
 
 class ReplicatedTables:
@@ -55,16 +57,19 @@ class ReplicatedTables:
         layout = Layout(tables)
         self._output_dim = layout.output_dim
         positions = torch.tensor([features.index(feature) for feature in layout.features])
-        self._slots = layout.pooled_slots.clone()
-        self._slots[:, _FEATURE] = positions[self._slots[:, _FEATURE]]
+        self._all_slots = layout.slots.clone()
+        self._all_slots[:, _FEATURE] = positions[self._all_slots[:, _FEATURE]]
+        self._sequences = [(slot, table.dim) for slot, table, _ in layout.sequences]
+        is_pooled = self._all_slots[:, _SEQUENCE] < 0
+        self._slots = self._all_slots[is_pooled].contiguous()
         self._weights = [self.collection.weight(table.name) for table in tables]
         nothing = [torch.empty(0)] * len(tables)
         self._readable = ops.Tables(self._weights, nothing, nothing)
         # Max pooling needs the rows themselves to know where a gradient belongs; all others only add up.
-        is_max = self._slots[:, _POOLING] == ops.POOLINGS.index("max")
-        self._summing_slots = self._slots[~is_max].contiguous()
+        is_max = self._all_slots[:, _POOLING] == ops.POOLINGS.index("max")
+        self._summing_slots = self._all_slots[~is_max].contiguous()
         self._summing_slots[:, _DTYPE] = 0
-        self._max_slots = self._slots[is_max].tolist()
+        self._max_slots = self._all_slots[is_max].tolist()
         cells = [table.rows * table.dim for table in tables]
         self._cells, self._rows = sum(cells), sum(table.rows for table in tables)
         self._sums = torch.zeros(self._cells + self._rows)
@@ -78,8 +83,9 @@ class ReplicatedTables:
         self._add = torch.tensor([add] * len(tables), dtype=torch.float32)
         starts = list(itertools.accumulate((table.rows for table in tables), initial=0))
         self._ends = torch.tensor(starts[1:])
-        slots = self._slots.tolist()
-        self._marked = [(slot[_FEATURE], starts[slot[0]]) for slot in slots]
+        slots = self._all_slots.tolist()
+        # Output 0 is what is pooled, then come the sequences.
+        self._marked = [(slot[_FEATURE], starts[slot[0]], slot[_SEQUENCE] + 1) for slot in slots]
         self._starts = starts
         self._padding = torch.tensor(
             [
@@ -95,6 +101,14 @@ class ReplicatedTables:
         lookup = bags.values, bags.offsets, bags.sample_weights, self._num_features
         return self._readable.forward(self._slots, *lookup, self._output_dim, torch.float32)
 
+    def read_sequences(self, bags: Bags) -> list[Tensor]:
+        """A vector for every id, [ids of the feature, dim], table by table, feature by feature."""
+        lookup = bags.values, bags.offsets, None, self._num_features
+        return [
+            ops.embedding_sequence(self._weights, self._all_slots, *lookup, slot, dim, torch.float32)
+            for slot, dim in self._sequences
+        ]
+
     def sample_weight_gradient(self, bags: Bags, gradient: Tensor) -> Tensor:
         """Of the weights of this rank's ids, by these tables."""
         assert bags.sample_weights is not None
@@ -102,15 +116,27 @@ class ReplicatedTables:
         found: Tensor = ops.sample_weight_gradient(self._weights, self._slots, *lookup, gradient)
         return found
 
-    def update(self, bags: Bags, gradient: Tensor, num_steps: int, lr_factor: float) -> None:
-        """Step number `num_steps` on the rows that any rank touched; all ranks call it."""
+    def update(
+        self,
+        bags: Bags,
+        gradient: Tensor,
+        num_steps: int,
+        lr_factor: float,
+        sequences: Sequence[Tensor | None] = (),
+        wanted: Sequence[bool] | None = None,
+    ) -> None:
+        """Step number `num_steps` on the rows that any rank touched; all ranks call it.
+
+        `wanted` says of what is pooled, and of each sequence, whether it has a gradient on any rank; rows of
+        others are not touched.
+        """
         self._sums.zero_()
         lookup = bags.values, bags.offsets, bags.sample_weights, self._num_features
         if len(self._summing_slots):
-            self._summing.backward_(self._add, self._summing_slots, *lookup, gradient, [], 0)
+            self._summing.backward_(self._add, self._summing_slots, *lookup, gradient, sequences, 0)
         for slot in self._max_slots:
             self._add_max(slot, bags, gradient)
-        self._mark(bags)
+        self._mark(bags, wanted)
         if self._group is not None:
             # A ring sends every number about twice, wherever it starts.
             self._traffic.count("replicated gradients", 2 * self._sums.numel() * 4)
@@ -123,10 +149,12 @@ class ReplicatedTables:
         self.collection.num_steps, self.collection.lr_factor = num_steps - 1, lr_factor
         self.collection.update(torch.cat(rows), torch.tensor([0, *ends]), None, None, list(gradients))
 
-    def _mark(self, bags: Bags) -> None:
-        """Every row that this rank's batch holds."""
+    def _mark(self, bags: Bags, wanted: Sequence[bool] | None) -> None:
+        """Every row that this rank's batch holds, of the outputs that have a gradient."""
         edges = bags.offsets[:: bags.batch].tolist() if bags.batch else [0] * (self._num_features + 1)
-        for feature, start in self._marked:
+        for feature, start, output in self._marked:
+            if wanted is not None and not wanted[output]:
+                continue
             self._marks[bags.values[edges[feature] : edges[feature + 1]].long() + start] = 1.0
         self._marks[self._padding] = 0.0
 

@@ -1,0 +1,108 @@
+"""Tables that do not pool, on several workers: a vector for every id, in the order of the rank that asked."""
+
+import itertools
+
+import pytest
+import torch
+from sharded_worlds import Case, drawn_step, plan_of, run_cases
+
+import megalith as mg
+from megalith.sharding.plan import ExchangeConfig
+
+KINDS = ("table_wise", "row_wise", "column_wise", "data_parallel", "table_row", "table_column", "grid")
+
+
+def tables_of(padding=None):
+    """Sequences beside pooled tables, of shared features and shared tables."""
+    return [
+        mg.TableSpec(
+            name="s0",
+            rows=11,
+            dim=5,
+            features=("a", "b"),
+            pooling="none",
+            init_scale=1.0,
+            padding_index=padding,
+        ),
+        mg.TableSpec(name="p0", rows=7, dim=4, features=("b", "c"), pooling="mean", init_scale=1.0),
+        mg.TableSpec(name="s1", rows=9, dim=3, features=("b",), pooling="none", init_scale=1.0),
+        mg.TableSpec(name="s2", rows=13, dim=6, features=("d",), pooling="none", init_scale=1.0),
+    ]
+
+
+def steps_of(tables, world_size, weighted=False):
+    generator = torch.Generator().manual_seed(world_size)
+    uneven = [3 + rank for rank in range(world_size)]
+    empty = [4 if rank == world_size - 1 else 0 for rank in range(world_size)]
+    return [
+        drawn_step(tables, batches, generator, weighted=weighted, uniform=uniform, max_length=length)
+        for batches, uniform, length in (
+            (uneven, False, 3),
+            (empty, False, 2),
+            (uneven[::-1], True, 2),
+            ([0] * world_size, False, 2),
+            ([9] * world_size, False, 4),
+        )
+    ]
+
+
+def cases(world_size, workers_per_node):
+    found = []
+    optimizers = itertools.cycle((mg.RowWiseAdaGrad(lr=0.1), mg.Adam(lr=0.01), mg.LAMB(lr=0.01)))
+    for kind, weighted in itertools.product(KINDS, (False, True)):
+        tables = tables_of(2 if weighted else None)
+        plan = plan_of(
+            tables, [kind] * len(tables), world_size, workers_per_node, ExchangeConfig(deduplicate=weighted)
+        )
+        steps = steps_of(tables, world_size, weighted)
+        name = f"{kind} weighted={weighted}"
+        found.append(Case(name, tables, plan, steps, next(optimizers), weight_gradients=weighted))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("world_size", "workers_per_node"),
+    [(1, 1), (2, 1), pytest.param(3, 2, marks=pytest.mark.slow), (4, 2)],
+)
+def test_sequences_of_many_ranks_match_one_process(world_size, workers_per_node):
+    run_cases(world_size, cases(world_size, workers_per_node))
+
+
+def test_outputs_that_no_rank_uses_leave_their_tables_alone():
+    tables = tables_of()
+    outputs = ["pooled", ("s0", "a"), ("s0", "b"), ("s1", "b"), ("s2", "d")]
+    found = []
+    for kind, optimizer in (
+        ("row_wise", mg.Adam()),
+        ("column_wise", mg.LAMB()),
+        ("data_parallel", mg.Adam()),
+    ):
+        steps = steps_of(tables, 2, weighted=True)
+        for number, step in enumerate(steps):
+            # One that neither uses, and one that only the first does.
+            nobody, second = outputs[number], outputs[number - 1]
+            step.unused = [{nobody}, {nobody, second}]
+        plan = plan_of(tables, [kind] * len(tables), 2)
+        found.append(Case(kind, tables, plan, steps, optimizer, weight_gradients=True))
+    run_cases(2, found)
+
+
+def test_a_worker_without_tables_asks_for_sequences():
+    tables = tables_of()[2:]
+    steps = steps_of(tables, 3)
+    run_cases(3, [Case("s", tables, plan_of(tables, ["table_wise"] * 2, 3), steps)])
+
+
+def test_smaller_types_on_the_wire_stay_near_float32():
+    tables = tables_of()
+    found = []
+    for codec, tolerance in (("fp16", 5e-3), ("bf16", 4e-2), ("int8", 4e-2)):
+        exchange = ExchangeConfig(forward=codec, backward=codec)
+        plan = plan_of(tables, ("row_wise", "table_wise", "column_wise", "grid"), 2, 1, exchange)
+        found.append(Case(codec, tables, plan, steps_of(tables, 2), wire_tolerance=tolerance))
+    run_cases(2, found)
+
+
+def test_ranks_that_share_no_memory_match_one_process(monkeypatch):
+    monkeypatch.setenv("MEGALITH_SHARED_MEMORY", "0")
+    run_cases(2, cases(2, 1)[2:8])
