@@ -40,7 +40,11 @@ class _LinearReLU(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Any:
         inputs, weight, out = ctx.saved_tensors
         passed = torch.ops.aten.threshold_backward.default(gradient, out, 0)
-        of_inputs = passed @ weight if ctx.needs_input_grad[0] else None
+        of_inputs = None
+        if ctx.needs_input_grad[0]:
+            assert _FUSED is not None
+            # Quicker here than torch's own product, by a tenth; not so for the weights.
+            of_inputs = _FUSED(passed, weight.t(), None, "none", [], "")
         if inputs.shape[1] % _LANES:
             # A side that does not fill vectors belongs where the product runs along it least.
             of_weight = (inputs.t() @ passed).t()
