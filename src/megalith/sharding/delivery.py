@@ -5,13 +5,15 @@ does not depend on the rank that has it. What arrives is then held against the t
 every id of a feature has a random number, every column of the pooled output another, and over all workers
 the products of what arrives where must add up to those of the whole batch. An id that is lost, doubled, sent
 to a worker without its row, or whose vector lands in other columns changes the sum (modulo 2**64; a wrong
-plan that leaves it alone is as likely as guessing 64 bits).
+plan that leaves it alone is as likely as guessing 64 bits). Columns of sequences are counted on behind those
+of the pooled output.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -82,7 +84,9 @@ def check_delivery(
     )
     draw = np.random.default_rng(12345)
     samples = draw.integers(0, 2**63, batch, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
-    columns = draw.integers(0, 2**63, layout.output_dim, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+    starts_of_sequences = _sequence_starts(layout)
+    num_columns = starts_of_sequences[-1]
+    columns = draw.integers(0, 2**63, num_columns, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
     before = np.concatenate((np.zeros(1, dtype=np.uint64), np.cumsum(columns)))
     whole = _feature_numbers(values, offsets, len(features), batch, samples)
     expected, starts = _expected(tables, features, whole, before)
@@ -96,15 +100,30 @@ def check_delivery(
         for stream, output, width in _places(layout, worker):
             here = int(before[output + width]) - int(before[output])
             found[owners.of(output)] += numbers[stream] * here
+        for sequence, stream, (left, right) in held.pieces:
+            start = starts_of_sequences[sequence]
+            here = int(before[start + right]) - int(before[start + left])
+            found[layout.sequences[sequence][0].name] += numbers[stream] * here
     _add_replicated(layout, features, whole, before, starts, found)
+    for (table, feature), start in zip(layout.sequences, starts_of_sequences, strict=False):
+        here = whole[features.index(feature)] * (int(before[start + table.dim]) - int(before[start]))
+        expected[table.name] += here
+        # Every worker looks up in its own copy what its samples ask for.
+        found[table.name] += here if table in layout.replicated else 0
     for table in tables:
-        if table.pooling != "none" and (found[table.name] - expected[table.name]) % 2**64:
+        if (found[table.name] - expected[table.name]) % 2**64:
             raise PlanError(
                 f"Under this plan ids of table '{table.name}' do not reach each column of their rows exactly "
                 "once; make the plan again with `megalith plan`."
             )
     _check_output(layout)
     return looked_up
+
+
+def _sequence_starts(layout: ExchangeLayout) -> list[int]:
+    """The first column of each sequence, and the end of all."""
+    dims = (table.dim for table, _ in layout.sequences)
+    return list(accumulate(dims, initial=layout.output_dim))
 
 
 class _Owners:
@@ -216,7 +235,7 @@ def _through(runs: Sequence[Run], column: int, width: int) -> Iterable[tuple[int
 def _expected(
     tables: Sequence[TableSpec], features: Sequence[str], whole: Sequence[int], before: Numbers
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """What must arrive for every table, and the first output column of each."""
+    """What must arrive for every table that pools, and the first output column of each."""
     positions = {feature: position for position, feature in enumerate(features)}
     expected, starts, output = {}, {}, 0
     for table in tables:

@@ -202,6 +202,8 @@ def _loads(
         if one["tier"] in tiers
     }
     id_bytes = 8 if any(table.rows > 1 << 31 for table in tables) else 4
+    # Vectors of sequences, one for every id: how many a worker makes, and of which width.
+    sequences: list[list[tuple[float, int]]] = [[] for _ in range(size)]
     for worker, held in enumerate(layout.workers):
         counted: dict[Any, float] = {}
         for holding in held.holdings:
@@ -209,6 +211,8 @@ def _loads(
             before = statistics.share_before(np.array(holding.shard.rows, dtype=np.float64))
             ids = global_batch * statistics.lookups * float(before[1] - before[0])
             lookups[worker] += ids
+            if table.pooling == "none":
+                sequences[worker].append((ids, holding.shard.dim))
             for stream in holding.streams:
                 # A stream that several rectangles read is sent once.
                 counted[stream] = ids / len(holding.streams)
@@ -230,11 +234,15 @@ def _loads(
     # Vectors of all samples at the worker that makes them, and those of its own samples; gradients alike.
     widths = np.array([held.direct_width + held.node_width for held in layout.workers], dtype=np.float64)
     memory[:, 0] += 2 * 4 * (global_batch * widths + local * layout.output_dim)
+    memory[:, 0] += [2 * 4 * sum(ids * width for ids, width in some) for some in sequences]
+    for table in tables:
+        if table.pooling == "none":
+            memory[:, 0] += 2 * 4 * local * traffic[table.name].lookups * table.dim
 
     between = {
         "ids": np.tile(arriving / size, (size, 1)),
-        "vectors": _vectors(layout, plan.exchange.forward, local),
-        "gradients": _vectors(layout, plan.exchange.backward, local).T.copy(),
+        "vectors": _vectors(layout, plan.exchange.forward, local, sequences),
+        "gradients": _vectors(layout, plan.exchange.backward, local, sequences).T.copy(),
     }
     inside = _in_nodes(layout, local)
     between["sums in nodes"] = inside + inside.T
@@ -260,11 +268,15 @@ def _loads(
     return loads, exchanged, total
 
 
-def _vectors(layout: ExchangeLayout, codec: Any, local: float) -> Floats:
+def _vectors(
+    layout: ExchangeLayout, codec: Any, local: float, sequences: Sequence[Sequence[tuple[float, int]]]
+) -> Floats:
     """[workers, ranks]: bytes of vectors that a worker sends to a rank."""
     size = layout.world_size
     direct = np.array([row_codec(codec, held.vector_widths).row_bytes for held in layout.workers])
     sent = np.repeat(direct[:, None] * local, size, axis=1)
+    more = [sum(ids * row_codec(codec, [width]).row_bytes for ids, width in some) for some in sequences]
+    sent += np.array(more, dtype=np.float64)[:, None] / size
     for node, summed in enumerate(layout.nodes):
         if summed.width:
             row = row_codec(codec, summed.vector_widths).row_bytes

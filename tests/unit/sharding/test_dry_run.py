@@ -82,9 +82,12 @@ def some_tables(count, rows=1000, dim=16, features=("f", "g")):
     per_node=st.integers(1, 4),
     rows=st.integers(1, 60),
     seed=st.integers(0, 99),
+    every=st.integers(1, 4),
 )
-def test_every_mixture_of_placements_delivers(kinds, nodes, per_node, rows, seed):
+def test_every_mixture_of_placements_delivers(kinds, nodes, per_node, rows, seed, every):
     tables = some_tables(len(kinds), rows, 5)
+    # Some of them keep sequences.
+    tables[every::every] = [one.model_copy(update={"pooling": "none"}) for one in tables[every::every]]
     plan = mixture(tables, nodes * per_node, per_node, kinds)
     traffic = {table.name: zipf_statistics(table.rows, 3.7) for table in tables}
     values, offsets = generated_batch(tables, traffic, 9, seed)
@@ -126,6 +129,33 @@ def test_bytes_are_those_of_a_plan_done_by_hand():
     # Rank 0 sends worker 1 the ids of rows 50 to 99: a head, lengths of 32 samples, about 16 ids.
     assert 20 + 4 * 32 < checked.first_rank_index_bytes < 20 + 4 * 64 + 4
     assert checked.balance["lookups"] == pytest.approx(1.5)
+
+
+def test_bytes_of_a_sequence_are_those_of_its_ids():
+    tables = [mg.TableSpec(name="s", rows=100, dim=8, features=("a",), pooling="none")]
+    exchange = ExchangeConfig(forward="fp32", backward="int8")
+    plan = mixture(tables, 2, 2, ("row_wise",)).model_copy(update={"exchange": exchange})
+    uniform = {"s": zipf_statistics(100, 3.0, 0.0)}
+    checked = dry_run(tables, plan, catalog().cluster("zionex"), global_batch=64, statistics=uniform)
+    # Each worker has the rows of half of 192 ids, and sends half of these vectors away.
+    assert checked.exchanged_bytes["vectors"] == pytest.approx(2 * 48 * 4 * 8)
+    assert checked.exchanged_bytes["gradients"] == pytest.approx(2 * 48 * (4 + 8))
+
+
+@pytest.mark.parametrize("fault", ["lost", "doubled", "column"])
+def test_a_layout_that_misleads_the_vectors_of_a_sequence_is_refused(fault):
+    tables = [one.model_copy(update={"pooling": "none"}) for one in some_tables(2, 100, 8)]
+    layout = ExchangeLayout(tables, mixture(tables, 4, 4, ("row_wise", "column_wise")))
+    first = layout.workers[0]
+    pieces = {
+        "lost": first.pieces[1:],
+        "doubled": (*first.pieces, first.pieces[0]),
+        "column": (*first.pieces[:-1], first.pieces[-1]._replace(columns=(1, 4))),
+    }[fault]
+    layout.workers = (replace(first, pieces=pieces), *layout.workers[1:])
+    traffic = {table.name: zipf_statistics(table.rows, 4.0, 0.0) for table in tables}
+    with pytest.raises(PlanError, match="exactly once; make the plan again"):
+        check_delivery(tables, layout, *generated_batch(tables, traffic, 50))
 
 
 def test_a_real_batch_is_followed():
