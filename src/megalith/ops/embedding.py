@@ -212,15 +212,22 @@ def _weight_gradient(
     native.share_torch_threads()
     values, dense = values.contiguous(), gradient.float().contiguous()
     total = torch.zeros(len(values))
-    # A feature looked up in several tables adds up one table after the other.
-    for slot in slots.split(1):
-        out = torch.zeros(len(values))
+    again = torch.empty(0)
+    batch, seen = _batch(offsets, num_features), set()
+    features = slots[:, SLOT_FIELDS.index("feature")].tolist()
+    for slot, feature in zip(slots.split(1), features, strict=True):
+        out, ids = total, slice(int(offsets[feature * batch]), int(offsets[(feature + 1) * batch]))
+        if feature in seen:
+            # A feature looked up in several tables adds up one table after the other.
+            out = again = again if len(again) else torch.zeros(len(values))
+            out[ids] = 0.0
         native.library().mg_sample_weight_gradient(
             *(slot.data_ptr(), 1, _addresses(weights), values.data_ptr(), values.element_size()),
-            *(offsets.data_ptr(), _batch(offsets, num_features), dense.data_ptr(), dense.shape[1]),
-            *(out.data_ptr(), simd_level()),
+            *(offsets.data_ptr(), batch, dense.data_ptr(), dense.shape[1], out.data_ptr(), simd_level()),
         )
-        total += out
+        if feature in seen:
+            total[ids] += out[ids]
+        seen.add(feature)
     return total
 
 
