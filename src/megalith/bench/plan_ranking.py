@@ -1,19 +1,21 @@
-"""Do predicted steps rank real plans in the right order? Random plans, run on processes of this machine.
+"""Do predicted steps rank real plans in the right order? Twenty plans, run on processes of this machine.
 
-Plans take turns (lookup, exchange, backward with updates, on gloo, one thread each), so that a slow moment of
-the machine falls on all; a turn takes as long as its slowest rank. What counts is the order, so the
-correlation is Spearman's.
+The planner's own, four that treat all tables alike, and random ones. They take turns (lookup, exchange,
+backward with updates, one thread a process), so that a slow moment of the machine falls on all; a turn takes
+as long as its slowest rank. What counts is the order, so the correlation is Spearman's; and the regret: how
+much slower the planner's plan is than the quickest of all.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,25 +25,51 @@ from megalith.core.schema import TableSpec
 from megalith.hardware.catalog import catalog
 from megalith.hardware.cluster import Cluster
 from megalith.hardware.probe import probe
-from megalith.sharding.plan import Placement, Shard, ShardingPlan
+from megalith.sharding.plan import Kind, Placement, Shard, ShardingPlan
+from megalith.sharding.planner import make_plan
 from megalith.sharding.planner.predict import predict_step
 from megalith.sharding.planner.statistics import TableStatistics, zipf_statistics
 
-BATCH = 1024
 SPEARMAN = 0.9
 """What is asked of it."""
-_SHAPES = (
-    (50_000, 64, 1),
-    (25_000, 32, 20),
-    (20_000, 128, 2),
-    (2_000, 16, 1),
-    (40_000, 48, 8),
-    (8_000, 96, 1),
-)
-"""Rows, columns, ids a sample."""
+Size = Literal["large", "small"]
 _SKEW = 1.05
+_BATCHES = 4
+"""That take turns, as rows of a batch that was just seen lie in caches."""
 _STEPS = 3
-"""Of a turn."""
+"""Of a turn, after one that is not timed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Tables as rows, columns, ids a sample; and what a step takes."""
+
+    shapes: tuple[tuple[int, int, int], ...]
+    batch: int
+    most_copied_bytes: int
+    """Of a table that a random plan may copy to everybody: gradients of larger ones take longer to sum up
+    than all the rest, and plans that have one are told apart too easily."""
+
+
+SETTINGS: dict[Size, Setting] = {
+    "large": Setting(
+        shapes=(
+            *((200_000, 64, 1), (50_000, 32, 20), (100_000, 128, 2), (5_000, 16, 1), (80_000, 48, 8)),
+            *((20_000, 96, 1), (300_000, 16, 4), (1_000, 64, 30)),
+        ),
+        batch=8192,
+        most_copied_bytes=2**23,
+    ),
+    # Steps of a few milliseconds, of which the calls of Python are a part.
+    "small": Setting(
+        shapes=(
+            *((50_000, 64, 1), (25_000, 32, 20), (20_000, 128, 2), (2_000, 16, 1), (40_000, 48, 8)),
+            (8_000, 96, 1),
+        ),
+        batch=1024,
+        most_copied_bytes=2**30,
+    ),
+}
 
 
 def bench_ranking(
@@ -49,53 +77,83 @@ def bench_ranking(
     plans: int = 20,
     repeats: int = 5,
     seed: int = 0,
+    size: Size = "large",
     say: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Predicts and measures `plans` random plans on `ranks` processes."""
+    """Predicts and measures `plans` plans on `ranks` processes."""
     import torch.multiprocessing
 
-    tables, traffic = ranked_tables()
-    drawn = random_plans(tables, ranks, plans, seed)
+    setting = SETTINGS[size]
+    tables, traffic = ranked_tables(setting)
     cluster = _this_machine()
+    own = make_plan(
+        *(tables, cluster), world_size=ranks, global_batch=setting.batch, statistics=traffic, seconds=3.0
+    )
+    named = {"planner": own, **uniform_plans(tables, ranks, setting)}
+    drawn = random_plans(tables, ranks, max(0, plans - len(named)), seed, setting)
+    named |= {f"random {number}": plan for number, plan in enumerate(drawn)}
     predicted = [
-        predict_step(tables, plan, cluster, global_batch=BATCH, statistics=traffic) for plan in drawn
+        predict_step(tables, plan, cluster, global_batch=setting.batch, statistics=traffic)
+        for plan in named.values()
     ]
-    say(f"running {plans} plans on {ranks} processes")
+    say(f"running {len(named)} plans on {ranks} processes")
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(_rank, (folder, tables, drawn, repeats), ranks)
+        torch.multiprocessing.spawn(_rank, (folder, setting, [*named.values()], repeats), ranks)
         seconds = np.load(Path(folder) / "seconds.npy")
     measured = np.median(seconds, axis=0)
     expected = np.array([one["step_seconds"] for one in predicted])
     results = {
         "spearman": spearman(expected, measured),
+        "spearman_of_random_plans": spearman(expected[-len(drawn) :], measured[-len(drawn) :]),
+        "regret": float(measured[0] / measured.min()) - 1,
         "asked": SPEARMAN,
         "plans": [
             {
+                "name": name,
                 "kinds": [placement.kind for placement in plan.placements],
                 "predicted": one,
                 "seconds": float(found),
             }
-            for plan, one, found in zip(drawn, predicted, measured, strict=True)
+            for (name, plan), one, found in zip(named.items(), predicted, measured, strict=True)
         ],
+        "hardware": {
+            **{key: value for key, value in asdict(cluster.device).items() if key != "memory"},
+            "memory": [asdict(tier) for tier in cluster.device.memory],
+            "links": [asdict(link) for link in (cluster.shared_memory, cluster.loopback) if link is not None],
+        },
     }
-    return result(
-        "plan-ranking", {"ranks": ranks, "plans": plans, "batch": BATCH, "seed": seed}, results, None
-    )
+    settings = {"ranks": ranks, "plans": len(named), "size": size, "batch": setting.batch, "seed": seed}
+    return result("plan-ranking", settings, results, None)
 
 
-def ranked_tables() -> tuple[list[TableSpec], dict[str, TableStatistics]]:
+def ranked_tables(setting: Setting) -> tuple[list[TableSpec], dict[str, TableStatistics]]:
     tables = [
         TableSpec(name=f"t{number}", rows=rows, dim=dim, features=(f"f{number}",))
-        for number, (rows, dim, _) in enumerate(_SHAPES)
+        for number, (rows, dim, _) in enumerate(setting.shapes)
     ]
     traffic = {
         table.name: zipf_statistics(table.rows, float(length), _SKEW)
-        for table, (_, _, length) in zip(tables, _SHAPES, strict=True)
+        for table, (_, _, length) in zip(tables, setting.shapes, strict=True)
     }
     return tables, traffic
 
 
-def random_plans(tables: list[TableSpec], ranks: int, count: int, seed: int) -> list[ShardingPlan]:
+def uniform_plans(tables: Sequence[TableSpec], ranks: int, setting: Setting) -> dict[str, ShardingPlan]:
+    """All tables cut alike, on workers in turn; those too large to be copied stay whole."""
+    kinds: tuple[Kind, ...] = ("table_wise", "row_wise", "column_wise", "data_parallel")
+    found = {}
+    for kind in kinds:
+        placements = []
+        for number, table in enumerate(tables):
+            copied = kind == "data_parallel" and table.weight_bytes > setting.most_copied_bytes
+            placements.append(_placement(table, "table_wise" if copied else kind, ranks, number % ranks))
+        found[f"all {kind}"] = _plan(ranks, placements)
+    return found
+
+
+def random_plans(
+    tables: Sequence[TableSpec], ranks: int, count: int, seed: int, setting: Setting
+) -> list[ShardingPlan]:
     """Plans of all kinds that need no nodes, good and bad ones: each has a favourite worker and a favourite
     kind."""
     draw = np.random.default_rng(seed)
@@ -107,10 +165,16 @@ def random_plans(tables: list[TableSpec], ranks: int, count: int, seed: int) -> 
         placements = []
         for table in tables:
             kind = str(draw.choice(kinds, p=likely))
+            if kind == "data_parallel" and table.weight_bytes > setting.most_copied_bytes:
+                kind = str(draw.choice(kinds[:3]))
             first = favourite if draw.random() < bias else int(draw.integers(ranks))
             placements.append(_placement(table, kind, ranks, first))
-        found.append(ShardingPlan(world_size=ranks, workers_per_node=ranks, placements=tuple(placements)))
+        found.append(_plan(ranks, placements))
     return found
+
+
+def _plan(ranks: int, placements: Sequence[Placement]) -> ShardingPlan:
+    return ShardingPlan(world_size=ranks, workers_per_node=ranks, placements=tuple(placements))
 
 
 def spearman(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
@@ -148,11 +212,11 @@ def _placement(table: TableSpec, kind: str, ranks: int, first: int) -> Placement
 def _this_machine() -> Cluster:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "mine.yaml"
-        probe(seconds=0.3).write(path)
+        probe(seconds=0.6).write(path)
         return catalog(path).cluster("this-machine")
 
 
-def _rank(rank: int, folder: str, tables: list[TableSpec], plans: list[ShardingPlan], repeats: int) -> None:
+def _rank(rank: int, folder: str, setting: Setting, plans: list[ShardingPlan], repeats: int) -> None:
     """One process: all plans in turns; rank 0 writes the slowest rank's seconds."""
     import torch
     import torch.distributed as dist
@@ -161,20 +225,21 @@ def _rank(rank: int, folder: str, tables: list[TableSpec], plans: list[ShardingP
     from megalith.sharding.runtime.collection import ShardedEmbeddingCollection
 
     torch.set_num_threads(1)
-    ranks = plans[0].world_size
+    ranks, (tables, _) = plans[0].world_size, ranked_tables(setting)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=ranks)
-    values, offsets = _ids(BATCH // ranks, rank)
+    batches = [tuple(map(torch.from_numpy, _ids(setting, ranks, rank, number))) for number in range(_BATCHES)]
     sides = [ShardedEmbeddingCollection(tables, plan, RowWiseAdaGrad(lr=0.01)) for plan in plans]
-    ids, edges = torch.from_numpy(values), torch.from_numpy(offsets)
+    gradient = torch.ones(setting.batch // ranks, sides[0].output_dim)
     seconds = np.zeros((repeats, len(plans)))
     for turn in range(-1, repeats):
         for number, side in enumerate(sides):
-            dist.barrier()
-            begin = perf_counter()
-            for _ in range(_STEPS):
-                out = side(ids, edges)
-                out.backward(torch.ones_like(out))
+            begin = 0.0
+            for step in range(_STEPS + 1):
+                if step <= 1:
+                    dist.barrier()
+                    begin = perf_counter()
+                side(*batches[(turn + step) % _BATCHES]).backward(gradient)
             taken = torch.tensor([perf_counter() - begin])
             dist.all_reduce(taken, op=dist.ReduceOp.MAX)
             if turn >= 0:
@@ -185,13 +250,14 @@ def _rank(rank: int, folder: str, tables: list[TableSpec], plans: list[ShardingP
     dist.destroy_process_group()
 
 
-def _ids(batch: int, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _ids(setting: Setting, ranks: int, rank: int, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Zipf ids, hot rows first, feature after feature."""
-    draw = np.random.default_rng(rank)
+    draw, batch = np.random.default_rng((rank, number)), setting.batch // ranks
     pieces, lengths = [], []
-    for rows, _, length in _SHAPES:
-        shares = np.arange(1, rows + 1, dtype=np.float64) ** -_SKEW
-        pieces.append(draw.choice(rows, batch * length, p=shares / shares.sum()))
+    for rows, _, length in setting.shapes:
+        shares = np.cumsum(np.arange(1, rows + 1, dtype=np.float64) ** -_SKEW)
+        drawn = np.searchsorted(shares, draw.random(batch * length) * shares[-1], side="right")
+        pieces.append(np.minimum(drawn, rows - 1))
         lengths.append(np.full(batch, length))
     offsets = np.concatenate(([0], np.cumsum(np.concatenate(lengths))))
     return np.concatenate(pieces).astype(np.int64), offsets.astype(np.int64)

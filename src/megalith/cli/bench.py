@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -165,8 +165,10 @@ def plan(
     hardware: Annotated[str, typer.Option(help="A cluster of the catalog.")] = "zionex",
     seeds: Annotated[int, typer.Option(min=1, help="Sets drawn of each size.")] = 2,
     ranks: Annotated[
-        int | None, typer.Option(min=2, help="Instead: predict and run 20 random plans on so many processes.")
+        int | None, typer.Option(min=2, help="Instead: predict and run 20 plans on so many processes.")
     ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the random ones among the plans of --ranks.")] = 0,
+    small: Annotated[bool, typer.Option("--small", help="Steps of a few milliseconds for --ranks.")] = False,
     out: OutOption = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -176,7 +178,8 @@ def plan(
     if ranks is not None:
         from megalith.bench.plan_ranking import bench_ranking
 
-        _finish(bench_ranking(ranks, say=_say), out, as_json, show_ranking)
+        size: Literal["large", "small"] = "small" if small else "large"
+        _finish(bench_ranking(ranks, seed=seed, size=size, say=_say), out, as_json, show_ranking)
         return
 
     shapes = SHAPES if tables is None else [(tables, workers, global_batch)]

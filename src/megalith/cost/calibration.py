@@ -35,6 +35,11 @@ class Calibration:
     vector_factor: float
     coupled_id_bytes: float
     coupled_seconds: float
+    update_repeat_share: float
+    update_vector_factor: float
+    route_id_bytes: float
+    piece_factor: float
+    copied_seconds: float
 
 
 @lru_cache(maxsize=64)

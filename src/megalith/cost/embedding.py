@@ -7,6 +7,9 @@ that; an id costs a little by itself; vectors are written once forward and read 
 expressed as bytes of the first memory, so that one set of constants (cost/calibration.yaml) serves devices of
 any speed.
 
+Of a processor they are bytes of one core's copies: rows, ids and vectors keep a core busy before they fill
+the memory bus (sharding/planner/topology.py says what several cores get).
+
 Counts may be numbers or numpy arrays; numpy itself is not needed here.
 """
 
@@ -97,9 +100,9 @@ def update_bytes(
     line = float(constants.line_bytes)
     # A state of a few bytes still moves a whole line.
     state = _larger(state_bytes_per_row, line * (state_bytes_per_row > 0))
-    rows = 2.0 * distinct * (row + state) + constants.repeat_share * (ids - distinct) * row
+    rows = 2.0 * distinct * (row + state) + constants.update_repeat_share * (ids - distinct) * row
     handled = constants.update_id_bytes * ids
-    return rows + handled + constants.vector_factor * VECTOR_BYTES * vectors * dim
+    return rows + handled + constants.update_vector_factor * VECTOR_BYTES * vectors * dim
 
 
 def coupled_update_bytes(

@@ -37,6 +37,10 @@ class Device:
     price_per_hour: float = 0.0
     generation: str = ""
     """ampere, hopper, ...: what `cost/calibration.yaml` says of devices that have no entry of their own."""
+    cores: int = 0
+    """Of a processor: what several workers on it share; 0 where that is not known or does not matter."""
+    core_bytes_per_second: float = 0.0
+    """What one core reaches of the first memory while the others idle; 0 takes its part of what all reach."""
 
     @property
     def bytes(self) -> int:
@@ -83,6 +87,10 @@ class Cluster:
     device: Device
     levels: tuple[Level, ...]
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
+    shared_memory: Link | None = None
+    """Between processes of one host: what each of as many as there are cores writes for its neighbours."""
+    loopback: Link | None = None
+    """The same through sockets."""
 
     @property
     def devices(self) -> int:

@@ -1,4 +1,4 @@
-"""Measures this machine and writes it as a catalog file: FLOP/s, memory bandwidth, disk.
+"""Measures this machine and writes it as a catalog file: FLOP/s, memory, disk, and what processes share.
 
     probe().write(Path("mine.yaml"))      then `--hardware mine.yaml` and `cluster: this-machine`
 
@@ -17,7 +17,12 @@ from time import perf_counter
 import yaml
 
 from megalith.core.files import write_atomic
+from megalith.hardware.catalog import LOOPBACK, SHARED_MEMORY
 from megalith.hardware.machine import this_machine
+from megalith.hardware.probe_host import loopback_latency, loopback_rate, memory_rates, shared_memory_rate
+
+_NOTE_SECONDS = 2e-5
+"""Telling a neighbour by pipe where a message lies, and waking up for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +34,16 @@ class Probe:
     fp32_flops: float
     memory_bytes: int
     memory_bytes_per_second: float
+    """Of all cores together."""
     disk_bytes: int
     disk_bytes_per_second: float
+    cores: int
+    core_bytes_per_second: float
+    """Of one core while the others idle."""
+    shared_memory_bytes_per_second: float
+    loopback_bytes_per_second: float
+    """Between processes, each of as many as there are cores."""
+    loopback_latency_seconds: float
 
     def to_yaml(self) -> str:
         """The machine as entries of a catalog: a device, and a cluster of one."""
@@ -39,22 +52,34 @@ class Probe:
             "devices": {
                 self.name: {
                     "generation": "cpu",
-                    "flops": {"fp32": float(f"{self.fp32_flops:.4g}")},
+                    "flops": {"fp32": _short(self.fp32_flops)},
+                    "cores": self.cores,
+                    "core_gigabytes_per_second": _short(self.core_bytes_per_second / 1e9),
                     "memory": [
                         {
                             "name": "ddr",
                             "gibibytes": round(gibibytes, 2),
-                            "gigabytes_per_second": float(f"{self.memory_bytes_per_second / 1e9:.4g}"),
+                            "gigabytes_per_second": _short(self.memory_bytes_per_second / 1e9),
                             "latency_seconds": 1e-7,
                         },
                         {
                             "name": "ssd",
                             "gibibytes": max(0.01, round(self.disk_bytes / 2**30, 2)),
-                            "gigabytes_per_second": float(f"{self.disk_bytes_per_second / 1e9:.4g}"),
+                            "gigabytes_per_second": _short(self.disk_bytes_per_second / 1e9),
                             "latency_seconds": 1e-4,
                         },
                     ],
                 }
+            },
+            "links": {
+                SHARED_MEMORY: {
+                    "gigabytes_per_second": _short(self.shared_memory_bytes_per_second / 1e9),
+                    "latency_seconds": _NOTE_SECONDS,
+                },
+                LOOPBACK: {
+                    "gigabytes_per_second": _short(self.loopback_bytes_per_second / 1e9),
+                    "latency_seconds": _short(self.loopback_latency_seconds),
+                },
             },
             "clusters": {
                 "this-machine": {
@@ -72,14 +97,20 @@ class Probe:
 def probe(name: str = "this-machine", folder: Path | None = None, seconds: float = 1.0) -> Probe:
     """Measures for about `seconds` each; `folder` says which disk."""
     machine = this_machine(folder)
+    core_rate, memory_rate = memory_rates(machine.cores, seconds)
     return Probe(
         name=name,
         processor=machine.cpu,
         fp32_flops=matrix_flops(seconds),
         memory_bytes=machine.memory_bytes or 2**30,
-        memory_bytes_per_second=memory_rate(seconds),
+        memory_bytes_per_second=memory_rate,
         disk_bytes=machine.disk_free_bytes,
         disk_bytes_per_second=disk_rate(folder, megabytes=max(8, int(64 * seconds))),
+        cores=machine.cores,
+        core_bytes_per_second=core_rate,
+        shared_memory_bytes_per_second=shared_memory_rate(machine.cores, seconds),
+        loopback_bytes_per_second=loopback_rate(machine.cores, seconds),
+        loopback_latency_seconds=loopback_latency(),
     )
 
 
@@ -93,15 +124,6 @@ def matrix_flops(seconds: float = 1.0, size: int = 1024) -> float:
     return _best_rate(lambda: left @ right, 2.0 * size**3, seconds)
 
 
-def memory_rate(seconds: float = 1.0, mebibytes: int = 64) -> float:
-    """Bytes per second of a copy that no cache holds, reads and writes counted."""
-    import numpy as np
-
-    source = np.ones(mebibytes * 2**17, dtype=np.float64)
-    target = np.empty_like(source)
-    return _best_rate(lambda: np.copyto(target, source), 2.0 * source.nbytes, seconds)
-
-
 def disk_rate(folder: Path | None = None, megabytes: int = 64) -> float:
     """Bytes per second of a file written and forced to disk."""
     block = os.urandom(2**20)
@@ -112,6 +134,10 @@ def disk_rate(folder: Path | None = None, megabytes: int = 64) -> float:
         file.flush()
         os.fsync(file.fileno())
         return megabytes * 2**20 / max(perf_counter() - start, 1e-9)
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}")
 
 
 def _best_rate(run: object, amount: float, seconds: float) -> float:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from megalith.bench.plan import bench_plan, skewed_tables
-from megalith.bench.plan_ranking import random_plans, ranked_tables, spearman
+from megalith.bench.plan_ranking import SETTINGS, random_plans, ranked_tables, spearman, uniform_plans
 from megalith.hardware.catalog import catalog
 from megalith.sharding.planner import make_plan
 from megalith.sharding.planner.predict import predict_step
@@ -25,8 +25,9 @@ def test_plans_are_compared_with_greedy() -> None:
 
 
 def test_random_plans_cover_their_tables_and_differ() -> None:
-    tables, traffic = ranked_tables()
-    plans = random_plans(tables, 3, 10, seed=1)
+    setting = SETTINGS["large"]
+    tables, traffic = ranked_tables(setting)
+    plans = [*random_plans(tables, 3, 10, 1, setting), *uniform_plans(tables, 3, setting).values()]
     for plan in plans:
         plan.check(tables)
     cluster = catalog().cluster("cpu-rack")
@@ -34,7 +35,7 @@ def test_random_plans_cover_their_tables_and_differ() -> None:
         predict_step(tables, plan, cluster, global_batch=64, statistics=traffic)["step_seconds"]
         for plan in plans
     }
-    assert len(steps) == 10
+    assert len(steps) == len(plans)
 
 
 @pytest.mark.parametrize(("size", "hardware"), [(16, "zionex"), (3, "cpu-rack"), (1, "zionex")])

@@ -20,6 +20,8 @@ from megalith.core.errors import ConfigError, nearest
 from megalith.hardware.cluster import Cluster, Device, Level, Link, MemoryTier
 
 _FOLDER = Path(__file__).parent
+SHARED_MEMORY, LOOPBACK = "shared-memory", "loopback"
+"""Links between processes of one host."""
 Entry = TypeVar("Entry")
 
 
@@ -37,6 +39,8 @@ class DeviceEntry(Config):
     watts: float = Field(default=0.0, ge=0)
     multiprocessors: int = Field(default=0, ge=0)
     price_per_hour: float = Field(default=0.0, ge=0)
+    cores: int = Field(default=0, ge=0)
+    core_gigabytes_per_second: float = Field(default=0.0, ge=0)
 
     def build(self, name: str) -> Device:
         tiers = tuple(
@@ -46,7 +50,8 @@ class DeviceEntry(Config):
             for tier in self.memory
         )
         return Device(
-            name, self.flops, tiers, self.watts, self.multiprocessors, self.price_per_hour, self.generation
+            *(name, self.flops, tiers, self.watts, self.multiprocessors, self.price_per_hour),
+            *(self.generation, self.cores, self.core_gigabytes_per_second * 1e9),
         )
 
 
@@ -133,7 +138,11 @@ class Catalog:
             Level(level.name, level.count, self._link_of(level), level.oversubscription, level.loss)
             for level in spec.levels
         )
-        return Cluster(spec.name, self.device(spec.device), levels)
+        return Cluster(
+            *(spec.name, self.device(spec.device), levels),
+            shared_memory=self.link(SHARED_MEMORY),
+            loopback=self.link(LOOPBACK),
+        )
 
     def _link_of(self, level: LevelSpec) -> Link:
         link = self.link(level.link)

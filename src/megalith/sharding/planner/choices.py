@@ -47,7 +47,7 @@ def kind_sets(problem: Problem) -> list[tuple[Flags, float]]:
         used = [group for place, group in enumerate(present) if number >> place & 1]
         banned = [kind for group in present if group not in used for kind in group]
         usable = ~np.isin(kinds, banned)
-        latency = extra_latency(problem, {kind for group in used for kind in group})
+        latency = extra_latency(problem.workers, {kind for group in used for kind in group})
         found.append((np.asarray(usable), latency))
     return found
 

@@ -3,6 +3,9 @@
 Counts follow from the batch, the mean pooling length and the table's hot rows; seconds and bytes from
 `cost.embedding` on the worker's device and from the exchanges of `topology`. All pieces of all options are
 described first and priced in one pass over arrays.
+
+What every rank does for its own samples (sharing out the ids of cut rows, adding up parts of vectors) is laid
+on those that hold the parts, evenly: exact where all workers hold one, right in the mean elsewhere.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from megalith.core.schema import DTYPE_BYTES, TableSpec
 from megalith.cost.embedding import (
     CACHE_SHARE,
     ROW_COUPLED,
+    VECTOR_BYTES,
     coupled_update_bytes,
     lookup_bytes,
     row_traffic_bytes,
@@ -31,8 +35,10 @@ from megalith.sharding.planner.problem import NUM_PHASES, Floats, Ints, Problem
 from megalith.sharding.planner.statistics import TableStatistics
 from megalith.sharding.planner.topology import Workers
 
-ID_BYTES = 8
-"""An id, or the length of a bag, on the wire."""
+LENGTH_BYTES = 4
+"""The length of a bag on the wire."""
+_MOST_NARROW_ROWS = 1 << 31
+"""Ids of tables with at most so many rows travel in four bytes, if all tables are such."""
 CACHED_ROWS = 0.2
 """Of a table on a slower tier, the rows that the first memory keeps."""
 _CODEC_BYTES = {"fp32": (4, 0), "fp16": (2, 0), "bf16": (2, 0), "int8": (1, 8)}
@@ -59,8 +65,8 @@ class Shards:
     """Descriptions of shards, run after run; shards of a run differ in their counts alone."""
 
     counts: list[Counts] = field(default_factory=list)
-    facts: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
-    """Of each run: its length, table, columns of a shard, slices, route and tier."""
+    facts: list[tuple[int, int, int, int, int, int, int]] = field(default_factory=list)
+    """Of each run: its length, table, columns of a shard, slices, route, tier and parts of the rows."""
     size: int = 0
 
     def add(
@@ -69,12 +75,13 @@ class Shards:
         table: int,
         dim: int,
         way: Way,
+        parts: int,
     ) -> int:
         """Where the run begins."""
         start, length = self.size, len(counts[0])
         self.size += length
         self.counts.append(counts)
-        self.facts.append((length, table, dim, way.columns, _ROUTES.get(way.kind, _FLAT), way.tier))
+        self.facts.append((length, table, dim, way.columns, _ROUTES.get(way.kind, _FLAT), way.tier, parts))
         return start
 
 
@@ -108,7 +115,8 @@ def build_problem(
             key = (way.kind == "data_parallel", way.row_cut, pieces if way.row_cut is not None else 1)
             if key not in known:
                 known[key] = _counts(table, way, traffic[table.name], workload, pieces, size)
-            variants = _describe(shards, number, table, way, known[key])
+            parts = 1 if way.row_cut is None else min(pieces, table.rows)
+            variants = _describe(shards, number, table, way, known[key], parts)
             starts.append([start for start, _ in variants])
             counts.append([count for _, count in variants])
             widths.append(width)
@@ -116,11 +124,11 @@ def build_problem(
     priced = price(shards, tables, traffic, workers, workload)
     start, count, width_of = np.array(starts), np.array(counts), np.array(widths)
     total, peak = _summaries(priced, start, count, width_of)
+    peak[:, :NUM_PHASES] *= workers.alone
     capacity = np.array([tier.bytes for tier in workers.device.memory], dtype=np.float64)
     capacity *= CACHE_SHARE
     weights = np.ones(NUM_PHASES)
     weights[0] = 0.0 if workload.pipelined else 1.0
-    collectives = 2 if workload.pipelined else 3
     return Problem(
         tables=tuple(tables),
         workers=workers,
@@ -135,8 +143,19 @@ def build_problem(
         peak=peak,
         capacity=capacity,
         weights=weights,
-        latency_seconds=collectives * workers.all_to_all.latency,
+        latency_seconds=step_latency(tables, workers, workload),
         global_batch=workload.global_batch,
+    )
+
+
+def step_latency(tables: Sequence[TableSpec], workers: Workers, workload: Workload) -> float:
+    """What every plan pays: collectives, and putting the vectors of each rank's samples into place."""
+    collectives = 2 if workload.pipelined else 3
+    columns = sum(len(table.features) * table.dim for table in tables if table.pooling != "none")
+    placed = VECTOR_BYTES * columns * workload.global_batch / workers.world_size
+    handled = workers.constants.piece_factor * placed
+    return collectives * workers.all_to_all.latency + float(
+        stream_seconds(workers.device, workers.constants, handled)
     )
 
 
@@ -203,6 +222,7 @@ def _describe(
     table: TableSpec,
     way: Way,
     counts: Counts,
+    parts: int,
 ) -> tuple[tuple[int, int], tuple[int, int]]:
     """Start and number of blocks of both variants."""
     if way.parts:
@@ -216,18 +236,20 @@ def _describe(
         )
         if len(lengths) == 2:
             count = 1
-        begins = [shards.add(_one(counts, place), number, table.dim, way) for place in (large, small)]
+        begins = [shards.add(_one(counts, place), number, table.dim, way, parts) for place in (large, small)]
         return (begins[0], count), (begins[1], len(lengths) - count)
     narrow, wider = divmod(table.dim, way.columns)
     if way.kind == "table_column":
         # One block: slice after slice on the workers of a node.
-        begins = [shards.add(counts, number, dim, way) for dim in column_widths(table.dim, way.columns)]
+        begins = [
+            shards.add(counts, number, dim, way, parts) for dim in column_widths(table.dim, way.columns)
+        ]
         return (begins[0], 1), (begins[0], 0)
     if not wider:
-        begin = shards.add(counts, number, narrow, way)
+        begin = shards.add(counts, number, narrow, way, parts)
         return (begin, way.columns), (begin, 0)
-    wide = shards.add(counts, number, narrow + 1, way)
-    return (wide, wider), (shards.add(counts, number, narrow, way), way.columns - wider)
+    wide = shards.add(counts, number, narrow + 1, way, parts)
+    return (wide, wider), (shards.add(counts, number, narrow, way, parts), way.columns - wider)
 
 
 def price(
@@ -240,7 +262,7 @@ def price(
     device, constants = workers.device, workers.constants
     rows, ids, distinct, sent, bags = (np.concatenate(part) for part in zip(*shards.counts, strict=True))
     facts = np.array(shards.facts, dtype=np.int64)
-    table, dim, slices, route, tier = np.repeat(facts[:, 1:], facts[:, 0], axis=0).T
+    table, dim, slices, route, tier, parts = np.repeat(facts[:, 1:], facts[:, 0], axis=0).T
     distinct = np.minimum(distinct, ids)
     element = np.array([DTYPE_BYTES[one.dtype] for one in tables], dtype=np.int64)[table]
     # A table that keeps sequences sends a vector for every id.
@@ -287,8 +309,12 @@ def price(
             fetched = np.asarray(tier_seconds(device, constants, lookup / second, hot, missed, level))
             lookup = np.where(tier == level, np.maximum(fetched, lookup), lookup)
 
-    arriving = ID_BYTES * (sent + bags)
+    id_bytes = 8 if any(one.rows > _MOST_NARROW_ROWS for one in tables) else 4
+    arriving = id_bytes * sent + LENGTH_BYTES * bags
     entry = np.where(copied, 0.0, arriving * workers.all_to_all.slope)
+    cut = (parts > 1) & (rows > 0)
+    everything = np.array([workload.global_batch * traffic[one.name].lookups for one in tables])[table]
+    entry += np.where(cut, constants.route_id_bytes * everything / (parts * slices) * second, 0.0)
 
     on_wire = np.zeros(len(rows))
     for codec in (workload.exchange.forward, workload.exchange.backward):
@@ -298,6 +324,8 @@ def price(
     inside = on_wire * (workers.inside.slope + workers.across.slope / workers.per_node)
     exchange = np.where(route == _HIERARCHICAL, inside, flat)
     exchange = np.where(copied, dense * workers.all_reduce.slope, exchange)
+    pieces = VECTOR_BYTES * vectors * dim * (parts - 1) / parts
+    exchange += np.where(cut, constants.piece_factor * pieces * second, 0.0)
     # They add up one number of each touched row before the update.
     near = np.where(route == _NODE_COLUMNS, workers.inside.slope, workers.all_to_all.slope)
     exchange += np.where(coupled, 2 * 4.0 * distinct * near, 0.0)

@@ -1,9 +1,9 @@
 """The exact plan of a small problem, by mixed-integer programming (HiGHS).
 
 Binary variables say which option a table takes and on which group each of its blocks lies; the phases'
-seconds are above every worker's load; memory is a row for each worker and tier. Options that the linear bound
-shows to be in no plan better than the known one are left out beforehand. The known plan is where the solver
-starts, and what it proves on the way is a lower bound too.
+seconds are above every worker's load and, where workers share hosts, above every host's; memory is a row for
+each worker and tier. Options that the linear bound shows to be in no plan better than the known one are left
+out beforehand. The known plan is where the solver starts, and what it proves on the way is a lower bound too.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from megalith.sharding.planner.problem import (
     Solution,
     extra_latency,
     loads_of,
+    phase_seconds,
     step_seconds,
 )
 
@@ -110,12 +111,15 @@ class _Model:
                         columns, values = load_rows[(group * width + member) * len(scale) + part]
                         columns.append(column)
                         values.append(load)
+        alone = problem.workers.alone
         for number, (columns, values) in enumerate(load_rows):
             part = number % len(scale)
             if part < NUM_PHASES:
-                rows.append((-infinity, 0.0, [*columns, part], [*values, -1.0]))
+                rows.append((-infinity, 0.0, [*columns, part], [*(alone * one for one in values), -1.0]))
             else:
                 rows.append((-infinity, 1.0, columns, values))
+        if alone < 1.0:
+            rows += self._host_rows(load_rows, len(scale))
         rows += [(-infinity, 1.0, columns, [1.0] * len(columns)) for columns in together.values()]
         for table in range(problem.num_tables):
             mine = [self.first_option + int(place) for place in np.flatnonzero(self._tables() == table)]
@@ -136,6 +140,21 @@ class _Model:
                     rows.append((-infinity, 0.0, pair, [1.0, -1.0]))
         return self._passed(rows, seconds)
 
+    def _host_rows(
+        self, load_rows: list[tuple[list[int], list[float]]], stride: int
+    ) -> list[tuple[float, float, list[int], list[float]]]:
+        """A phase takes as long as each host needs for all of its workers."""
+        size, per_node = self.problem.world_size, self.problem.workers.per_node
+        rows = []
+        for first in range(0, size, per_node):
+            for phase in range(NUM_PHASES):
+                summed: dict[int, float] = {}
+                for worker in range(first, min(first + per_node, size)):
+                    for column, value in zip(*load_rows[worker * stride + phase], strict=True):
+                        summed[column] = summed.get(column, 0.0) + value / per_node
+                rows.append((-highspy.kHighsInf, 0.0, [*summed, phase], [*summed.values(), -1.0]))
+        return rows
+
     def _tables(self) -> Ints:
         return np.asarray(self.problem.table[self.options])
 
@@ -148,7 +167,7 @@ class _Model:
         cost = np.zeros(columns)
         cost[:NUM_PHASES] = problem.weights
         for place, kinds in enumerate(OPTIONAL):
-            cost[NUM_PHASES + place] = extra_latency(problem, set(kinds)) / self.unit
+            cost[NUM_PHASES + place] = extra_latency(problem.workers, set(kinds)) / self.unit
         model.col_cost_ = cost
         model.col_lower_ = np.zeros(columns)
         upper = np.ones(columns)
@@ -179,7 +198,7 @@ class _Model:
         problem = self.problem
         values = np.zeros(self.num_columns)
         loads = loads_of(problem, solution)
-        values[:NUM_PHASES] = loads[:, :NUM_PHASES].max(axis=0) / self.unit
+        values[:NUM_PHASES] = phase_seconds(problem.workers, loads) / self.unit
         where = {int(option): position for position, option in enumerate(self.options)}
         for table, option in enumerate(solution.choice.tolist()):
             position = where[option]

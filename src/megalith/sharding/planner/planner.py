@@ -39,6 +39,7 @@ from megalith.sharding.planner.problem import (
     Solution,
     imbalance,
     loads_of,
+    phase_seconds,
     step_seconds,
 )
 from megalith.sharding.planner.statistics import TableStatistics, default_statistics
@@ -125,7 +126,10 @@ def _find(
     bound = lower_bound(problem, begin + 0.3 * seconds)
     if bound is None:
         return None
-    starts = _starts(problem, bound, algorithm, begin + 0.45 * seconds)
+    # Where the bound took longer than it should, plans to begin with still get some time.
+    starts = _starts(
+        problem, bound, algorithm, max(begin + 0.45 * seconds, time.perf_counter() + 0.15 * seconds)
+    )
     if not starts:
         spread = place_balanced(problem, most_spread(problem), by_memory=True)
         if spread is None:
@@ -250,7 +254,7 @@ def _estimate(
     loads = loads_of(problem, solution)
     step = step_seconds(problem, loads, solution)
     tiers = [tier.name for tier in problem.workers.device.memory]
-    phases = loads[:, :NUM_PHASES]
+    phases, lasting = loads[:, :NUM_PHASES], phase_seconds(problem.workers, loads)
     bound_seconds = min(bound_seconds, step)
     return {
         "step_seconds": step,
@@ -265,7 +269,7 @@ def _estimate(
         "memory_capacity_bytes": dict(zip(tiers, problem.capacity.tolist(), strict=True)),
         "phases": {
             name: {
-                "seconds": float(phases[:, place].max()),
+                "seconds": float(lasting[place]),
                 "mean_seconds": float(phases[:, place].mean()),
                 "worker": int(phases[:, place].argmax()),
                 "counted": bool(problem.weights[place]),

@@ -9,9 +9,9 @@ import numpy as np
 from megalith.core.schema import TableSpec
 from megalith.hardware.cluster import Cluster
 from megalith.sharding.plan import ShardingPlan
-from megalith.sharding.planner.estimate import Shards, Workload, counts_of, price
+from megalith.sharding.planner.estimate import Shards, Workload, counts_of, price, step_latency
 from megalith.sharding.planner.options import Way
-from megalith.sharding.planner.problem import NUM_PHASES, PHASES, Floats
+from megalith.sharding.planner.problem import NUM_PHASES, PHASES, Floats, extra_latency, phase_seconds
 from megalith.sharding.planner.statistics import TableStatistics, default_statistics
 from megalith.sharding.planner.topology import workers_of
 
@@ -37,6 +37,7 @@ def predict_loads(
         slices = len({shard.columns for shard in placement.shards})
         way = Way(placement.kind, slices)
         copied = placement.kind == "data_parallel"
+        parts = len({shard.rows for shard in placement.shards})
         for shard in placement.shards:
             counts = counts_of(
                 table,
@@ -46,7 +47,7 @@ def predict_loads(
                 np.array(shard.rows, dtype=np.float64),
                 copied=copied,
             )
-            shards.add(counts, number, shard.dim, way)
+            shards.add(counts, number, shard.dim, way, parts)
             owners.append(shard.worker)
     loads = np.zeros((plan.world_size, NUM_PHASES + len(workers.device.memory)))
     if owners:
@@ -73,11 +74,7 @@ def predict_step(
         optimizer_kind=optimizer_kind,
     )
     workers = workers_of(cluster, plan.world_size, min(plan.workers_per_node, plan.world_size))
-    phases = dict(zip(PHASES, loads[:, :NUM_PHASES].max(axis=0).tolist(), strict=True))
-    kinds = {placement.kind for placement in plan.placements}
-    latency = 3 * workers.all_to_all.latency
-    if kinds & {"table_row", "grid"}:
-        latency += 2 * (workers.inside.latency + workers.across.latency)
-    if "data_parallel" in kinds:
-        latency += workers.all_reduce.latency
+    phases = dict(zip(PHASES, phase_seconds(workers, loads).tolist(), strict=True))
+    latency = step_latency(tables, workers, Workload(global_batch, optimizer_kind, plan.exchange))
+    latency += extra_latency(workers, {placement.kind for placement in plan.placements})
     return {"step_seconds": sum(phases.values()) + latency, "latency_seconds": latency, **phases}

@@ -8,9 +8,10 @@ A step has four phases, each of which ends when the slowest worker does:
     update     gradients are added up and rows updated
 
 so the step is the sum over phases of the most loaded worker's seconds, and every option of a table is a block
-of seconds and bytes that it adds to the workers it lands on. Exchanges count at the side that differs between
-workers (who holds rows); the side of the samples is the mean of it, as local batches are equal, and never the
-slower one.
+of seconds and bytes that it adds to the workers it lands on. Processes of one host share it: one whose
+neighbours wait is quicker, all together are not (`phase_seconds`). Exchanges count at the side that differs
+between workers (who holds rows); the side of the samples is the mean of it, as local batches are equal, and
+never the slower one.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ class Problem:
     total: Floats
     """[options, phases + tiers]: over all workers."""
     peak: Floats
-    """[options, phases + tiers]: of the worker that gets most of it, one block each."""
+    """[options, phases + tiers]: of the worker that gets most of it, one block each; seconds while its
+    neighbours wait, since no phase can be quicker than that."""
     capacity: Floats
     """Bytes of each tier that tables may take on a worker."""
     weights: Floats
@@ -124,19 +126,29 @@ def fits(problem: Problem, loads: Floats) -> bool:
 
 def step_seconds(problem: Problem, loads: Floats, solution: Solution | None = None) -> float:
     """The embedding part of a step: the most loaded worker of each phase, and latencies."""
-    seconds = float(problem.weights @ loads[:, :NUM_PHASES].max(axis=0)) + problem.latency_seconds
+    seconds = float(problem.weights @ phase_seconds(problem.workers, loads)) + problem.latency_seconds
     if solution is not None:
-        seconds += extra_latency(problem, {problem.ways[option].kind for option in solution.choice})
+        seconds += extra_latency(problem.workers, {problem.ways[option].kind for option in solution.choice})
     return seconds
 
 
-def extra_latency(problem: Problem, kinds: set[str]) -> float:
-    """Collectives that only some kinds need."""
-    workers, seconds = problem.workers, 0.0
+def phase_seconds(workers: Workers, loads: Floats) -> Floats:
+    """How long each phase takes: its slowest worker, and no less than a host needs for all of its workers."""
+    phases = loads[:, :NUM_PHASES]
+    slowest: Floats = phases.max(axis=0)
+    if workers.alone == 1.0:
+        return slowest
+    hosts = np.add.reduceat(phases, np.arange(0, len(phases), workers.per_node)) / workers.per_node
+    return np.maximum(workers.alone * slowest, hosts.max(axis=0))
+
+
+def extra_latency(workers: Workers, kinds: set[str]) -> float:
+    """Collectives, and work apart, that only some kinds need."""
+    seconds = 0.0
     if kinds & {"table_row", "grid"}:
         seconds += 2 * (workers.inside.latency + workers.across.latency)
     if "data_parallel" in kinds:
-        seconds += workers.all_reduce.latency
+        seconds += workers.all_reduce.latency + workers.constants.copied_seconds
     return seconds
 
 

@@ -1,8 +1,10 @@
 """The workers of a plan: what each has, which share a node, what a byte between them costs.
 
 An accelerator is a worker. A processor is a host: one worker has it whole, several share its cores, memory
-and bandwidth and talk over its loopback. Costs of the exchanges come from `cost.collectives`; over a fixed
-group each is a latency and a slope, so they are asked once and then used for any number of bytes.
+and bandwidth, hand each other vectors in shared memory and sum gradients over its loopback. A worker is
+priced as if its neighbours were as busy as it is; `alone` says how much quicker it is while they wait. Costs
+of the exchanges come from `cost.collectives`; over a fixed group each is a latency and a slope, so they are
+asked once and then used for any number of bytes.
 """
 
 from __future__ import annotations
@@ -14,10 +16,12 @@ from math import ceil
 from megalith.core.errors import PlanError
 from megalith.cost.calibration import Calibration, calibration
 from megalith.cost.collectives import Fabric, Group, Span, all_to_all_seconds, collective_seconds
-from megalith.hardware.catalog import catalog
+from megalith.hardware.catalog import LOOPBACK, SHARED_MEMORY, catalog
 from megalith.hardware.cluster import Cluster, Device, Level
 
-LOOPBACK = "loopback"
+BUS_SHARE = 0.5
+"""Of the bandwidth that a core takes when it copies, what it takes when it looks up or updates rows: in
+between it works in its caches. So twice as many cores as fill the bus with copies can work on rows."""
 _LARGE = 1e9
 
 
@@ -45,6 +49,8 @@ class Workers:
     """Bytes of a vector that the workers of a node add up, each getting a part (or gather, the way back)."""
     across: Line
     """Bytes that one worker sends in equal parts to the workers of its position in all nodes."""
+    alone: float = 1.0
+    """Seconds of a load while the neighbours wait, of those while all are at work."""
 
     @property
     def device(self) -> Device:
@@ -78,8 +84,9 @@ def workers_of(cluster: Cluster, world_size: int | None = None, per_node: int | 
     >>> found.world_size, found.per_node, found.nodes
     (16, 8, 2)
     """
+    alone = 1.0
     if cluster.device.generation == "cpu":
-        cluster = _processes(cluster, world_size, per_node)
+        cluster, alone = _processes(cluster, world_size, per_node)
     elif per_node is not None:
         if per_node > cluster.levels[0].count:
             raise PlanError(
@@ -93,24 +100,51 @@ def workers_of(cluster: Cluster, world_size: int | None = None, per_node: int | 
             f"{cluster.name or 'The cluster'} has {cluster.devices:,} workers, not {size:,}; take "
             f"--world-size {cluster.devices} or describe a larger cluster in a YAML file."
         )
-    return _priced(_first(cluster, size), size)
+    return _priced(_first(cluster, size), size, alone)
 
 
-def _processes(cluster: Cluster, world_size: int | None, per_node: int | None) -> Cluster:
-    """Processes on hosts: each gets its part of the host's cores, memory and bandwidth."""
+def _processes(cluster: Cluster, world_size: int | None, per_node: int | None) -> tuple[Cluster, float]:
+    """Processes on hosts, each with its part of the host's cores, memory and bandwidth; and `Workers.alone`:
+    a process whose neighbours wait has a whole core, where there are fewer of them than processes, and of the
+    bus what its cores can take."""
     hosts = cluster.devices
     if per_node is None:
         per_node = 1 if world_size is None else max(1, ceil(world_size / hosts))
     device = cluster.device
-    if per_node > 1:
-        tiers = tuple(
-            replace(tier, bytes=tier.bytes // per_node, bytes_per_second=tier.bytes_per_second / per_node)
-            for tier in device.memory
+    shared, alone = _row_rates(device, per_node)
+    tiers = [
+        replace(tier, bytes=tier.bytes // per_node, bytes_per_second=tier.bytes_per_second / per_node)
+        for tier in device.memory
+    ]
+    tiers[0] = replace(tiers[0], bytes_per_second=shared)
+    flops = {name: value / per_node for name, value in device.flops.items()}
+    # Messages are copied and added up by the cores too.
+    cores = min(1.0, device.cores / per_node) if device.cores else 1.0
+    near, sockets = (
+        replace(link, bytes_per_second=link.bytes_per_second * cores)
+        for link in (
+            cluster.shared_memory or catalog().link(SHARED_MEMORY),
+            cluster.loopback or catalog().link(LOOPBACK),
         )
-        flops = {name: value / per_node for name, value in device.flops.items()}
-        device = replace(device, memory=tiers, flops=flops)
-    inner = Level("host", per_node, catalog().link(LOOPBACK))
-    return replace(cluster, device=device, levels=(inner, *cluster.levels))
+    )
+    processes = replace(
+        cluster,
+        device=replace(device, memory=tuple(tiers), flops=flops),
+        levels=(Level("host", per_node, sockets), *cluster.levels),
+        shared_memory=near,
+    )
+    return processes, shared / alone
+
+
+def _row_rates(device: Device, per_node: int) -> tuple[float, float]:
+    """Bytes per second of a process that works on rows: while all do, and while its neighbours wait."""
+    whole = device.bytes_per_second
+    if not device.cores or not device.core_bytes_per_second:
+        # Nothing is known of a core: all together are taken to reach what the memory gives.
+        return whole / per_node, whole / min(per_node, device.cores or per_node)
+    bus, core = whole / BUS_SHARE, device.core_bytes_per_second
+    threads = max(1.0, device.cores / per_node)
+    return min(device.cores * core, bus) / per_node, min(threads * core, bus)
 
 
 def _first(cluster: Cluster, size: int) -> Cluster:
@@ -122,8 +156,11 @@ def _first(cluster: Cluster, size: int) -> Cluster:
     return replace(cluster, levels=tuple(levels))
 
 
-def _priced(cluster: Cluster, size: int) -> Workers:
-    fabric = Fabric(cluster)
+def _priced(cluster: Cluster, size: int, alone: float) -> Workers:
+    fabric = near_fabric = Fabric(cluster)
+    if cluster.device.generation == "cpu" and cluster.shared_memory is not None:
+        host = replace(cluster.levels[0], link=cluster.shared_memory)
+        near_fabric = Fabric(replace(cluster, levels=(host, *cluster.levels[1:])))
     per_node = min(cluster.levels[0].count, size)
     everyone: Group = tuple(Span(level.count, 1) for level in cluster.levels)
     inside: Group = everyone[:1]
@@ -133,7 +170,7 @@ def _priced(cluster: Cluster, size: int) -> Workers:
 
     def exchange(sent: float) -> float:
         # What stays in the node goes over its own links, the rest leaves it; the slower of the two decides.
-        near = all_to_all_seconds(fabric, inside, sent * together)
+        near = all_to_all_seconds(near_fabric, inside, sent * together)
         return max(near, all_to_all_seconds(fabric, across, sent))
 
     return Workers(
@@ -144,6 +181,7 @@ def _priced(cluster: Cluster, size: int) -> Workers:
         _line(lambda sent: collective_seconds(fabric, "all_reduce", everyone, sent)),
         _line(lambda sent: collective_seconds(fabric, "reduce_scatter", inside, sent)),
         _line(lambda sent: all_to_all_seconds(fabric, across, sent)),
+        alone,
     )
 
 
