@@ -19,13 +19,13 @@ struct Family {
 constexpr int64_t kFew = 16;
 
 template <class Id>
-void find_parts(const Id* ids, int64_t count, const int64_t* bounds, int64_t num_parts, int32_t* parts) {
+void find_parts(const Id* ids, int64_t count, const int64_t* bounds, int64_t num_parts, uint16_t* parts) {
   if (num_parts <= kFew) {
-    std::memset(parts, 0, static_cast<size_t>(count) * sizeof(int32_t));
+    std::memset(parts, 0, static_cast<size_t>(count) * sizeof(uint16_t));
     for (int64_t part = 1; part < num_parts; ++part) {
       // The row before it: the bound itself may be one more than an id can say.
       const Id before = static_cast<Id>(bounds[part] - 1);
-      for (int64_t i = 0; i < count; ++i) parts[i] += ids[i] > before;
+      for (int64_t i = 0; i < count; ++i) parts[i] = static_cast<uint16_t>(parts[i] + (ids[i] > before));
     }
     return;
   }
@@ -36,21 +36,32 @@ void find_parts(const Id* ids, int64_t count, const int64_t* bounds, int64_t num
       base += base[half] <= static_cast<int64_t>(ids[i]) ? half : 0;
       left -= half;
     }
-    parts[i] = static_cast<int32_t>(base - bounds);
+    parts[i] = static_cast<uint16_t>(base - bounds);
   }
 }
+
+// Where the next id of a part goes, and what is taken from it; nobody's parts have no place.
+template <class Id>
+struct Cursor {
+  Id* place;
+  float* weight;
+  Id first_row;
+};
 
 template <class Id>
 void share(const Id* values, const float* weights, const int64_t* offsets, int64_t batch, const Family* families,
            int64_t num_families, const int64_t* bounds, const int64_t* streams, int64_t num_streams,
            int32_t* lengths, int64_t* held, Id* out, float* out_weights) {
+  // Kept from call to call: fresh memory costs more than the work on it.
+  static thread_local std::vector<uint16_t> kept;
   std::vector<int64_t> starts(static_cast<size_t>(num_families) + 1, 0);
   const auto values_of = [&](const Family& family) { return offsets + family.feature * batch; };
   for (int64_t f = 0; f < num_families; ++f) {
     const int64_t* edges = values_of(families[f]);
     starts[f + 1] = starts[f] + edges[batch] - edges[0];
   }
-  std::vector<int32_t> parts(static_cast<size_t>(starts[num_families]));
+  if (static_cast<int64_t>(kept.size()) < starts[num_families]) kept.resize(static_cast<size_t>(starts[num_families]));
+  uint16_t* parts = kept.data();
   std::memset(lengths, 0, static_cast<size_t>(num_streams * batch) * sizeof(int32_t));
   std::memset(held, 0, static_cast<size_t>(num_streams) * sizeof(int64_t));
 
@@ -58,18 +69,22 @@ void share(const Id* values, const float* weights, const int64_t* offsets, int64
     const Family& family = families[f];
     const int64_t* edges = values_of(family);
     const int64_t* of_part = streams + family.first_part;
-    int32_t* found = parts.data() + starts[f];
+    uint16_t* found = parts + starts[f];
     find_parts(values + edges[0], edges[batch] - edges[0], bounds + family.first_part, family.num_parts, found);
-    std::vector<int64_t> counts(static_cast<size_t>(family.num_parts), 0);
+    // Nobody's ids are counted where nobody looks.
+    std::vector<int32_t> unread(static_cast<size_t>(batch));
+    std::vector<int32_t*> counts(static_cast<size_t>(family.num_parts));
+    for (int64_t part = 0; part < family.num_parts; ++part) {
+      counts[part] = of_part[part] < 0 ? unread.data() : lengths + of_part[part] * batch;
+    }
     for (int64_t sample = 0; sample < batch; ++sample) {
-      for (int64_t i = edges[sample] - edges[0]; i < edges[sample + 1] - edges[0]; ++i) {
-        const int64_t stream = of_part[found[i]];
-        ++counts[found[i]];
-        if (stream >= 0) ++lengths[stream * batch + sample];
-      }
+      for (int64_t i = edges[sample] - edges[0]; i < edges[sample + 1] - edges[0]; ++i) ++counts[found[i]][sample];
     }
     for (int64_t part = 0; part < family.num_parts; ++part) {
-      if (of_part[part] >= 0) held[of_part[part]] += counts[part];
+      if (of_part[part] < 0) continue;
+      int64_t total = 0;
+      for (int64_t sample = 0; sample < batch; ++sample) total += counts[part][sample];
+      held[of_part[part]] = total;
     }
   });
 
@@ -79,15 +94,19 @@ void share(const Id* values, const float* weights, const int64_t* offsets, int64
   megalith::for_each_task(num_families, [&](int64_t f) {
     const Family& family = families[f];
     const int64_t begin = values_of(family)[0], count = starts[f + 1] - starts[f];
-    const int64_t* of_part = streams + family.first_part;
-    const int64_t* first_rows = bounds + family.first_part;
-    const int32_t* found = parts.data() + starts[f];
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t stream = of_part[found[i]];
+    const uint16_t* found = parts + starts[f];
+    std::vector<Cursor<Id>> cursors(static_cast<size_t>(family.num_parts));
+    for (int64_t part = 0; part < family.num_parts; ++part) {
+      const int64_t stream = streams[family.first_part + part];
       if (stream < 0) continue;
-      const int64_t place = places[stream]++;
-      out[place] = static_cast<Id>(values[begin + i] - first_rows[found[i]]);
-      if (weights) out_weights[place] = weights[begin + i];
+      cursors[part] = {out + places[stream], out_weights ? out_weights + places[stream] : nullptr,
+                       static_cast<Id>(bounds[family.first_part + part])};
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      Cursor<Id>& to = cursors[found[i]];
+      if (!to.place) continue;
+      *to.place++ = values[begin + i] - to.first_row;
+      if (weights) *to.weight++ = weights[begin + i];
     }
   });
 }

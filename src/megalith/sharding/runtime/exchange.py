@@ -86,7 +86,6 @@ class IndexExchange:
         self._world_size = layout.world_size
         self._num_features = len(layout.features)
         self._num_streams = len(layout.workers[rank].streams)
-        self._streams_of = [len(worker.streams) for worker in layout.workers]
         self._router = Router(layout)
         self._id_type = torch.int64 if wide_ids else torch.int32
         self._id_units = 2 if wide_ids else 1
