@@ -102,6 +102,8 @@ class Case:
     """Of outputs whose vectors travel in a smaller type."""
     weight_gradients: bool = False
     """Whether sample weights, where there are any, want a gradient."""
+    ahead: bool = False
+    """Whether the ids of a batch are sent before the one before it is looked up."""
     row_bytes: list[int] | None = None
     """What a sample's vectors of each worker take on the wire, either way."""
 
@@ -210,14 +212,17 @@ def check(case, rank):
     whole = mg.EmbeddingCollection(case.tables, **options)
     sharded = ShardedEmbeddingCollection(case.tables, case.plan, **options)
     assert (sharded.features, sharded.output_dim) == (whole.features, whole.output_dim)
+    prepared = [own_part(case, step, rank) for step in case.steps]
+    sent: list = []
     for number, step in enumerate(case.steps):
-        chosen, values, offsets, weights, _ = step.part(rank)
-        if not sum(step.batches):
-            offsets = torch.zeros(1, dtype=torch.int64)
-        all_weights = step.sample_weights
-        if case.weight_gradients and weights is not None:
-            weights, all_weights = (one.clone().requires_grad_() for one in (weights, all_weights))
-        found = outputs_of(sharded.lookup(values, offsets, weights))
+        chosen, values, offsets, weights, all_weights = prepared[number]
+        if case.ahead:
+            # As a pipeline does: the ids of the next batch travel before this one is looked up.
+            sent += [sharded.send(*one[1:4]) for one in prepared[number + len(sent) : number + 2]]
+            looking = sharded.start_lookup(sharded.receive(sent.pop(0)))
+            found = outputs_of(sharded.finish_lookup(looking))
+        else:
+            found = outputs_of(sharded.lookup(values, offsets, weights))
         expected = outputs_of(whole.lookup(step.values, step.offsets, all_weights))
         first = sum(step.batches[:rank])
         samples, places = slice(first, first + step.batches[rank]), step.sequence_places(rank)
@@ -243,6 +248,9 @@ def check(case, rank):
                 atol=tolerance,
                 msg=lambda text, n=number: f"gradient of weights of step {n}: {text}",
             )
+    if case.plan.world_size > 1:
+        # One message each way, whatever travels in it; one more only for weights that want a gradient.
+        assert sharded.traffic.calls["vectors"] == sharded.traffic.calls["gradients"] == len(case.steps)
     if not case.weight_gradients:
         assert "gradients of sample weights" not in sharded.traffic.calls
     assert sharded.num_steps == whole.num_steps
@@ -257,6 +265,17 @@ def check(case, rank):
         states = {f"states/{table.name}/{key}": one for key, one in whole.state(table.name).items()}
         for key, expected in {f"weights/{table.name}": whole.weight(table.name), **states}.items():
             compare(key, tensors[key], expected, case.wire_tolerance or case.tolerance)
+
+
+def own_part(case, step, rank):
+    """Which ids are the rank's, its ids, offsets and weights, and the weights of all."""
+    chosen, values, offsets, weights, _ = step.part(rank)
+    if not sum(step.batches):
+        offsets = torch.zeros(1, dtype=torch.int64)
+    all_weights = step.sample_weights
+    if case.weight_gradients and weights is not None:
+        weights, all_weights = (one.clone().requires_grad_() for one in (weights, all_weights))
+    return chosen, values, offsets, weights, all_weights
 
 
 def outputs_of(lookup):

@@ -4,10 +4,14 @@ import itertools
 
 import pytest
 import torch
+from processes import on_ranks
 from sharded_worlds import Case, drawn_step, plan_of, run_cases
 
 import megalith as mg
+from megalith.checkpoint.store import CheckpointStore
 from megalith.sharding.plan import ExchangeConfig
+from megalith.sharding.runtime.collection import ShardedEmbeddingCollection
+from megalith.sharding.runtime.ranks import Ranks
 
 KINDS = ("table_wise", "row_wise", "column_wise", "data_parallel", "table_row", "table_column", "grid")
 
@@ -56,7 +60,12 @@ def cases(world_size, workers_per_node):
         )
         steps = steps_of(tables, world_size, weighted)
         name = f"{kind} weighted={weighted}"
-        found.append(Case(name, tables, plan, steps, next(optimizers), weight_gradients=weighted))
+        options = {"weight_gradients": weighted, "ahead": weighted}
+        found.append(Case(name, tables, plan, steps, next(optimizers), **options))
+    # Nothing is pooled, and on four ranks two hold no table.
+    tables = tables_of()[2:]
+    plan = plan_of(tables, ["table_wise"] * 2, world_size, workers_per_node)
+    found.append(Case("few tables", tables, plan, steps_of(tables, world_size)))
     return found
 
 
@@ -66,6 +75,34 @@ def cases(world_size, workers_per_node):
 )
 def test_sequences_of_many_ranks_match_one_process(world_size, workers_per_node):
     run_cases(world_size, cases(world_size, workers_per_node))
+
+
+def test_every_optimizer_updates_sequences_as_in_one_process():
+    """A table of each kind, and steps with the ids of the next one on their way."""
+    optimizers = [
+        mg.SGD(lr=0.1, weight_decay=0.01),
+        mg.AdaGrad(lr=0.1),
+        mg.RowWiseAdaGrad(lr=0.1, max_gradient=0.5),
+        mg.Adam(lr=0.01, weight_decay=0.01),
+        mg.RowWiseAdam(lr=0.01),
+        mg.LAMB(lr=0.01, weight_decay=0.01),
+        mg.LARS(lr=0.1),
+    ]
+    tables = [
+        mg.TableSpec(
+            name=kind,
+            rows=9 + number,
+            dim=4 + number % 3,
+            features=(f"f{number % 4}",),
+            pooling="none",
+            init_scale=1.0,
+        )
+        for number, kind in enumerate(KINDS)
+    ]
+    generator = torch.Generator().manual_seed(0)
+    steps = [drawn_step(tables, [5, 4, 6], generator, max_length=3) for _ in range(12)]
+    plan = plan_of(tables, KINDS, 3, 2)
+    run_cases(3, [Case(one.kind, tables, plan, steps, one, ahead=True) for one in optimizers])
 
 
 def test_outputs_that_no_rank_uses_leave_their_tables_alone():
@@ -87,12 +124,6 @@ def test_outputs_that_no_rank_uses_leave_their_tables_alone():
     run_cases(2, found)
 
 
-def test_a_worker_without_tables_asks_for_sequences():
-    tables = tables_of()[2:]
-    steps = steps_of(tables, 3)
-    run_cases(3, [Case("s", tables, plan_of(tables, ["table_wise"] * 2, 3), steps)])
-
-
 def test_smaller_types_on_the_wire_stay_near_float32():
     tables = tables_of()
     found = []
@@ -106,3 +137,38 @@ def test_smaller_types_on_the_wire_stay_near_float32():
 def test_ranks_that_share_no_memory_match_one_process(monkeypatch):
     monkeypatch.setenv("MEGALITH_SHARED_MEMORY", "0")
     run_cases(2, cases(2, 1)[2:8])
+
+
+def looked_up(collection, ranks):
+    """The sequences of every rank's part of a batch; the first rank has it all."""
+    batches = [6] + [0] * (ranks.world_size - 1)
+    step = drawn_step(collection.tables, batches, torch.Generator().manual_seed(9))
+    with torch.no_grad():
+        found = collection.lookup(*step.of_rank(ranks.rank)[:2]).sequences
+    return {name: one.tolist() for name, one in found.items()}
+
+
+def save(folder, kinds):
+    ranks, tables = Ranks.all(), tables_of()
+    collection = ShardedEmbeddingCollection(tables, plan_of(tables, kinds, 3), mg.LAMB(lr=0.1), seed=3)
+    for step in steps_of(tables, 3):
+        found = collection.lookup(*step.of_rank(ranks.rank)[:2])
+        outputs = {"pooled": found.pooled, **found.sequences}
+        torch.autograd.backward(*zip(*step.gradients(outputs, ranks.rank), strict=True))
+    CheckpointStore(folder, ranks=ranks.apart()).save(1, collection.checkpoint_tensors(), {})
+    return looked_up(collection, ranks)
+
+
+def load(folder, kinds):
+    ranks, tables = Ranks.all(), tables_of()
+    plan = plan_of(tables, kinds, ranks.world_size)
+    collection = ShardedEmbeddingCollection(tables, plan, mg.LAMB(lr=0.1), seed=4)
+    CheckpointStore(folder, ranks=ranks.apart()).load(1, collection.checkpoint_tensors())
+    return looked_up(collection, ranks)
+
+
+def test_sequences_are_saved_under_one_plan_and_loaded_under_another(tmp_path):
+    saved = on_ranks(3, save, tmp_path, ("column_wise", "row_wise", "row_wise", "data_parallel"))[0]
+    loaded = on_ranks(2, load, tmp_path, ("row_wise", "table_wise", "data_parallel", "column_wise"))[0]
+    assert saved == loaded
+    assert all(saved.values())
