@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from itertools import combinations, permutations, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from megalith.bench.plan import skewed_tables, usual_tables
 from megalith.core.schema import TableSpec
 from megalith.hardware.catalog import catalog
-from megalith.sharding.planner import make_plan
+from megalith.sharding.planner import make_plan, relaxation
 from megalith.sharding.planner.bound import lower_bound
 from megalith.sharding.planner.estimate import Workload, build_problem
 from megalith.sharding.planner.greedy import most_spread, place_balanced, place_greedily, table_wise_greedy
@@ -21,7 +22,8 @@ from megalith.sharding.planner.karmarkar_karp import karmarkar_karp
 from megalith.sharding.planner.local_search import improve
 from megalith.sharding.planner.mip import solve_exactly
 from megalith.sharding.planner.options import ways_of
-from megalith.sharding.planner.problem import Problem, Solution, fits, loads_of, step_seconds
+from megalith.sharding.planner.problem import Ints, Problem, Solution, fits, loads_of, step_seconds
+from megalith.sharding.planner.relaxation import Relaxation
 from megalith.sharding.planner.statistics import zipf_statistics
 from megalith.sharding.planner.topology import workers_of
 
@@ -119,6 +121,34 @@ def check_against_everything(problem: Problem) -> None:
     found = step_seconds(problem, loads_of(problem, exact[0]), exact[0])
     assert found == pytest.approx(best, rel=2e-4)
     assert exact[1] <= best * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("size", [32, 128])
+def test_a_bound_from_a_few_columns_is_that_of_all_of_them(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # More workers than tables: largest pieces matter for most of them.
+    drawn = np.random.default_rng(size)
+    shapes = [(int(10 ** drawn.uniform(2, 6)), 64, float(drawn.uniform(1, 40)), 1.05) for _ in range(40)]
+    problem = problem_of(shapes, size)
+    floors, caps = np.zeros(4), np.full(4, np.inf)
+    whole = Relaxation(problem).solve(floors, caps)
+    assert whole is not None
+    programs: list[int] = []
+    program = Relaxation._program
+
+    def counted(self: Relaxation, kept: Ints, *more: Any) -> Any:
+        programs.append(len(kept))
+        return program(self, kept, *more)
+
+    monkeypatch.setattr(Relaxation, "_program", counted)
+    for name in ("_MANY", "_WARM"):
+        monkeypatch.setattr(relaxation, name, 0)
+    few = Relaxation(problem).solve(floors, caps)
+    assert few is not None
+    assert max(programs) < 0.7 * len(problem.ways)
+    assert few.seconds <= whole.seconds * (1 + 1e-9)
+    assert few.seconds == pytest.approx(whole.seconds, rel=3e-4)
 
 
 def test_differencing_finds_the_textbook_partition() -> None:

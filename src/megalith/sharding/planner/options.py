@@ -22,6 +22,11 @@ MIN_DIM = 4
 ROW_CUTS = (0.0, 0.5, 0.95)
 """Weights of `TableStatistics.even_cut`: equal rows, a compromise, almost equal loads."""
 _FEW_PARTS = (2, 3, 4)
+_MANY_WORKERS = 256
+"""From here on only tables that crowd a node are cut over everybody: each worker would send a partial sum for
+every sample, however few of its ids it holds, and pricing a thousand pieces of every table takes seconds."""
+_CROWDED = 0.1
+"""Of a node's first memory, the share of it that a table crowds it with."""
 DATA_PARALLEL_BYTES = 2**28
 """A table whose dense gradient is larger is not copied to everybody."""
 
@@ -65,11 +70,16 @@ def ways_of(
     row_cuts: tuple[float, ...] = ()
     if table.rows > 1 and table.pooling not in ("max", "none"):
         row_cuts = ROW_CUTS if traffic.hot_first else ROW_CUTS[:1]
+    over_all = size > 1 and (
+        size <= _MANY_WORKERS
+        or not hierarchical
+        or table.weight_bytes > _CROWDED * workers.device.bytes * per_node
+    )
     found = []
     for tier in tiers:
         found.append(Way("table_wise", tier=tier))
         found += [Way("column_wise", columns, tier=tier) for columns in range(2, min(most, size) + 1)]
-        if size > 1:
+        if over_all:
             found += [Way("row_wise", row_cut=cut, tier=tier) for cut in row_cuts]
         found += [
             Way("row_wise", row_cut=cut, parts=parts, tier=tier)

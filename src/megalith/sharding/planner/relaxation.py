@@ -13,11 +13,13 @@ no plan is quicker than
 
 because tables then choose their options apart from each other. HiGHS finds the best multipliers as the duals
 of the program; the value is computed again from them by this formula, so it is a bound however exactly the
-program was solved.
+program was solved, and whichever options it saw: a large program begins with a few options of each table and
+takes in those that the multipliers show to be cheaper (column generation).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import highspy
@@ -27,7 +29,20 @@ from numpy.typing import NDArray
 from megalith.sharding.planner.problem import NUM_PHASES, Floats, Ints, Problem
 
 Flags = NDArray[np.bool_]
+_RowName = int | tuple[int, int]
 _ROUNDS = 6
+_MANY = 6000
+"""Options from which a program is solved by column generation."""
+_FEW = 4
+"""Options of a table that such a program begins with: by what they cost at the last prices, and spread over
+all that there are."""
+_WARM = 3000
+"""Options from which a program starts where the last one ended; smaller ones are solved as quickly anew."""
+_COLUMN_ROUNDS = 8
+_CLOSE = 1e-4
+"""Between the program and the bound, what is not worth more columns."""
+_GAIN = 1e-4
+"""Of a large program, what rows for largest pieces must still bring to be looked for again."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +73,10 @@ class Relaxation:
         self.fitting: Flags = np.asarray(np.all(problem.peak[:, NUM_PHASES:] <= room, axis=1))
         self._kept: dict[tuple[int, bool, bytes], Ints] = {}
         self._hard: set[tuple[int, int]] = set()
+        self._prices: Floats | None = None
+        """What each option cost at the multipliers found last."""
+        self._basis: _Basis | None = None
+        self._found: dict[tuple[bytes, bytes], Relaxed | None] = {}
 
     def solve(self, floors: Floats, caps: Floats, usable: Flags | None = None) -> Relaxed | None:
         """The bound of plans of `usable` options whose phases take at least `floors` and whose pieces are at
@@ -65,20 +84,75 @@ class Relaxation:
         allowed = self.fitting & np.asarray(np.all(self.peak <= caps, axis=1))
         if usable is not None:
             allowed &= usable
+        key = (floors.tobytes(), allowed.tobytes())
+        if key not in self._found:
+            self._found[key] = self._tightened(allowed, floors)
+        return self._found[key]
+
+    def _tightened(self, allowed: Flags, floors: Floats) -> Relaxed | None:
+        """With rows for largest pieces where they matter."""
         if not np.logical_or.reduceat(allowed, self.problem.first[:-1]).all():
             return None
         found = None
+        # Where the last program ended is a good start for one with more rows or columns, not with others.
+        self._basis = None
         for _ in range(_ROUNDS):
-            hard = sorted(self._hard)
-            solved = self._program(self._worth_keeping(allowed), hard, floors)
-            if solved is None:
+            before, kept = found, self._worth_keeping(allowed)
+            found = self._solved(allowed, kept, floors)
+            if found is None:
                 return None
-            found = self._certified(allowed, hard, floors, *solved)
             violated = self._violated(found) - self._hard
             if not violated:
                 break
             self._hard |= violated
+            if before and len(kept) > _MANY and found.seconds < before.seconds * (1 + _GAIN):
+                break
         return found
+
+    def _solved(self, allowed: Flags, kept: Ints, floors: Floats) -> Relaxed | None:
+        """The program with rows for the pieces that are known to be hard."""
+        hard, columns = sorted(self._hard), kept
+        if len(kept) > _MANY:
+            columns = self._few(kept)
+            for _ in range(_COLUMN_ROUNDS):
+                solved = self._program(columns, hard, floors)
+                if solved is None:
+                    # The few do not fit together.
+                    break
+                found = self._certified(allowed, hard, floors, *solved)
+                cheaper = self._cheaper(columns, kept)
+                reached = float(self.problem.weights @ solved[0])
+                if not len(cheaper) or found.seconds >= reached * (1 - _CLOSE):
+                    return found
+                columns = np.union1d(columns, cheaper)
+            columns = kept
+        solved = self._program(columns, hard, floors)
+        return None if solved is None else self._certified(allowed, hard, floors, *solved)
+
+    def _few(self, kept: Ints) -> Ints:
+        """Some options of each table to begin with."""
+        costs = [self.total[kept] @ self.problem.weights]
+        if self._prices is not None:
+            costs.append(self._prices[kept])
+        owner = self.problem.table[kept]
+        chosen = np.zeros(len(kept), dtype=bool)
+        size = np.bincount(owner, minlength=self.problem.num_tables)[owner]
+        for cost in costs:
+            order = np.lexsort((cost, owner))
+            place = np.arange(len(kept)) - np.searchsorted(owner, owner)
+            chosen[order[place < _FEW]] = True
+        # From the cheapest to the dearest in all, which have the smallest pieces.
+        order = np.lexsort((costs[0], owner))
+        chosen[order[place * _FEW // size != (place - 1) * _FEW // size]] = True
+        return kept[chosen]
+
+    def _cheaper(self, columns: Ints, kept: Ints) -> Ints:
+        """Options that cost less at the present multipliers than all of their table in the program."""
+        assert self._prices is not None
+        best = np.full(self.problem.num_tables, np.inf)
+        np.minimum.at(best, self.problem.table[columns], self._prices[columns])
+        slack = 1e-7 * np.maximum(np.abs(best), 1e-30)
+        return kept[self._prices[kept] < (best - slack)[self.problem.table[kept]]]
 
     def _worth_keeping(self, allowed: Flags) -> Ints:
         """Allowed options that are not worse than another one of their table in all that the program sees:
@@ -138,9 +212,12 @@ class Relaxation:
         lower[first_table:] = 1.0
         cost = np.concatenate((problem.weights, np.zeros(len(kept))))
         floor = np.concatenate((floors / unit, np.zeros(len(kept))))
-        solver = _solved(cost, floor, lower, upper, entries)
+        names = [*range(first_piece), *hard, *range(first_piece, first_piece + problem.num_tables)]
+        start = None if self._basis is None else self._basis.of(kept, names)
+        solver = _solved(cost, floor, lower, upper, entries, start)
         if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return None
+        self._basis = _Basis(solver.getBasis(), kept, names) if len(kept) > _WARM else None
         solution = solver.getSolution()
         values, dual = np.array(solution.col_value), np.maximum(-np.array(solution.row_dual), 0.0)
         mixture = np.zeros(len(problem.table))
@@ -173,6 +250,7 @@ class Relaxation:
         scale = np.minimum(1.0, problem.weights / np.maximum(used, 1e-30))
         cost = self.total @ (mean * scale) + (self.peak * (pieces * scale)[problem.table]).sum(axis=1)
         cost += self.memory @ price
+        self._prices = cost
         cost = np.where(allowed, cost, np.inf)
         cheapest = np.minimum.reduceat(cost, problem.first[:-1])
         rest = np.maximum(problem.weights - used * scale, 0.0)
@@ -191,7 +269,12 @@ def _undominated(figures: Floats) -> Flags:
 
 
 def _solved(
-    cost: Floats, floor: Floats, lower: Floats, upper: Floats, entries: list[tuple[Ints, Ints, Floats]]
+    cost: Floats,
+    floor: Floats,
+    lower: Floats,
+    upper: Floats,
+    entries: list[tuple[Ints, Ints, Floats]],
+    start: highspy.HighsBasis | None,
 ) -> highspy.Highs:
     row, column, value = (np.concatenate(part) for part in zip(*entries, strict=True))
     order = np.lexsort((row, column))
@@ -208,5 +291,26 @@ def _solved(
     solver.setOptionValue("output_flag", False)
     solver.setOptionValue("threads", 1)
     solver.passModel(model)
+    if start is not None:
+        solver.setBasis(start)
     solver.run()
     return solver
+
+
+class _Basis:
+    """Where the solver ended, as a start for the next program, which has other columns and rows."""
+
+    def __init__(self, basis: highspy.HighsBasis, kept: Ints, names: Sequence[_RowName]) -> None:
+        columns = list(basis.col_status)
+        self._phases = columns[:NUM_PHASES]
+        self._options = dict(zip(kept.tolist(), columns[NUM_PHASES:], strict=True))
+        self._rows = dict(zip(names, basis.row_status, strict=True))
+
+    def of(self, kept: Ints, names: Sequence[_RowName]) -> highspy.HighsBasis:
+        lower, basic = highspy.HighsBasisStatus.kLower, highspy.HighsBasisStatus.kBasic
+        basis = highspy.HighsBasis()
+        basis.col_status = self._phases + [self._options.get(option, lower) for option in kept.tolist()]
+        basis.row_status = [self._rows.get(name, basic) for name in names]
+        # Columns that are gone leave too few of them: the solver is to fill up with rows.
+        basis.valid, basis.alien = True, True
+        return basis
