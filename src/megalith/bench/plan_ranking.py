@@ -232,9 +232,11 @@ def _rank(rank: int, folder: str, setting: Setting, plans: list[ShardingPlan], r
     sides = [ShardedEmbeddingCollection(tables, plan, RowWiseAdaGrad(lr=0.01)) for plan in plans]
     gradient = torch.ones(setting.batch // ranks, sides[0].output_dim)
     seconds = np.zeros((repeats, len(plans)))
+    draw = np.random.default_rng(0)
     for turn in range(-1, repeats):
-        for number, side in enumerate(sides):
-            begin = 0.0
+        # Nobody follows the same plan each time.
+        for number in draw.permutation(len(plans)).tolist():
+            side, begin = sides[number], 0.0
             for step in range(_STEPS + 1):
                 if step <= 1:
                     dist.barrier()

@@ -39,7 +39,10 @@ class Calibration:
     update_vector_factor: float
     route_id_bytes: float
     piece_factor: float
+    row_factor: float
     copied_seconds: float
+    copied_id_bytes: float
+    copied_factor: float
 
 
 @lru_cache(maxsize=64)

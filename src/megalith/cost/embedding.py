@@ -81,7 +81,7 @@ def lookup_bytes(
 ) -> Amount:
     """Memory traffic of a forward pass."""
     row = row_traffic_bytes(constants, dim, element_bytes)
-    rows = (distinct + constants.repeat_share * (ids - distinct)) * row
+    rows = (constants.row_factor * distinct + constants.repeat_share * (ids - distinct)) * row
     return rows + constants.id_bytes * ids + constants.vector_factor * VECTOR_BYTES * vectors * dim
 
 
@@ -100,7 +100,8 @@ def update_bytes(
     line = float(constants.line_bytes)
     # A state of a few bytes still moves a whole line.
     state = _larger(state_bytes_per_row, line * (state_bytes_per_row > 0))
-    rows = 2.0 * distinct * (row + state) + constants.update_repeat_share * (ids - distinct) * row
+    rows = constants.row_factor * 2.0 * distinct * (row + state)
+    rows = rows + constants.update_repeat_share * (ids - distinct) * row
     handled = constants.update_id_bytes * ids
     return rows + handled + constants.update_vector_factor * VECTOR_BYTES * vectors * dim
 

@@ -289,7 +289,8 @@ def price(
     updated[copied] = everyone[table[copied]]
     dense = np.where(copied, 4.0 * rows * (dim + 1), 0.0)
     moved = update_bytes(constants, np.maximum(ids, updated), updated, *counts[2:], state)
-    update = (np.asarray(moved) + 3 * dense) * second
+    marked = np.where(copied, constants.copied_id_bytes * ids, 0.0)
+    update = (np.asarray(moved) + marked + constants.copied_factor * dense) * second
     # Parts of rows whose optimizer needs the whole row are updated outside the fused pass.
     coupled = (slices > 1) & (rows > 0) if workload.optimizer in ROW_COUPLED else np.zeros(len(rows), bool)
     if coupled.any():
