@@ -44,6 +44,11 @@ def _work(rank, folder):
             first = sum(step.batches[:rank])
             expected = whole(step.values, step.offsets)[first : first + step.batches[rank]]
             torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+        ids, offsets = parts[0]
+        for unlike in (None, torch.ones(len(ids)).requires_grad_()):
+            sent = sharded.send(ids, offsets, unlike if rank else torch.ones(len(ids)))
+            with pytest.raises(ConfigError, match="pass them alike on all ranks"):
+                sharded.receive(sent)
     dist.destroy_process_group()
 
 

@@ -160,14 +160,9 @@ class ShardedEmbeddingCollection(nn.Module):
         if sample_weights is not None:
             sample_weights = sample_weights.float().contiguous()
         self._check(values, offsets, sample_weights)
+        # The weights stay in the graph, to which the lookup joins its gradient of them.
         with torch.no_grad():
-            sent = self._indices.send(
-                values, offsets, None if sample_weights is None else sample_weights.detach()
-            )
-        if sample_weights is not None:
-            # The lookup joins them to autograd.
-            sent.bags = sent.bags._replace(sample_weights=sample_weights)
-        return sent
+            return self._indices.send(values, offsets, sample_weights)
 
     @torch.no_grad()
     def receive(self, sent: Sent) -> Received:

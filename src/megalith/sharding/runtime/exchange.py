@@ -6,7 +6,7 @@ with room for a little more. Its head says how much of it counts; what did not f
 its own, so that one collective is enough from the second batch on and it can run while others compute.
 
     head      batch, ids of every bag (-1: they differ), number of ids, number of distinct ids (-1: all are
-              there), whether sample weights follow
+              there), whether sample weights follow (1) and want a gradient (2)
     lengths   [streams, batch], left out where every bag has as many ids
     ids       stream by stream; deduplicated, the distinct ones, then the place of every id among them
     weights   of samples
@@ -69,6 +69,7 @@ class _Message(NamedTuple):
     """int32 [streams, batch]"""
     values: list[Tensor]
     sample_weights: list[Tensor]
+    weighted: int
 
 
 class IndexExchange:
@@ -143,6 +144,11 @@ class IndexExchange:
         """Waits for the exchange and puts together what this worker looks up."""
         messages = self._messages(sent)
         self._num_received += 1
+        if len({message.weighted for message in messages}) > 1:
+            raise ConfigError(
+                "Some ranks give sample weights, or want a gradient of them, and others do not; pass them "
+                "alike on all ranks, also with an empty batch."
+            )
         batches = [message.batch for message in messages]
         own = sent.bags
         if not self._num_streams:
@@ -191,8 +197,7 @@ class IndexExchange:
             ids, num_distinct = self._distinct(outgoing.values, num_values)
         if self._id_units == 2:
             ids = [part if part.dtype == _UNIT else part.contiguous().view(_UNIT) for part in ids]
-        weighted = bool(outgoing.sample_weights)
-        head = torch.tensor([bags.batch, uniform, num_values, num_distinct, weighted], dtype=_UNIT)
+        head = torch.tensor([bags.batch, uniform, num_values, num_distinct, _weighted(bags)], dtype=_UNIT)
         weights = [part.view(_UNIT) for part in outgoing.sample_weights]
         return [head, *outgoing.lengths, *ids, *weights]
 
@@ -249,7 +254,7 @@ class IndexExchange:
         ids = num_values * self._id_units
         if num_distinct >= 0:
             ids = num_distinct * self._id_units + _place_units(num_values, num_distinct)
-        return _HEAD + lengths + ids + num_values * weighted
+        return _HEAD + lengths + ids + num_values * bool(weighted)
 
     def _parse(self, head: list[int], message: Tensor) -> _Message:
         batch, uniform, num_values, num_distinct, weighted = head
@@ -274,7 +279,7 @@ class IndexExchange:
         weights: tuple[Tensor, ...] = ()
         if weighted:
             weights = message[at : at + num_values].view(torch.float32).split(sizes)
-        return _Message(batch, uniform, lengths, list(values.split(sizes)), list(weights))
+        return _Message(batch, uniform, lengths, list(values.split(sizes)), list(weights), weighted)
 
     def _ids(self, units: Tensor) -> Tensor:
         return units if self._id_units == 1 else units.clone().view(torch.int64)
@@ -282,12 +287,17 @@ class IndexExchange:
     def _own(self, sent: Sent) -> _Message:
         lengths = torch.stack(sent.own.lengths) if sent.own.lengths else None
         uniform = -1 if lengths is not None or not self._num_streams else sent.bags.uniform
-        return _Message(sent.bags.batch, uniform, lengths, sent.own.values, sent.own.sample_weights)
+        own, weighted = sent.own, _weighted(sent.bags)
+        return _Message(sent.bags.batch, uniform, lengths, own.values, own.sample_weights, weighted)
 
     def _lengths(self, message: _Message) -> Tensor:
         if message.lengths is not None:
             return message.lengths
         return torch.full((self._num_streams, message.batch), message.uniform, dtype=torch.int32)
+
+
+def _weighted(bags: Bags) -> int:
+    return 0 if bags.sample_weights is None else 1 + bags.sample_weights.requires_grad
 
 
 def _next_room(room: int, size: int) -> int:
