@@ -11,8 +11,7 @@ of the pooled output.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from megalith.core.errors import PlanError
 from megalith.core.schema import TableSpec, feature_order
 from megalith.sharding.planner.statistics import TableStatistics
-from megalith.sharding.runtime.layout import ExchangeLayout, Holding, Run, Stream, WorkerLayout
+from megalith.sharding.runtime.layout import ExchangeLayout, Run, WorkerLayout
 from megalith.sharding.runtime.routing import Bags, Outgoing, Router
 
 Numbers = NDArray[np.uint64]
@@ -89,22 +88,24 @@ def check_delivery(
     columns = draw.integers(0, 2**63, num_columns, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
     before = np.concatenate((np.zeros(1, dtype=np.uint64), np.cumsum(columns)))
     whole = _feature_numbers(values, offsets, len(features), batch, samples)
-    expected, starts = _expected(tables, features, whole, before)
+    expected = _expected(tables, features, whole, before)
     found = dict.fromkeys(expected, 0)
     looked_up = np.zeros(layout.world_size, dtype=np.int64)
-    owners = _Owners(starts)
+    order = {table.name: number for number, table in enumerate(tables)}
+    arrived = np.zeros(len(tables), dtype=np.uint64)
     for worker, outgoing in enumerate(Router(layout)(bags)):
         held = layout.workers[worker]
-        numbers, counts = _stream_numbers(worker, held, outgoing, samples)
-        looked_up[worker] = sum(counts[stream] for one in held.holdings for stream in one.streams)
-        for stream, output, width in _places(layout, worker):
-            here = int(before[output + width]) - int(before[output])
-            found[owners.of(output)] += numbers[stream] * here
+        use = _Use(held, order)
+        numbers, sizes = _stream_numbers(worker, held, use, outgoing, samples)
+        looked_up[worker] = sizes[use.stream].sum()
+        use.add_arrived(arrived, numbers, *_column_numbers(layout, worker, columns))
         for sequence, stream, (left, right) in held.pieces:
             start = starts_of_sequences[sequence]
             here = int(before[start + right]) - int(before[start + left])
-            found[layout.sequences[sequence][0].name] += numbers[stream] * here
-    _add_replicated(layout, features, whole, before, starts, found)
+            found[layout.sequences[sequence][0].name] += int(numbers[use.numbers[stream]]) * here
+    for name, number in order.items():
+        found[name] += int(arrived[number])
+    _add_replicated(layout, features, whole, columns, found)
     for (table, feature), start in zip(layout.sequences, starts_of_sequences, strict=False):
         here = whole[features.index(feature)] * (int(before[start + table.dim]) - int(before[start]))
         expected[table.name] += here
@@ -126,16 +127,37 @@ def _sequence_starts(layout: ExchangeLayout) -> list[int]:
     return list(accumulate(dims, initial=layout.output_dim))
 
 
-class _Owners:
-    """Which table a column of the pooled output belongs to."""
+class _Use:
+    """What a worker does with its streams, as arrays: one entry for each holding and stream of it."""
 
-    def __init__(self, starts: Mapping[str, int]) -> None:
-        # Tables without columns of their own begin where the next one does.
-        ordered = sorted(starts.items(), key=lambda one: one[1])
-        self._names, self._starts = [name for name, _ in ordered], [start for _, start in ordered]
+    def __init__(self, held: WorkerLayout, order: Mapping[str, int]) -> None:
+        self.numbers = {stream: number for number, stream in enumerate(held.streams)}
+        holdings = held.holdings
+        repeats = [len(holding.streams) for holding in holdings]
+        self.stream = np.array([self.numbers[s] for one in holdings for s in one.streams], dtype=np.int64)
+        facts = np.array(
+            [
+                (*one.shard.rows, *one.shard.columns, order[one.table.name], one.in_node)
+                for one in holdings
+                if one.streams
+            ],
+            dtype=np.int64,
+        ).reshape(-1, 6)
+        first, last, left, right, self.table, in_node = np.repeat(facts, [n for n in repeats if n], axis=0).T
+        self.rows, self.width = last - first, right - left
+        pooled = np.array([one.table.pooling != "none" for one in holdings], dtype=bool)
+        self.pooled = np.repeat(pooled, repeats)
+        self.in_node = in_node.astype(bool)
 
-    def of(self, output: int) -> str:
-        return self._names[bisect_right(self._starts, output) - 1]
+    def add_arrived(self, arrived: Numbers, numbers: Numbers, direct: Numbers, in_node: Numbers) -> None:
+        """Adds what reaches the pooled output to the tables' sums: numbers of ids times those of columns."""
+        for column_numbers, mine in ((direct, ~self.in_node), (in_node, self.in_node)):
+            chosen = np.flatnonzero(self.pooled & mine)
+            ends = np.cumsum(self.width[chosen])
+            before = np.concatenate((np.zeros(1, dtype=np.uint64), np.cumsum(column_numbers)))
+            last = len(column_numbers)
+            here = before[np.minimum(ends, last)] - before[np.minimum(ends - self.width[chosen], last)]
+            np.add.at(arrived, self.table[chosen], numbers[self.stream[chosen]] * here)
 
 
 def _mixed(numbers: NDArray[np.int64]) -> Numbers:
@@ -146,32 +168,33 @@ def _mixed(numbers: NDArray[np.int64]) -> Numbers:
     return mixed ^ (mixed >> np.uint64(31))
 
 
-def _sums(numbers: Numbers, sizes: Ints) -> list[int]:
+def _sums(numbers: Numbers, sizes: Ints) -> Numbers:
     """Of consecutive pieces, modulo 2**64."""
     ends = np.concatenate((np.zeros(1, dtype=np.uint64), np.cumsum(numbers)))
     places = np.concatenate(([0], np.cumsum(sizes)))
-    total: list[int] = (ends[places[1:]] - ends[places[:-1]]).tolist()
-    return total
+    return np.asarray(ends[places[1:]] - ends[places[:-1]])
 
 
 def _feature_numbers(values: Ints, offsets: Ints, features: int, batch: int, samples: Numbers) -> list[int]:
     lengths = np.diff(offsets)
     numbers = _mixed(values) * np.repeat(np.tile(samples, features), lengths)
-    return _sums(numbers, lengths.reshape(features, batch).sum(axis=1))
+    total: list[int] = _sums(numbers, lengths.reshape(features, batch).sum(axis=1)).tolist()
+    return total
 
 
 def _stream_numbers(
-    worker: int, held: WorkerLayout, outgoing: Outgoing, samples: Numbers
-) -> tuple[dict[Stream, int], dict[Stream, int]]:
-    """The numbers and the counts of what arrives at a worker; ids outside its rows are refused."""
+    worker: int, held: WorkerLayout, use: _Use, outgoing: Outgoing, samples: Numbers
+) -> tuple[Numbers, Ints]:
+    """The numbers and the counts of what arrives at a worker, by stream; ids outside its rows are refused."""
     if not held.streams:
-        return {}, {}
+        return np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int64)
     lengths = torch.stack(outgoing.lengths).numpy()
     values = torch.cat(outgoing.values).numpy().astype(np.int64)
     sizes = lengths.sum(axis=1, dtype=np.int64)
-    limits = _limits(held.holdings)
-    limit = np.repeat([limits[stream] for stream in held.streams], sizes)
-    outside = np.flatnonzero((values < 0) | (values >= limit))
+    # Ids of a stream must lie below the fewest rows of what is looked up with it.
+    limits = np.full(len(held.streams), np.iinfo(np.int64).max)
+    np.minimum.at(limits, use.stream, use.rows)
+    outside = np.flatnonzero((values < 0) | (values >= np.repeat(limits, sizes)))
     if len(outside):
         number = int(np.searchsorted(np.cumsum(sizes), outside[0], side="right"))
         holding = next(one for one in held.holdings if held.streams[number] in one.streams)
@@ -182,92 +205,62 @@ def _stream_numbers(
     first = np.array([0 if stream.rows is None else stream.rows[0] for stream in held.streams])
     numbers = _mixed(values + np.repeat(first, sizes))
     numbers *= np.repeat(np.tile(samples, len(held.streams)), lengths.reshape(-1))
-    return (
-        dict(zip(held.streams, _sums(numbers, sizes), strict=True)),
-        dict(zip(held.streams, sizes.tolist(), strict=True)),
-    )
+    return _sums(numbers, sizes), sizes
 
 
-def _limits(holdings: Iterable[Holding]) -> dict[Stream, int]:
-    """Ids of a stream must lie below: the fewest rows of what is looked up with it."""
-    limits: dict[Stream, int] = {}
-    for holding in holdings:
-        for stream in holding.streams:
-            limits[stream] = min(limits.get(stream, holding.shard.num_rows), holding.shard.num_rows)
-    return limits
+def _column_numbers(layout: ExchangeLayout, worker: int, columns: Numbers) -> tuple[Numbers, Numbers]:
+    """Of the columns that a worker looks up, the numbers of the outputs where the runs take them: those that
+    it sends itself, and those that its node adds up first."""
+    held, node = layout.workers[worker], layout.nodes[layout.node_of(worker)]
+    in_node = _carried(held.node_runs, _carried(node.runs, columns)) if held.node_runs else columns[:0]
+    return _carried(held.direct_runs, columns), in_node
 
 
-def _places(layout: ExchangeLayout, worker: int) -> Iterable[tuple[Stream, int, int]]:
-    """Stream, first output column and width of every piece of what a worker looks up, as the runs say."""
-    held = layout.workers[worker]
-    node = layout.nodes[layout.node_of(worker)]
-    outwards = sorted(node.runs, key=lambda run: run.column)
-    direct = sorted(held.direct_runs, key=lambda run: run.column)
-    inside = sorted(held.node_runs, key=lambda run: run.column)
-    column = node_column = 0
-    for holding in held.holdings:
-        if holding.table.pooling == "none":
-            continue
-        for stream in holding.streams:
-            width = holding.shard.dim
-            if not holding.in_node:
-                for output, part in _through(direct, column, width):
-                    yield stream, output, part
-                column += width
-                continue
-            for middle, part in _through(inside, node_column, width):
-                for output, piece in _through(outwards, middle, part):
-                    yield stream, output, piece
-            node_column += width
-
-
-def _through(runs: Sequence[Run], column: int, width: int) -> Iterable[tuple[int, int]]:
-    """Where columns go: the outputs and widths of the runs that take them."""
-    at = max(0, bisect_right(runs, column, key=lambda run: run.column) - 1)
-    for run in runs[at:]:
-        left, right = max(column, run.column), min(column + width, run.column + run.width)
-        if run.column >= column + width:
-            return
-        if right > left:
-            yield run.output + left - run.column, right - left
+def _carried(runs: Sequence[Run], outputs: Numbers) -> Numbers:
+    """Numbers of outputs at the columns that runs take there; where several runs do, their sum."""
+    end = max((run.column + run.width for run in runs), default=0)
+    numbers = np.zeros(end, dtype=np.uint64)
+    for run in runs:
+        numbers[run.column : run.column + run.width] += outputs[run.output : run.output + run.width]
+    return numbers
 
 
 def _expected(
     tables: Sequence[TableSpec], features: Sequence[str], whole: Sequence[int], before: Numbers
-) -> tuple[dict[str, int], dict[str, int]]:
-    """What must arrive for every table that pools, and the first output column of each."""
+) -> dict[str, int]:
+    """What must arrive for every table that pools."""
     positions = {feature: position for position, feature in enumerate(features)}
-    expected, starts, output = {}, {}, 0
+    expected, output = {}, 0
     for table in tables:
-        starts[table.name], total = output, 0
+        total = 0
         if table.pooling != "none":
             for feature in table.features:
                 here = int(before[output + table.dim]) - int(before[output])
                 total += whole[positions[feature]] * here
                 output += table.dim
         expected[table.name] = total
-    return expected, starts
+    return expected
 
 
 def _add_replicated(
     layout: ExchangeLayout,
     features: Sequence[str],
     whole: Sequence[int],
-    before: Numbers,
-    starts: Mapping[str, int],
+    columns: Numbers,
     found: dict[str, int],
 ) -> None:
     """Tables that every worker has: each looks up what its own samples ask for."""
     positions = {feature: position for position, feature in enumerate(features)}
-    runs = sorted(layout.replicated_runs, key=lambda run: run.column)
-    owners, column = _Owners(starts), 0
+    numbers = _carried(layout.replicated_runs, columns)
+    before = np.concatenate((np.zeros(1, dtype=np.uint64), np.cumsum(numbers)))
+    column = 0
     for table in layout.replicated:
         if table.pooling == "none":
             continue
         for feature in table.features:
-            for output, width in _through(runs, column, table.dim):
-                here = int(before[output + width]) - int(before[output])
-                found[owners.of(output)] += whole[positions[feature]] * here
+            end = min(column + table.dim, len(numbers))
+            here = int(before[end]) - int(before[min(column, end)])
+            found[table.name] += whole[positions[feature]] * here
             column += table.dim
 
 
