@@ -79,6 +79,23 @@ struct TableUpdate {
   Gradients gradients;
 };
 
+// Rows of a table some of whose columns lie elsewhere, under an optimizer that looks at all of them.
+struct Apart {
+  const uint32_t* numbers;  // of each entry's row among all that the batch touches
+  float* sums;              // by number: sums of squares over the columns here, then over the whole row
+  int64_t columns;          // of the whole row
+};
+
+// Sums that an optimizer takes over a row: of the squares of its update and, if two, of its weights.
+constexpr int num_sums(int kind) {
+  return kind == kLamb || kind == kLars ? 2 : kind == kRowWiseAdaGrad || kind == kRowWiseAdam ? 1 : 0;
+}
+
+// The seed of what is rounded at random in a table.
+inline uint64_t table_seed(uint64_t seed, int64_t table) {
+  return seed + static_cast<uint64_t>(table) * 0xd1342543de82ef95ull;
+}
+
 struct Range {
   int64_t first;
   int64_t last;
@@ -94,8 +111,15 @@ struct Kernels {
                int64_t out_dtype);
   // Takes one optimizer step on each of `entries`, whose rows occur nowhere else.
   void (*update)(const TableUpdate& table, const Entry* entries, int64_t count);
-  // Lists the rows that are marked and, for each word, how many are marked before it.
-  void (*rank)(const std::vector<uint64_t>& marked, std::vector<uint32_t>& before, std::vector<uint32_t>& rows);
+  // The first half of such a step, where columns lie apart: finds sums over the columns here.
+  void (*add_squares)(const TableUpdate& table, const Entry* entries, int64_t count, const Apart& apart);
+  // The second half, with sums over whole rows.
+  void (*finish)(const TableUpdate& table, const Entry* entries, int64_t count, const Apart& apart);
+  // Counts how many rows are marked before each word and, if asked, lists the rows.
+  void (*rank)(const std::vector<uint64_t>& marked, std::vector<uint32_t>& before, std::vector<uint32_t>* rows);
+  // Writes how many rows are marked before each entry's.
+  void (*number)(const std::vector<uint64_t>& marked, const std::vector<uint32_t>& before, const Entry* entries,
+                 int64_t count, uint32_t* numbers);
   // Deals the entries out to `once`, or to `again` with the rank of their row instead of the row, and moves the two
   // past what was written. Each has room for one more than all entries.
   void (*deal)(const std::vector<uint64_t>& marked, const std::vector<uint32_t>& before, const Entry* entries,

@@ -219,15 +219,21 @@ void with_kind(const Step& step, Call call) {
   }
 }
 
-void update(const TableUpdate& table, const Entry* entries, int64_t count) {
+template <Halves Part>
+void visit(const TableUpdate& table, const Entry* entries, int64_t count, const Apart& apart) {
   with_type(table.dtype, [&](auto stored) {
     with_kind(*table.step, [&](auto kind) {
-      update_rows<decltype(kind)::value, decltype(stored)>(table, entries, count);
+      visit_rows<Part, decltype(kind)::value, decltype(stored)>(table, entries, count, apart);
     });
   });
 }
 
-constexpr Kernels kKernels{pool, copy, update, rank_rows, deal_rows, add_up, weight_gradient};
+void update(const TableUpdate& table, const Entry* entries, int64_t count) {
+  visit<Halves::kBoth>(table, entries, count, {nullptr, nullptr, table.dim});
+}
+
+constexpr Kernels kKernels{pool,      copy,         update,    visit<Halves::kFirst>, visit<Halves::kSecond>,
+                           rank_rows, number_rows, deal_rows, add_up,                weight_gradient};
 
 }  // namespace MG_VARIANT
 }  // namespace megalith

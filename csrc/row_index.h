@@ -39,6 +39,7 @@ class Repeats {
 
   // Whether each row has a bit of its own, so that the marked ones can be counted off.
   bool exact() const { return exact_; }
+  const std::vector<uint64_t>& met() const { return met_; }
   const std::vector<uint64_t>& marked() const { return again_; }
 
  private:

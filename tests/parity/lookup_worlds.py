@@ -11,6 +11,7 @@ from megalith.ops.embedding import DTYPES, KINDS
 from megalith.ops.updates import Step
 
 DIMS = (1, 2, 3, 4, 7, 8, 10, 15, 16, 17, 24, 31, 32, 33, 48, 64, 65, 100, 128, 130, 200)
+FEW_ROWS = st.integers(1, 12)
 FULL_FIRST = {"adagrad", "adam", "rowwise_adam", "lamb", "lars"}
 
 
@@ -53,12 +54,19 @@ def random_weight(table, generator):
 
 
 @st.composite
-def worlds(draw, kinds=KINDS, poolings=("sum", "mean", "max", "none"), dtypes=DTYPES, max_batch=5):
+def worlds(
+    draw,
+    kinds=KINDS,
+    poolings=("sum", "mean", "max", "none"),
+    dtypes=DTYPES,
+    max_batch=5,
+    row_counts=FEW_ROWS,
+):
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
     features = [f"f{i}" for i in range(draw(st.integers(1, 3)))]
     tables, first, second, steps = [], [], [], []
     for number in range(draw(st.integers(1, 3))):
-        rows = draw(st.integers(1, 12))
+        rows = draw(row_counts)
         table = TableSpec(
             name=f"t{number}",
             rows=rows,

@@ -23,6 +23,7 @@ from megalith.embeddings.check import LookupCheck
 from megalith.embeddings.layout import Layout
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad
 from megalith.ops import embedding as ops
+from megalith.ops.coupled import CoupledUpdate
 from megalith.ops.updates import Step
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -165,14 +166,27 @@ class EmbeddingCollection(nn.Module):
         self.num_steps += 1
         chosen = self.layout.slots if slots is None else slots
         lookup = chosen, values, offsets, sample_weights, len(self.features)
-        gradients = pooled, sequences, step_seed(self.seed, self.num_steps)
+        gradients = pooled, sequences, self.step_seed()
         if self._native is not None:
-            self._native.backward_(self._steps(), *lookup, *gradients)
+            self._native.backward_(self.steps(), *lookup, *gradients)
         else:
             tables = self._weights, self._first, self._second
-            ops.embedding_backward_(*tables, self._steps(), *lookup, *gradients)
+            ops.embedding_backward_(*tables, self.steps(), *lookup, *gradients)
 
-    def _steps(self) -> Tensor:
+    def coupled_update(
+        self, positions: Sequence[int], columns: Sequence[int], sections: Sequence[tuple[int, int, int]]
+    ) -> CoupledUpdate:
+        """Updates of some tables in two halves, for those that have only some `columns` of their rows."""
+        slots = self.layout.slots
+        chosen = slots[torch.isin(slots[:, 0], torch.tensor(positions))]
+        return CoupledUpdate(self._weights, self._first, self._second, chosen, columns, sections)
+
+    def step_seed(self) -> int:
+        """The seed of what is rounded at random in this step."""
+        digest = hashlib.sha256(f"{self.seed}:{self.num_steps}".encode()).digest()
+        return int.from_bytes(digest[:8], "little") >> 1
+
+    def steps(self) -> Tensor:
         """The settings of this step, a row for each table; made anew only when one of them has changed."""
         now = [
             one.at(self.num_steps, self.lr_factor, self.stochastic_rounding)
@@ -284,9 +298,3 @@ def _start_values(window: Window, seed: int) -> Tensor:
                 kept = drawn[low - begin : high - begin, first_column:last_column]
                 weight[low - first_row : high - first_row].copy_(kept)
     return weight
-
-
-def step_seed(seed: int, step: int) -> int:
-    """The seed of what is rounded at random in a step."""
-    digest = hashlib.sha256(f"{seed}:{step}".encode()).digest()
-    return int.from_bytes(digest[:8], "little") >> 1

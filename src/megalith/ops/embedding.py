@@ -66,12 +66,12 @@ def allocate(rows: int, dim: int, dtype: torch.dtype) -> Tensor:
     return weight
 
 
-def _addresses(tensors: Sequence[Tensor | None]) -> ctypes.Array[ctypes.c_void_p]:
+def addresses(tensors: Sequence[Tensor | None]) -> ctypes.Array[ctypes.c_void_p]:
     found = [None if one is None or not one.numel() else one.data_ptr() for one in tensors]
     return (ctypes.c_void_p * max(1, len(found)))(*found)
 
 
-def _address(tensor: Tensor | None) -> int | None:
+def address(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
@@ -91,7 +91,7 @@ class Tables:
         self._core = native.library()
         self._kept = [*weights, *first, *second]
         self._count = len(weights)
-        self._weights, self._first, self._second = (_addresses(some) for some in (weights, first, second))
+        self._weights, self._first, self._second = (addresses(some) for some in (weights, first, second))
 
     def forward(
         self,
@@ -109,7 +109,7 @@ class Tables:
         values = values.contiguous()
         self._core.mg_embedding_forward(
             *(slots.data_ptr(), len(slots), self._weights, values.data_ptr(), values.element_size()),
-            *(offsets.data_ptr(), _address(sample_weights), batch),
+            *(offsets.data_ptr(), address(sample_weights), batch),
             *(out.data_ptr(), DTYPES.index(dtype), output_dim, None, simd_level()),
         )
         return out
@@ -132,9 +132,9 @@ class Tables:
         sequences = [None if one is None else one.float().contiguous() for one in sequence_gradients]
         self._core.mg_embedding_backward(
             *(slots.data_ptr(), len(slots), self._count, self._weights, self._first, self._second),
-            *(values.data_ptr(), values.element_size(), offsets.data_ptr(), _address(sample_weights)),
-            *(_batch(offsets, num_features), _address(dense), 0 if dense is None else dense.shape[1]),
-            *(_addresses(sequences), steps.data_ptr(), seed & (2**64 - 1), simd_level()),
+            *(values.data_ptr(), values.element_size(), offsets.data_ptr(), address(sample_weights)),
+            *(_batch(offsets, num_features), address(dense), 0 if dense is None else dense.shape[1]),
+            *(addresses(sequences), steps.data_ptr(), seed & (2**64 - 1), simd_level()),
         )
 
 
@@ -174,8 +174,8 @@ def _sequence(
     out = torch.empty(count, dim, dtype=dtype)
     values = values.contiguous()
     native.library().mg_embedding_forward(
-        *(one.data_ptr(), 1, _addresses(weights), values.data_ptr(), values.element_size()),
-        *(offsets.data_ptr(), None, batch, None, DTYPES.index(dtype), 0, _addresses([out]), simd_level()),
+        *(one.data_ptr(), 1, addresses(weights), values.data_ptr(), values.element_size()),
+        *(offsets.data_ptr(), None, batch, None, DTYPES.index(dtype), 0, addresses([out]), simd_level()),
     )
     return out
 
@@ -222,7 +222,7 @@ def _weight_gradient(
             out = again = again if len(again) else torch.zeros(len(values))
             out[ids] = 0.0
         native.library().mg_sample_weight_gradient(
-            *(slot.data_ptr(), 1, _addresses(weights), values.data_ptr(), values.element_size()),
+            *(slot.data_ptr(), 1, addresses(weights), values.data_ptr(), values.element_size()),
             *(offsets.data_ptr(), batch, dense.data_ptr(), dense.shape[1], out.data_ptr(), simd_level()),
         )
         if feature in seen:

@@ -8,7 +8,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from megalith.ops.lookup import pooled_lookup, reduce_duplicates, value_gradients, without_padding
+from megalith.ops.lookup import (
+    RowGradients,
+    pooled_lookup,
+    reduce_duplicates,
+    value_gradients,
+    without_padding,
+)
 from megalith.ops.updates import Step, update_rows_
 
 POOLINGS = ("sum", "mean", "max", "none")
@@ -91,8 +97,26 @@ def embedding_backward_twin_(
     sequence_gradients: Sequence[Tensor | None],
     seed: int,
 ) -> None:
+    lookup = slots, values, offsets, sample_weights, num_features
+    for table, touched in touched_rows(weights, *lookup, gradient, sequence_gradients).items():
+        step = Step(*steps[table].tolist())
+        state = weights[table], first[table], second[table]
+        update_rows_(KINDS[int(step.kind)], *state, touched, step, table_seed(seed, table))
+
+
+def touched_rows(
+    weights: Sequence[Tensor],
+    slots: Tensor,
+    values: Tensor,
+    offsets: Tensor,
+    sample_weights: Tensor | None,
+    num_features: int,
+    gradient: Tensor | None,
+    sequence_gradients: Sequence[Tensor | None],
+) -> dict[int, RowGradients]:
+    """The touched rows of each table that has any, with their gradients."""
     batch = (len(offsets) - 1) // num_features
-    listed = _slots(slots)
+    listed, found = _slots(slots), {}
     for table, weight in enumerate(weights):
         ids, parts = [], []
         for slot in (one for one in listed if one.table == table):
@@ -110,11 +134,13 @@ def embedding_backward_twin_(
                 ids.append(bags.values)
                 parts.append(part)
         if ids and sum(map(len, ids)):
-            touched = reduce_duplicates(torch.cat(ids), torch.cat(parts))
-            step = Step(*steps[table].tolist())
-            own_seed = (seed + table * _TABLE_SEED) & (2**64 - 1)
-            kind = KINDS[int(step.kind)]
-            update_rows_(kind, weight, first[table], second[table], touched, step, own_seed)
+            found[table] = reduce_duplicates(torch.cat(ids), torch.cat(parts))
+    return found
+
+
+def table_seed(seed: int, table: int) -> int:
+    """The seed of what is rounded at random in a table."""
+    return (seed + table * _TABLE_SEED) & (2**64 - 1)
 
 
 def sample_weight_gradient_twin(

@@ -44,7 +44,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "mg_lookup_map": (None, (_pointer, _pointer, _int64, _pointer)),
     "mg_lookup_destroy": (None, (_pointer,)),
     "mg_hash_keys": (None, (_pointer, _int64, _int64, _pointer)),
-    # Embeddings (ops/embedding.py).
+    # Embeddings (ops/embedding.py, ops/coupled.py).
     "mg_embedding_forward": (
         None,
         (
@@ -68,6 +68,14 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
             *(_pointer, _pointer, ctypes.c_uint64, _int32),
         ),
     ),
+    "mg_coupled_create": (_pointer, (_pointer, _int64, _int64, *(_pointer,) * 5, _int64)),
+    "mg_coupled_find": (
+        None,
+        (*(_pointer,) * 2, _int32, *(_pointer,) * 2, _int64, _pointer, _int64, _pointer, _int32, _pointer),
+    ),
+    "mg_coupled_add_up": (None, (_pointer,) * 3),
+    "mg_coupled_finish": (None, (_pointer, _pointer, ctypes.c_uint64)),
+    "mg_coupled_destroy": (None, (_pointer,)),
     "mg_sample_weight_gradient": (
         None,
         (_pointer, _int64, *(_pointer,) * 2, _int32, _pointer, _int64, _pointer, _int64, _pointer, _int32),

@@ -45,6 +45,19 @@ OPERATORS = (
         torch_name="megalith::embedding_backward_",
     ),
     Operator(
+        name="coupled_update",
+        native=(
+            "mg_coupled_create",
+            "mg_coupled_find",
+            "mg_coupled_add_up",
+            "mg_coupled_finish",
+            "mg_coupled_destroy",
+        ),
+        facade="megalith.ops.coupled:CoupledUpdate",
+        twin="megalith.ops.coupled_twin:CoupledUpdateTwin",
+        torch_name=None,
+    ),
+    Operator(
         name="dot_interaction",
         native=("mg_dot_interaction", "mg_dot_interaction_backward"),
         facade="megalith.ops.interaction:dot_interaction",

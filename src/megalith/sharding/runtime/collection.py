@@ -121,7 +121,7 @@ class ShardedEmbeddingCollection(nn.Module):
             layout, self.rank, partial(self._vectors.mail, "gradients of sample weights")
         )
         self._local = LocalShards(
-            *(layout, plan, self.rank, group, vector_group, self.traffic, optimizers, seed),
+            *(layout, plan, self.rank, group, self._vectors, self.traffic, optimizers, seed),
             stochastic_rounding=stochastic_rounding,
         )
         self._replicated: ReplicatedTables | None = None
@@ -136,7 +136,7 @@ class ShardedEmbeddingCollection(nn.Module):
         self._sequences: Sequences | None = None
         if layout.sequences:
             local = LocalSequences(
-                *(layout, plan, self.rank, vector_group, self.traffic, optimizers, seed),
+                *(layout, plan, self.rank, self._vectors, optimizers, seed),
                 stochastic_rounding=stochastic_rounding,
             )
             self._sequences = Sequences(layout, self.rank, plan.exchange, local, self._replicated)

@@ -19,7 +19,7 @@ from megalith.sharding.runtime.coupled import CoupledTables, coupled_placements
 from megalith.sharding.runtime.exchange import Received
 from megalith.sharding.runtime.hierarchical import NodeSums
 from megalith.sharding.runtime.layout import ExchangeLayout, Holding
-from megalith.sharding.runtime.pooled import Vectors
+from megalith.sharding.runtime.pooled import VectorExchange, Vectors
 from megalith.sharding.runtime.process_group import subgroup
 from megalith.sharding.runtime.sharded_table import ShardedTable, TableShard
 from megalith.sharding.runtime.traffic import Traffic
@@ -32,7 +32,7 @@ class LocalShards:
         plan: ShardingPlan,
         rank: int,
         group: dist.ProcessGroup | None,
-        vector_group: dist.ProcessGroup | None,
+        vectors: VectorExchange,
         traffic: Traffic,
         optimizers: Mapping[str, RowOptimizer],
         seed: int,
@@ -62,14 +62,11 @@ class LocalShards:
             if layout.nodes[node].width:
                 self._node = NodeSums(layout, rank, members, traffic)
         self._coupled: CoupledTables | None = None
-        self._slots: Tensor | None = None
         if coupled_placements(plan_of(plan, layout.pooled_tables), optimizers):
             # Also on a worker without such a holding: all of them take part in the exchange.
-            self._coupled = CoupledTables(self.collection, held, plan, rank, vector_group, traffic)
-            if self.collection is not None and self._coupled.positions:
-                slots = self.collection.layout.slots
-                apart = torch.isin(slots[:, 0], torch.tensor(self._coupled.positions))
-                self._slots = slots[~apart].contiguous()
+            # Gradients of sample weights may be under way in the meantime.
+            mail = vectors.mail("squares of rows", own_wires=True)
+            self._coupled = CoupledTables(self.collection, held, plan, rank, mail)
 
     def read(self, received: Received) -> Vectors:
         """Pooled rows of all ranks' samples; what the node adds up is added up."""
@@ -104,9 +101,10 @@ class LocalShards:
         lookup = self._lookup(received)
         if self.collection is not None:
             self.collection.num_steps, self.collection.lr_factor = num_steps - 1, lr_factor
-            self.collection.update(*lookup, gradient, (), self._slots)
+            slots = None if self._coupled is None else self._coupled.slots
+            self.collection.update(*lookup, gradient, (), slots)
         if self._coupled is not None:
-            self._coupled.update(*lookup, gradient, num_steps, lr_factor)
+            self._coupled.update(*lookup, gradient)
 
     def checkpoint_tensors(self, table: TableSpec, optimizer: RowOptimizer) -> dict[str, ShardedTable]:
         """A table's weights and states, of which this worker holds some rectangles or none."""

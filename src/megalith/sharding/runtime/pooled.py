@@ -100,9 +100,17 @@ class VectorExchange:
         self._vectors = self.mail("vectors", depth=2)
         self._gradients = self.mail("gradients")
 
-    def mail(self, name: str, depth: int = 1) -> Mail | None:
-        """Mail of another kind over the same wires; all ranks ask for it together. None for one process."""
-        return None if self._office is None else Mail(name, *self._office, depth=depth)
+    def mail(self, name: str, depth: int = 1, *, own_wires: bool = False) -> Mail | None:
+        """Mail of another kind; all ranks ask for it together. None for one process.
+
+        Mail over the same wires is collected in the order in which it was posted.
+        """
+        office = self._office
+        if office is None:
+            return None
+        if own_wires:
+            office = office._replace(wires=Wires(office.group, office.rank, office.neighbours))
+        return Mail(name, *office, depth=depth)
 
     def start_forward(
         self, vectors: Vectors, batches: Sequence[int], luggage: Luggage | None = None
