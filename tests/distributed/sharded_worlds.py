@@ -4,6 +4,7 @@ Cases are drawn by the parent and many run in one group of processes, since star
 """
 
 import itertools
+import os
 import tempfile
 from dataclasses import dataclass, field
 
@@ -187,15 +188,18 @@ def drawn_step(tables, batches, generator, *, max_length=3, uniform=False, weigh
     return Step(ids, offsets, weights, list(batches), gradient, tuple(features), sequences)
 
 
-def run_cases(world_size, cases):
-    """Runs all cases in one group of processes; the first that fails ends them all."""
+def run_cases(world_size, cases, apart=()):
+    """Runs all cases in one group of processes; the first that fails ends them all. Ranks of `apart` share no
+    memory with others, as if each were on a machine of its own."""
     assert all(case.plan.world_size == world_size for case in cases)
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_work, (world_size, cases, folder), world_size)
+        mp.spawn(_work, (world_size, cases, folder, apart), world_size)
 
 
-def _work(rank, world_size, cases, folder):
+def _work(rank, world_size, cases, folder, apart):
     torch.set_num_threads(1)
+    if rank in apart:
+        os.environ["MEGALITH_SHARED_MEMORY"] = "0"
     store = dist.FileStore(f"{folder}/store", world_size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
     for case in cases:

@@ -90,6 +90,6 @@ def test_smaller_types_on_the_wire_stay_near_float32_and_take_their_bytes():
     run_cases(3, found)
 
 
-def test_ranks_that_share_no_memory_match_one_process(monkeypatch):
-    monkeypatch.setenv("MEGALITH_SHARED_MEMORY", "0")
-    run_cases(2, cases(2, ("table_wise", "row_wise"), 2))
+@pytest.mark.parametrize("apart", [(0, 1, 2), (2,)])
+def test_ranks_that_share_no_memory_match_one_process(apart):
+    run_cases(3, cases(3, ("table_wise", "row_wise", "data_parallel"), 3), apart)
