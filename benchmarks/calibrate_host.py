@@ -26,6 +26,7 @@ from megalith.embeddings.collection import EmbeddingCollection
 from megalith.embeddings.optimizers import RowWiseAdaGrad
 from megalith.hardware.catalog import catalog
 from megalith.hardware.probe_host import memory_rates
+from megalith.ops.coupled import CoupledUpdate
 from megalith.sharding.plan import Placement, Shard, ShardingPlan
 from megalith.sharding.runtime.layout import ExchangeLayout
 from megalith.sharding.runtime.pooled import assemble, columns_of
@@ -61,17 +62,19 @@ def main() -> None:
 
 def row_costs() -> dict[str, dict[str, Any]]:
     """Fits of lookup and update: row bytes that come first and again, ids, bytes of vectors, a call."""
-    first, second, reads, updates = [], [], [], []
+    first, second, reads, updates, halves = [], [], [], [], []
     draw = np.random.default_rng(0)
     for num_rows, dim in itertools.product((2_000, 60_000, 1_000_000), (16, 32, 64, 128)):
         table = TableSpec(name="t", rows=num_rows, dim=dim, features=("f",))
         collection = EmbeddingCollection([table], RowWiseAdaGrad(lr=0.01))
-        for batch, length in ((1024, 1), (8192, 1), (4096, 4), (4096, 20), (8192, 25)):
+        for batch, length in ((2048, 1), (32768, 1), (8192, 4), (4096, 20), (8192, 25)):
             batches = [_drawn(draw, num_rows, batch * length) for _ in range(3)]
             offsets = torch.arange(batch + 1) * length
             gradient = torch.ones(batch, dim)
             distinct = float(np.mean([len(np.unique(ids)) for ids in batches]))
             numbers = itertools.cycle(map(torch.from_numpy, batches))
+            # As if other workers had as many columns of each row.
+            coupled = collection.coupled_update([0], [2 * dim], [(0, 0, num_rows)])
             taken = []
             for ids in itertools.islice(numbers, 5):
                 _OTHER.add_(1)
@@ -79,13 +82,18 @@ def row_costs() -> dict[str, dict[str, Any]]:
                 read = _seconds(collection.read, ids, offsets, None)
                 _OTHER.add_(1)
                 update = _seconds(collection.update, ids, offsets, None, gradient, ())
-                taken.append((read, update))
+                _OTHER.add_(1)
+                both = _seconds(_in_halves, coupled, collection, ids, offsets, gradient)
+                taken.append((read, update, both))
             row = 4 * dim + _LINE - min(_LINE, gcd(4 * dim, _LINE))
             again, vectors = (batch * length - distinct) * row, 4.0 * batch * dim
             first.append([distinct * row, again, batch * length, vectors, 1.0])
             second.append([2 * distinct * (row + _LINE), again, batch * length, vectors, 1.0])
-            reads.append(np.median([one for one, _ in taken[1:]]))
-            updates.append(np.median([one for _, one in taken[1:]]))
+            for kept, seconds in zip((reads, updates, halves), np.median(taken[1:], axis=0), strict=True):
+                kept.append(float(seconds))
+    ratio, smallest = np.array(halves) / np.array(updates), int(np.argmin(updates))
+    print(f"coupled_factor: {np.median(ratio):.2f} ({ratio.min():.2f} to {ratio.max():.2f})")
+    print(f"coupled_seconds: {halves[smallest] - updates[smallest]:.2g}")
     return {
         "lookup": _fitted(first, reads, ("row", "repeat_share", "id_bytes", "vector_factor", "call")),
         "update": _fitted(
@@ -94,6 +102,16 @@ def row_costs() -> dict[str, dict[str, Any]]:
             ("row", "update_repeat_share", "update_id_bytes", "update_vector_factor", "call"),
         ),
     }
+
+
+def _in_halves(
+    coupled: CoupledUpdate,
+    collection: EmbeddingCollection,
+    ids: torch.Tensor,
+    offsets: torch.Tensor,
+    gradient: torch.Tensor,
+) -> None:
+    coupled.finish(coupled.begin(collection.steps(), ids, offsets, None, 1, gradient), 1)
 
 
 def routing_seconds() -> float:

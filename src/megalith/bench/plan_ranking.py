@@ -8,9 +8,11 @@ much slower the planner's plan is than the quickest of all.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -225,6 +227,7 @@ def _rank(rank: int, folder: str, setting: Setting, plans: list[ShardingPlan], r
     from megalith.sharding.runtime.collection import ShardedEmbeddingCollection
 
     torch.set_num_threads(1)
+    _keep_memory()
     ranks, (tables, _) = plans[0].world_size, ranked_tables(setting)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=ranks)
@@ -250,6 +253,16 @@ def _rank(rank: int, folder: str, setting: Setting, plans: list[ShardingPlan], r
         np.save(Path(folder) / "seconds.npy", seconds)
     dist.barrier()
     dist.destroy_process_group()
+
+
+def _keep_memory() -> None:
+    """Freed memory stays with the process, as it does when one plan is trained: twenty of them in turn would
+    give back what the next one asks for again, and pay for every page."""
+    trim_threshold, mmap_threshold = -1, -3
+    with suppress(OSError, AttributeError):
+        library = ctypes.CDLL(None)
+        library.mallopt(mmap_threshold, 2**25)
+        library.mallopt(trim_threshold, 2**30)
 
 
 def _ids(setting: Setting, ranks: int, rank: int, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

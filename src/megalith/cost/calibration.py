@@ -33,7 +33,7 @@ class Calibration:
     id_bytes: float
     update_id_bytes: float
     vector_factor: float
-    coupled_id_bytes: float
+    coupled_factor: float
     coupled_seconds: float
     update_repeat_share: float
     update_vector_factor: float

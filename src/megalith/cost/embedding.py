@@ -109,11 +109,11 @@ def update_bytes(
 def coupled_update_bytes(
     constants: Calibration, ids: Amount, distinct: Amount, vectors: Amount, dim: Amount, element_bytes: Amount
 ) -> Amount:
-    """The same where a row's columns lie on several workers and its optimizer is one of `ROW_COUPLED`: no
-    fused pass. A gradient is written for each id, sorted and added up; rows go through about ten passes."""
-    row = row_traffic_bytes(constants, dim, element_bytes)
-    spread = 4.0 * VECTOR_BYTES * ids * dim + constants.coupled_id_bytes * ids
-    return spread + 10.0 * distinct * row + constants.vector_factor * VECTOR_BYTES * vectors * dim
+    """The same where a row's columns lie on several workers and its optimizer is one of `ROW_COUPLED`: in two
+    halves, as sums over whole rows are exchanged in between."""
+    row_state = float(VECTOR_BYTES)
+    counts = ids, distinct, vectors, dim, element_bytes, row_state
+    return constants.coupled_factor * update_bytes(constants, *counts)
 
 
 def tier_seconds(

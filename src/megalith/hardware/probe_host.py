@@ -1,15 +1,14 @@
 """What processes of one machine get while they share it: memory, shared memory, sockets of the loopback.
 
-Threads stand for processes: copies, sums and sockets run outside the interpreter's lock, and the memory
-system does not tell the two apart. As many as there are cores work at a time, as neighbours in a step do.
+As many processes as there are cores work at a time, as neighbours in a step do. Each figure is the best of
+several, since whatever else runs only slows them down.
 """
 
 from __future__ import annotations
 
-import mmap
+import multiprocessing
 import socket
 import threading
-from collections.abc import Callable
 from contextlib import ExitStack
 from time import perf_counter
 from typing import Any
@@ -18,104 +17,38 @@ MESSAGE_BYTES = 2**22
 """Of what a worker sends its neighbours in a step, the order of magnitude."""
 RING_BYTES = 2**20
 """Pieces in which gloo sends a vector around a ring."""
+COPY_BYTES = 2**26
+"""More than caches hold."""
 _NOTE_BYTES = 64
+_TURNS = 3
 
 
-def together(works: list[Callable[[], None]], seconds: float) -> float:
-    """Rounds per second of each, all at work at the same time for about `seconds`."""
-    barrier, rates = threading.Barrier(len(works)), [0.0] * len(works)
-
-    def run(place: int) -> None:
-        works[place]()
-        barrier.wait()
-        begin, rounds = perf_counter(), 0
-        while rounds == 0 or perf_counter() - begin < seconds:
-            works[place]()
-            rounds += 1
-        rates[place] = rounds / max(perf_counter() - begin, 1e-9)
-
-    threads = [threading.Thread(target=run, args=(place,)) for place in range(len(works))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return sum(rates) / len(rates)
-
-
-def memory_rates(cores: int, seconds: float, mebibytes: int = 64) -> tuple[float, float]:
+def memory_rates(cores: int, seconds: float) -> tuple[float, float]:
     """Bytes per second of copies that no cache holds, reads and writes counted: of one core while the others
     idle, and of all together."""
-    import numpy as np
-
-    def copier() -> tuple[Callable[[], None], int]:
-        source = np.ones(mebibytes * 2**17, dtype=np.float64)
-        target = np.empty_like(source)
-        return lambda: np.copyto(target, source), 2 * source.nbytes
-
-    works = [copier() for _ in range(cores)]
-    alone = max(together([works[0][0]], seconds / 3) for _ in range(3))
-    everyone = max(together([work for work, _ in works], seconds / 3) for _ in range(3))
-    return works[0][1] * alone, works[0][1] * everyone * cores
+    alone = 2 * COPY_BYTES * _rounds_per_second(_Copies, [()], seconds)
+    if cores == 1:
+        return alone, alone
+    return alone, 2 * COPY_BYTES * cores * _rounds_per_second(_Copies, [()] * cores, seconds)
 
 
 def shared_memory_rate(cores: int, seconds: float) -> float:
     """Bytes per second that each core writes into memory that others read, or reads of theirs: the mean of
     both."""
-    import numpy as np
-
-    shared = [np.frombuffer(mmap.mmap(-1, MESSAGE_BYTES), dtype=np.uint8) for _ in range(cores)]
-    own = [np.ones((2, MESSAGE_BYTES), dtype=np.uint8) for _ in range(cores)]
-
-    def worker(place: int) -> Callable[[], None]:
-        def exchange() -> None:
-            np.copyto(shared[place], own[place][0])
-            np.copyto(own[place][1], shared[place - 1])
-
-        return exchange
-
-    works = [worker(place) for place in range(cores)]
-    return 2 * MESSAGE_BYTES * max(together(works, seconds / 3) for _ in range(3))
+    context = multiprocessing.get_context("spawn")
+    boxes = [context.RawArray("B", MESSAGE_BYTES) for _ in range(cores)]
+    given = [(boxes[place], boxes[place - 1]) for place in range(cores)]
+    return 2 * MESSAGE_BYTES * _rounds_per_second(_Messages, given, seconds)
 
 
 def loopback_rate(cores: int, seconds: float) -> float:
-    """Bytes per second that each of `cores` sends to the next over a socket of the loopback while it gets as
-    many from the one before and adds them to its own, as a ring that sums does."""
-    import numpy as np
-
+    """Bytes per second that each of `cores` processes, at least two, sends to the next over a socket while it
+    gets as many from the one before and adds them to its own, as a ring that sums does."""
     cores = max(cores, 2)
     with ExitStack() as stack:
         pairs = [_connected(stack) for _ in range(cores)]
-        values = [np.ones(RING_BYTES // 4, dtype=np.float32) for _ in range(cores)]
-        arrived = [np.empty_like(one) for one in values]
-        # A round is over when both of its halves are: sending goes on in a thread of its own, as in gloo.
-        barrier = threading.Barrier(2 * cores)
-        rounds = max(4, int(seconds * 600))
-        spent = [0.0] * cores
-
-        def send(place: int) -> None:
-            for _ in range(rounds):
-                barrier.wait()
-                pairs[place][0].sendall(values[place].data)
-
-        def receive(place: int) -> None:
-            begin = 0.0
-            for number in range(rounds):
-                barrier.wait()
-                if number == 1:
-                    begin = perf_counter()
-                _fill(pairs[place - 1][1], arrived[place])
-                np.add(values[place], arrived[place], out=values[place])
-                values[place] *= 0.5
-            spent[place] = perf_counter() - begin
-
-        threads = [
-            threading.Thread(target=work, args=(place,)) for place in range(cores) for work in (send, receive)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    return RING_BYTES * (rounds - 1) / max(max(spent), 1e-9)
+        given = [(pairs[place][0], pairs[place - 1][1]) for place in range(cores)]
+        return RING_BYTES * _rounds_per_second(_Ring, given, seconds)
 
 
 def loopback_latency(rounds: int = 200) -> float:
@@ -138,6 +71,87 @@ def loopback_latency(rounds: int = 200) -> float:
     return spent / (2 * rounds)
 
 
+class _Copies:
+    usual_seconds = 1e-2
+
+    def __init__(self) -> None:
+        import numpy as np
+
+        self._source = np.ones(COPY_BYTES, dtype=np.uint8)
+        self._target = np.empty_like(self._source)
+
+    def __call__(self) -> None:
+        self._target[:] = self._source
+
+
+class _Messages:
+    usual_seconds = 1e-3
+
+    def __init__(self, mine: Any, theirs: Any) -> None:
+        import numpy as np
+
+        self._mine, self._theirs = (np.frombuffer(box, dtype=np.uint8) for box in (mine, theirs))
+        self._sent, self._received = np.ones((2, MESSAGE_BYTES), dtype=np.uint8)
+
+    def __call__(self) -> None:
+        self._mine[:] = self._sent
+        self._received[:] = self._theirs
+
+
+class _Ring:
+    usual_seconds = 5e-4
+
+    def __init__(self, following: socket.socket, preceding: socket.socket) -> None:
+        import numpy as np
+
+        self._following, self._preceding = following, preceding
+        self._values = np.ones(RING_BYTES // 4, dtype=np.float32)
+        self._arrived = np.empty_like(self._values)
+
+    def __call__(self) -> None:
+        # Sending goes on in a thread of its own, as in gloo: all send before any receives.
+        sender = threading.Thread(target=self._following.sendall, args=(self._values.data,))
+        sender.start()
+        view, at = self._arrived.data.cast("B"), 0
+        while at < len(view):
+            found = self._preceding.recv_into(view[at:])
+            if not found:
+                return
+            at += found
+        sender.join()
+        self._values += self._arrived
+        self._values *= 0.5
+
+
+def _rounds_per_second(kind: Any, given: list[tuple[Any, ...]], seconds: float) -> float:
+    """Mean over processes of the rounds of each, all at work at the same time; the best of some turns."""
+    context = multiprocessing.get_context("spawn")
+    barrier, spent = context.Barrier(len(given)), context.Queue()
+    # Neighbours wait for each other's messages, so all make as many rounds.
+    rounds = max(2, int(seconds / _TURNS / kind.usual_seconds))
+    processes = [
+        context.Process(target=_work, args=(kind, one, rounds, barrier, spent), daemon=True) for one in given
+    ]
+    for process in processes:
+        process.start()
+    rates = [spent.get(timeout=60) for _ in processes]
+    for process in processes:
+        process.join()
+    return max(float(sum(turn)) / len(turn) for turn in zip(*rates, strict=True))
+
+
+def _work(kind: Any, given: tuple[Any, ...], rounds: int, barrier: Any, spent: Any) -> None:
+    """Rounds per second, turn by turn; the first is not counted."""
+    work, rates = kind(*given), []
+    for _ in range(_TURNS + 1):
+        barrier.wait()
+        begin = perf_counter()
+        for _ in range(rounds):
+            work()
+        rates.append(rounds / max(perf_counter() - begin, 1e-9))
+    spent.put(rates[1:])
+
+
 def _connected(stack: ExitStack) -> tuple[socket.socket, socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         near = stack.enter_context(socket.create_connection(server.getsockname()))
@@ -145,9 +159,3 @@ def _connected(stack: ExitStack) -> tuple[socket.socket, socket.socket]:
     for one in (near, far):
         one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return near, far
-
-
-def _fill(source: socket.socket, target: Any) -> None:
-    view, at = memoryview(target).cast("B"), 0
-    while at < len(view):
-        at += source.recv_into(view[at:])
