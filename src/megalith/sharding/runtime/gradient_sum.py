@@ -1,4 +1,4 @@
-"""Dense gradients added up over ranks, bucket by bucket, while the backward pass goes on.
+"""Dense gradients added up over ranks: bucket by bucket while the backward pass goes on, or at once.
 
 Ranks of one machine write a bucket into shared memory and tell each other by pipe. When the backward pass is
 over, each adds up what all have written, in the order of ranks: the same sum everywhere, no socket and no
@@ -41,7 +41,7 @@ class GradientSum:
         self._kept: list[Box] = []
         self._turns: dict[int, int] = {}
         self._waiting: list[_Waiting] = []
-        if world_size <= _MOST_RANKS and dist.get_backend(group) == "gloo":
+        if 1 < world_size <= _MOST_RANKS and dist.get_backend(group) == "gloo":
             self._neighbours = Neighbours(group, rank, world_size)
             if self._neighbours.all_near:
                 self._wires = Wires(group, rank, self._neighbours)
@@ -51,11 +51,7 @@ class GradientSum:
         if self._wires is None:
             work = dist.all_reduce(gradients, group=self._group, async_op=True)
             return work.get_future().then(lambda done: done.value()[0])
-        parts = [part[: gradients.nbytes].view(gradients.dtype) for part in self._next_boxes(number)]
-        parts[self._rank].copy_(gradients)
-        for other in range(self._world_size):
-            if other != self._rank:
-                self._wires.send(other, _WRITTEN)
+        parts = self._write(self._wires, number, gradients)
         if not self._waiting:
             # Comes before DDP's own, which waits for the futures.
             Variable._execution_engine.queue_callback(self._finish)
@@ -68,13 +64,32 @@ class GradientSum:
         assert self._wires is not None
         waiting, self._waiting = self._waiting, []
         for gradients, parts, future in waiting:
-            for other in range(self._world_size):
-                if other != self._rank:
-                    self._wires.receive(other, len(_WRITTEN))
-            torch.add(parts[0], parts[1], out=gradients)
-            for part in parts[2:]:
-                gradients.add_(part)
+            self._add(self._wires, parts, gradients)
             future.set_result(gradients)
+
+    def at_once(self, gradients: Tensor) -> None:
+        """Adds up a flat tensor in place; not together with buckets."""
+        if self._wires is None:
+            dist.all_reduce(gradients, group=self._group)
+        else:
+            self._add(self._wires, self._write(self._wires, 0, gradients), gradients)
+
+    def _write(self, wires: Wires, number: int, gradients: Tensor) -> list[Tensor]:
+        """Writes a bucket for the others to read; where every rank writes its own."""
+        parts = [part[: gradients.nbytes].view(gradients.dtype) for part in self._next_boxes(number)]
+        parts[self._rank].copy_(gradients)
+        for other in range(self._world_size):
+            if other != self._rank:
+                wires.send(other, _WRITTEN)
+        return parts
+
+    def _add(self, wires: Wires, parts: list[Tensor], out: Tensor) -> None:
+        for other in range(self._world_size):
+            if other != self._rank:
+                wires.receive(other, len(_WRITTEN))
+        torch.add(parts[0], parts[1], out=out)
+        for part in parts[2:]:
+            out.add_(part)
 
     def _next_boxes(self, number: int) -> list[Tensor]:
         """Where every rank writes a bucket now. Two boxes take turns: whoever writes into one again has the

@@ -1,7 +1,7 @@
 """Data-parallel tables: whole on every worker, read locally, kept equal by summing gradients over all ranks.
 
-The gradients of all tables and a mark for every touched row lie in one flat buffer, so one all-reduce serves
-them all; then every rank updates the same rows with the same sums. Rows are summed up by the native engine:
+The gradients of all tables and a mark for every touched row lie in one flat buffer, so one sum over ranks
+serves them all; then every rank updates the same rows with the same sums. Rows are summed up by the native engine:
 a step of SGD with a rate of -1 on zeros.
 """
 
@@ -21,6 +21,7 @@ from megalith.embeddings.optimizers import RowOptimizer
 from megalith.ops import embedding as ops
 from megalith.ops.lookup import value_gradients, without_padding
 from megalith.ops.updates import Step
+from megalith.sharding.runtime.gradient_sum import GradientSum
 from megalith.sharding.runtime.routing import Bags
 from megalith.sharding.runtime.traffic import Traffic
 
@@ -42,7 +43,10 @@ class ReplicatedTables:
         traffic: Traffic,
     ) -> None:
         self._tables, self._num_features = tuple(tables), len(features)
-        self._group, self._traffic = group, traffic
+        self._add_up: GradientSum | None = None
+        if group is not None:
+            self._add_up = GradientSum(group, dist.get_rank(group), dist.get_world_size(group))
+        self._traffic = traffic
         # Updates come as one gradient for each touched row: every table is a sequence of its own.
         updated = [
             table.model_copy(update={"pooling": "none", "features": (table.name,), "padding_index": None})
@@ -137,10 +141,10 @@ class ReplicatedTables:
         for slot in self._max_slots:
             self._add_max(slot, bags, gradient)
         self._mark(bags, wanted)
-        if self._group is not None:
+        if self._add_up is not None:
             # A ring sends every number about twice, wherever it starts.
             self._traffic.count("replicated gradients", 2 * self._sums.numel() * 4)
-            dist.all_reduce(self._sums, group=self._group)
+            self._add_up.at_once(self._sums)
         touched = self._marks.nonzero().flatten()
         ends = torch.searchsorted(touched, self._ends).tolist()
         sizes = [last - first for first, last in itertools.pairwise([0, *ends])]
