@@ -86,6 +86,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
         None,
         (_pointer, _pointer, _pointer, _int64, _int64, _int64, _pointer, _pointer, _int32),
     ),
+    "mg_copy_columns": (None, (*(_pointer,) * 3, *(_int64,) * 3, _pointer, _int64)),
     # Ids of cut rows (ops/sharing.py).
     "mg_share_rows": (
         None,

@@ -79,6 +79,13 @@ OPERATORS = (
         torch_name=None,
     ),
     Operator(
+        name="copy_columns",
+        native=("mg_copy_columns",),
+        facade="megalith.ops.columns:copy_columns",
+        twin="megalith.ops.columns:copy_columns_twin",
+        torch_name=None,
+    ),
+    Operator(
         name="share_rows",
         native=("mg_share_rows",),
         facade="megalith.ops.sharing:share_rows",

@@ -25,12 +25,13 @@ from megalith.embeddings.check import LookupCheck
 from megalith.embeddings.collection import Lookup
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad
 from megalith.sharding.plan import ShardingPlan
+from megalith.sharding.runtime.columns import Taking
 from megalith.sharding.runtime.exchange import IndexExchange, Received, Sent
 from megalith.sharding.runtime.layout import ExchangeLayout
 from megalith.sharding.runtime.local import LocalShards
 from megalith.sharding.runtime.local_sequences import LocalSequences
 from megalith.sharding.runtime.means import scale_, shares
-from megalith.sharding.runtime.pooled import Pending, VectorExchange, columns_of
+from megalith.sharding.runtime.pooled import Pending, VectorExchange
 from megalith.sharding.runtime.process_group import place_in, subgroup
 from megalith.sharding.runtime.replicated import ReplicatedTables
 from megalith.sharding.runtime.sequences import SequenceFlight, Sequences
@@ -125,6 +126,7 @@ class ShardedEmbeddingCollection(nn.Module):
             stochastic_rounding=stochastic_rounding,
         )
         self._replicated: ReplicatedTables | None = None
+        self._take_replicated = Taking(layout.replicated_runs)
         if layout.replicated:
             self._replicated = ReplicatedTables(
                 *(layout.replicated, self.features, optimizers, seed),
@@ -242,7 +244,7 @@ class ShardedEmbeddingCollection(nn.Module):
             luggage = self._sequences.start_update(flight.sequences, given, pooled is not None)
         flight.gradients = self._vectors.start_backward(gradient, flight.received.batches, luggage)
         if self._replicated is not None:
-            flight.replicated_gradient = columns_of(gradient, self.exchange_layout.replicated_runs)
+            flight.replicated_gradient = self._take_replicated(gradient)
 
     def _finish_update(self, flight: _Flight, weighted: bool) -> Tensor | None:
         """Returns the gradient of the sample weights where it is wanted."""

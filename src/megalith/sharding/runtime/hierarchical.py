@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from megalith.sharding.runtime.layout import ExchangeLayout, Run
-from megalith.sharding.runtime.pooled import assemble, columns_of
+from megalith.sharding.runtime.columns import Assembly, Taking
+from megalith.sharding.runtime.layout import ExchangeLayout
 from megalith.sharding.runtime.traffic import Traffic
 
 
@@ -29,9 +29,9 @@ class NodeSums:
         workers = layout.node_workers(node)
         self._group, self._traffic = group, traffic
         self._place = workers.index(rank)
-        self._levels = layout.nodes[node].levels
-        self._runs: list[tuple[Run, ...]] = [
-            tuple(sorted(layout.workers[worker].node_runs, key=lambda run: run.column)) for worker in workers
+        self._assemble = Assembly(layout.nodes[node].levels)
+        self._takings = [
+            Taking(sorted(layout.workers[worker].node_runs, key=lambda run: run.column)) for worker in workers
         ]
         self._widths = [layout.workers[worker].node_width for worker in workers]
         ranks = range(layout.world_size)
@@ -42,7 +42,7 @@ class NodeSums:
         blocks = parts.split(list(batches))
         mine = self._samples(batches)[self._place]
         if self._group is None:
-            return assemble({0: parts}, self._levels, mine)
+            return self._assemble({0: parts}, mine)
         width = self._widths[self._place]
         sent = torch.cat([blocks[rank] for ranks in self._spoken_to for rank in ranks]).view(-1)
         sent_sizes = [samples * width for samples in self._samples(batches)]
@@ -57,15 +57,15 @@ class NodeSums:
             place: chunk.view(mine, width)
             for place, (chunk, width) in enumerate(zip(received.split(sizes), self._widths, strict=True))
         }
-        return assemble(chunks, self._levels, mine)
+        return self._assemble(chunks, mine)
 
     def spread(self, gradient: Tensor, batches: Sequence[int]) -> Tensor:
         """Gradients of the sums back to the parts: the same two shapes, the other way round."""
         mine = self._samples(batches)[self._place]
         if self._group is None:
-            return columns_of(gradient, self._runs[0])
+            return self._takings[0](gradient)
         width = self._widths[self._place]
-        sent = torch.cat([columns_of(gradient, runs).reshape(-1) for runs in self._runs])
+        sent = torch.cat([take(gradient).reshape(-1) for take in self._takings])
         sent_sizes = [mine * other for other in self._widths]
         sizes = [samples * width for samples in self._samples(batches)]
         received = torch.empty(sum(sizes), device=gradient.device)

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from megalith.sharding.plan import Codec, ExchangeConfig
 from megalith.sharding.runtime.codecs import RowCodec, row_codec
-from megalith.sharding.runtime.layout import ExchangeLayout, Run
+from megalith.sharding.runtime.columns import Assembly, Taking
+from megalith.sharding.runtime.layout import ExchangeLayout
 from megalith.sharding.runtime.mail import Mail, Posted
 from megalith.sharding.runtime.shared_memory import Neighbours
 from megalith.sharding.runtime.traffic import Traffic
@@ -92,6 +93,8 @@ class VectorExchange:
         """The ranks that get this node's sums from this worker."""
         self._forward = _blocks(layout, config.forward)
         self._backward = _blocks(layout, config.backward)
+        self._assemble = Assembly(layout.levels)
+        self._take = [Taking(runs) for runs in layout.sources]
         self._office: _Office | None = None
         if group is not None:
             neighbours = Neighbours(group, rank, layout.world_size)
@@ -152,30 +155,30 @@ class VectorExchange:
                 if pending.luggage is not None and worker != rank:
                     end = self._row_bytes(self._forward, worker, rank) * batch
                     pending.luggage.read(worker, arrived[end:])
-        return assemble(chunks, layout.levels, batch)
+        return self._assemble(chunks, batch)
 
     def start_backward(
         self, gradient: Tensor, batches: Sequence[int], luggage: Luggage | None = None
     ) -> Pending:
         """Sends each worker the gradients of what it looked up for this rank, [batch, output_dim]."""
         layout, rank, batch = self._layout, self._rank, batches[self._rank]
-        node = layout.sources[layout.world_size + layout.node_of(rank)]
-        own_node = columns_of(gradient, node) if node else None
+        node = layout.world_size + layout.node_of(rank)
+        own_node = self._take[node](gradient) if layout.sources[node] else None
         if self._gradients is None:
-            return Pending(None, Vectors(columns_of(gradient, layout.sources[rank]), own_node))
+            return Pending(None, Vectors(self._take[rank](gradient), own_node))
         whole = torch.empty(sum(batches), layout.workers[rank].direct_width)
         first = sum(batches[:rank])
         own = Vectors(whole[first : first + batch], own_node)
-        columns_of(gradient, layout.sources[rank], own.direct)
+        self._take[rank](gradient, own.direct)
         blocks = self._backward
         sizes = [self._row_bytes(blocks, worker, rank) * batch for worker in range(len(batches))]
         for worker, place in enumerate(_opened(self._gradients, sizes, luggage)):
             for block, rows in self._rows_of(blocks, worker, rank, place, batch):
-                runs = layout.sources[block.source]
+                take = self._take[block.source]
                 if block.plain:
-                    columns_of(gradient, runs, rows)
+                    take(gradient, rows)
                 else:
-                    rows.copy_(block.codec.encode(columns_of(gradient, runs)))
+                    rows.copy_(block.codec.encode(take(gradient)))
         arriving = [self._row_bytes(blocks, rank, other) * n for other, n in enumerate(batches)]
         return Pending(_posted(self._gradients, arriving, luggage), own, whole, luggage)
 
@@ -243,28 +246,6 @@ def _posted(mail: Mail, sizes: list[int], luggage: Luggage | None) -> Posted:
 
 def _added(sizes: list[int], more: list[int]) -> list[int]:
     return [size + other for size, other in zip(sizes, more, strict=True)]
-
-
-def assemble(chunks: dict[int, Tensor], levels: Sequence[Sequence[Run]], batch: int) -> Tensor:
-    """Columns of sources side by side, and further levels added to them; a copy, since sources are lent."""
-    if not levels:
-        return torch.zeros(batch, 0)
-    first = [chunks[run.source][:, run.column : run.column + run.width] for run in levels[0]]
-    out = torch.cat(first, dim=1)
-    for level in levels[1:]:
-        for source, column, output, width in level:
-            out[:, output : output + width] += chunks[source][:, column : column + width]
-    return out
-
-
-def columns_of(rows: Tensor, runs: Sequence[Run], out: Tensor | None = None) -> Tensor:
-    """The columns of a source, out of all columns of the output."""
-    if out is None and len(runs) == 1 and runs[0].width == rows.shape[1]:
-        return rows
-    parts = [rows[:, run.output : run.output + run.width] for run in runs]
-    if not parts:
-        return rows.new_empty(len(rows), 0) if out is None else out
-    return torch.cat(parts, dim=1) if out is None else torch.cat(parts, dim=1, out=out)
 
 
 def _blocks(layout: ExchangeLayout, codec: Codec) -> dict[int, _Block]:
