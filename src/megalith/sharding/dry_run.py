@@ -29,7 +29,7 @@ from megalith.cost.embedding import state_bytes
 from megalith.hardware.cluster import Cluster
 from megalith.sharding.delivery import check_delivery, generated_batch, most_samples
 from megalith.sharding.plan import ShardingPlan
-from megalith.sharding.planner.estimate import CACHED_ROWS
+from megalith.sharding.planner.options import CACHED_ROWS
 from megalith.sharding.planner.statistics import TableStatistics, default_statistics
 from megalith.sharding.planner.topology import Workers, workers_of
 from megalith.sharding.runtime.codecs import row_codec
@@ -223,7 +223,7 @@ def _loads(
     arriving = np.zeros(size)
     memory = np.zeros((size, len(tiers)))
     placed = {
-        one["table"]: tiers.index(one["tier"])
+        one["table"]: (tiers.index(one["tier"]), float(one.get("cached_rows", CACHED_ROWS[0])))
         for one in plan.estimate.get("tables", ())
         if one["tier"] in tiers
     }
@@ -253,11 +253,11 @@ def _loads(
             asked = np.array([[positions[feature]]]).repeat(len(cells), axis=0)
             streams.append(np.concatenate((asked, cells[:, :3] * (1, cut, cut)), axis=1))
             stream_ids.append(ids / len(table.features))
-        tier = placed.get(table.name, 0)
+        tier, cached = placed.get(table.name, (0, 1.0))
         held_bytes = (last - first) * (dim * DTYPE_BYTES[table.dtype] + state_bytes(optimizer, dim))
         np.add.at(memory[:, tier], worker, held_bytes)
         if tier:
-            np.add.at(memory[:, 0], worker, CACHED_ROWS * held_bytes)
+            np.add.at(memory[:, 0], worker, cached * held_bytes)
     if streams:
         # A stream that several rectangles read is sent once.
         distinct, chosen = np.unique(np.concatenate(streams), axis=0, return_index=True)

@@ -15,6 +15,7 @@ from megalith.core.schema import TableSpec
 from megalith.embeddings import optimizers
 from megalith.hardware.catalog import catalog
 from megalith.hardware.cluster import Cluster
+from megalith.sharding.dry_run import dry_run
 from megalith.sharding.plan import ExchangeConfig
 from megalith.sharding.planner import make_plan
 from megalith.sharding.planner.options import ways_of
@@ -118,6 +119,24 @@ def test_tables_beyond_the_first_memory_go_to_the_next() -> None:
     for one in plan.estimate["workers"]:
         for tier, room in plan.estimate["memory_capacity_bytes"].items():
             assert one["memory_bytes"][tier] <= room * (1 + 1e-9)
+
+
+def test_where_a_cache_of_a_fifth_leaves_no_room_smaller_ones_are_taken() -> None:
+    # Alike, so that prices alone would send all of them to the same memory; 94% of both must be filled.
+    tables = [table(f"t{number}", 200_000, 32) for number in range(12)]
+    cluster = small_cluster(20, tiers=2)
+    plan = make_plan(tables, cluster, world_size=4, global_batch=256, seconds=2)
+    cached = {one["cached_rows"] for one in plan.estimate["tables"] if one["tier"] == "ddr"}
+    assert cached
+    assert max(cached) < 0.2
+    for one in plan.estimate["workers"]:
+        for tier, room in plan.estimate["memory_capacity_bytes"].items():
+            assert one["memory_bytes"][tier] <= room * (1 + 1e-9)
+    # The dry run counts the same caches, and its own buffers.
+    checked = dry_run(tables, plan, cluster, global_batch=256)
+    for stated, found in zip(plan.estimate["workers"], checked.workers, strict=True):
+        assert found.memory_bytes["ddr"] == pytest.approx(stated["memory_bytes"]["ddr"])
+        assert 0 <= found.memory_bytes["hbm"] - stated["memory_bytes"]["hbm"] < 2**20
 
 
 def test_a_table_larger_than_any_worker_is_cut() -> None:

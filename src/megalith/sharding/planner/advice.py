@@ -17,7 +17,7 @@ from megalith.core.units import format_bytes
 from megalith.hardware.cluster import Cluster
 from megalith.sharding.planner.estimate import Workload, build_problem
 from megalith.sharding.planner.greedy import most_spread, place_balanced
-from megalith.sharding.planner.options import Way, ways_of
+from megalith.sharding.planner.options import CACHED_ROWS, Way, ways_of
 from megalith.sharding.planner.problem import NUM_PHASES, Problem
 from megalith.sharding.planner.statistics import TableStatistics
 from megalith.sharding.planner.topology import Workers, workers_of
@@ -37,7 +37,7 @@ def refusal(
     def fits(some: Sequence[TableSpec], many: Workers, load: Workload = workload) -> bool:
         return can_be_placed(some, traffic, many, load, min_dim)
 
-    problem = _lean_problem(tables, traffic, workers, workload, min_dim)
+    problem = lean_problem(tables, traffic, workers, workload, min_dim)
     changes = [
         change
         for change in (
@@ -59,22 +59,23 @@ def can_be_placed(
     min_dim: int,
 ) -> bool:
     """Whether the tables find room when nothing but bytes counts."""
-    problem = _lean_problem(tables, traffic, workers, workload, min_dim)
+    problem = lean_problem(tables, traffic, workers, workload, min_dim)
     return place_balanced(problem, most_spread(problem), by_memory=True) is not None
 
 
-def _lean_problem(
+def lean_problem(
     tables: Sequence[TableSpec],
     traffic: Mapping[str, TableStatistics],
     workers: Workers,
     workload: Workload,
     min_dim: int,
+    cached: Sequence[float] = CACHED_ROWS[-1:],
 ) -> Problem:
-    """Only ways that could save memory: whole, the narrowest slices, equal rows."""
+    """Only ways that could save memory: whole, the narrowest slices, equal rows, the smallest caches."""
     tiers = range(len(workers.device.memory))
     ways = []
     for table in tables:
-        every = ways_of(table, traffic[table.name], workers, tiers, min_dim)
+        every = ways_of(table, traffic[table.name], workers, tiers, min_dim, cached)
         most = max(way.columns for way in every if way.kind in ("table_wise", "column_wise"))
         ways.append([way for way in every if _lean(way, most)])
     return build_problem(tables, ways, traffic, workers, workload)

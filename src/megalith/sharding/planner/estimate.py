@@ -39,8 +39,6 @@ LENGTH_BYTES = 4
 """The length of a bag on the wire."""
 _MOST_NARROW_ROWS = 1 << 31
 """Ids of tables with at most so many rows travel in four bytes, if all tables are such."""
-CACHED_ROWS = 0.2
-"""Of a table on a slower tier, the rows that the first memory keeps."""
 _CODEC_BYTES = {"fp32": (4, 0), "fp16": (2, 0), "bf16": (2, 0), "int8": (1, 8)}
 """Bytes of an element, and of a row's scale and offset."""
 
@@ -67,6 +65,8 @@ class Shards:
     counts: list[Counts] = field(default_factory=list)
     facts: list[tuple[int, int, int, int, int, int, int]] = field(default_factory=list)
     """Of each run: its length, table, columns of a shard, slices, route, tier and parts of the rows."""
+    cached: list[float] = field(default_factory=list)
+    """Of each run: the share of its rows that the first memory keeps."""
     size: int = 0
 
     def add(
@@ -82,6 +82,7 @@ class Shards:
         self.size += length
         self.counts.append(counts)
         self.facts.append((length, table, dim, way.columns, _ROUTES.get(way.kind, _FLAT), way.tier, parts))
+        self.cached.append(way.cached)
         return start
 
 
@@ -299,12 +300,12 @@ def price(
     slow = tier > 0
     if slow.any():
         # Rows outside the cache are fetched for the lookup and written back some time after the update.
-        hot = np.array(
-            [
-                1.0 - _missed(traffic[one.name], workload.global_batch * traffic[one.name].lookups)
-                for one in tables
-            ]
-        )[table]
+        known: dict[tuple[int, float], float] = {}
+        for key in {(fact[1], share) for fact, share in zip(shards.facts, shards.cached, strict=True)}:
+            one = traffic[tables[key[0]].name]
+            known[key] = 1.0 - _missed(one, key[1], workload.global_batch * one.lookups)
+        served = [known[fact[1], share] for fact, share in zip(shards.facts, shards.cached, strict=True)]
+        hot = np.repeat(served, facts[:, 0])
         missed = 2 * distinct * np.asarray(row_traffic_bytes(constants, dim, element) + state)
         for level in range(1, len(device.memory)):
             fetched = np.asarray(tier_seconds(device, constants, lookup / second, hot, missed, level))
@@ -333,16 +334,16 @@ def price(
 
     held = rows * (dim * element + state)
     memory = np.zeros((len(rows), len(device.memory)))
-    memory[:, 0] = np.where(slow, CACHED_ROWS * held, held) + dense
+    memory[:, 0] = np.repeat(shards.cached, facts[:, 0]) * held + dense
     for level in range(1, len(device.memory)):
         memory[:, level] = np.where(tier == level, held, 0.0)
     return np.column_stack((entry, lookup, exchange, update, memory))
 
 
-def _missed(traffic: TableStatistics, ids: float) -> float:
+def _missed(traffic: TableStatistics, cached: float, ids: float) -> float:
     """Share of the distinct rows of a batch that are not among the cached ones."""
     rows = traffic.rows[-1]
-    distinct = traffic.distinct_by_rank(np.array([CACHED_ROWS * rows, rows]), ids)
+    distinct = traffic.distinct_by_rank(np.array([cached * rows, rows]), ids)
     return 1 - float(distinct[0] / distinct[1]) if distinct[1] else 0.0
 
 

@@ -10,7 +10,7 @@ sequences are not either, as their vectors could not be put back in order.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from megalith.core.schema import TableSpec
 from megalith.sharding.plan import Kind
@@ -22,6 +22,8 @@ MIN_DIM = 4
 ROW_CUTS = (0.0, 0.5, 0.95)
 """Weights of `TableStatistics.even_cut`: equal rows, a compromise, almost equal loads."""
 _FEW_PARTS = (2, 3, 4)
+CACHED_ROWS = (0.2, 0.1, 0.05, 0.02, 0.01)
+"""Shares of a table on a slower tier that the first memory may keep, the usual one first."""
 _MANY_WORKERS = 256
 """From here on only tables that crowd a node are cut over everybody: each worker would send a partial sum for
 every sample, however few of its ids it holds, and pricing a thousand pieces of every table takes seconds."""
@@ -44,6 +46,8 @@ class Way:
     """Parts of a row-wise cut that may go to any workers; 0 cuts for everybody, or all of a node."""
     tier: int = 0
     """The memory that holds the rows; beyond 0 behind a cache in the first."""
+    cached: float = 1.0
+    """The share of the rows that the first memory keeps: all, or those of a cache."""
 
 
 def column_widths(dim: int, parts: int) -> tuple[int, ...]:
@@ -62,8 +66,9 @@ def ways_of(
     workers: Workers,
     tiers: Sequence[int] = (0,),
     min_dim: int = MIN_DIM,
+    cached: Sequence[float] = CACHED_ROWS[:1],
 ) -> list[Way]:
-    """All ways for one table, simplest first."""
+    """All ways for one table, simplest first; on slower tiers each with a cache of any of these shares."""
     size, per_node, nodes = workers.world_size, workers.per_node, workers.whole_nodes
     most = max(1, table.dim // min_dim)
     hierarchical = per_node > 1 and nodes > 1
@@ -75,27 +80,27 @@ def ways_of(
         or not hierarchical
         or table.weight_bytes > _CROWDED * workers.device.bytes * per_node
     )
-    found = []
-    for tier in tiers:
-        found.append(Way("table_wise", tier=tier))
-        found += [Way("column_wise", columns, tier=tier) for columns in range(2, min(most, size) + 1)]
-        if over_all:
-            found += [Way("row_wise", row_cut=cut, tier=tier) for cut in row_cuts]
-        found += [
-            Way("row_wise", row_cut=cut, parts=parts, tier=tier)
-            for cut in row_cuts
-            for parts in ((2,) if traffic.hot_first else _FEW_PARTS)
-            if parts < min(size, table.rows + 1)
-        ]
-        if hierarchical:
-            found += [Way("table_row", row_cut=cut, tier=tier) for cut in row_cuts]
-            if most >= per_node:
-                found.append(Way("table_column", per_node, tier=tier))
-            found += [
-                Way("grid", columns, cut, tier=tier)
-                for columns in _doubling(min(most, nodes))
-                for cut in row_cuts
-            ]
+    cuts = [Way("table_wise")]
+    cuts += [Way("column_wise", columns) for columns in range(2, min(most, size) + 1)]
+    if over_all:
+        cuts += [Way("row_wise", row_cut=cut) for cut in row_cuts]
+    cuts += [
+        Way("row_wise", row_cut=cut, parts=parts)
+        for cut in row_cuts
+        for parts in ((2,) if traffic.hot_first else _FEW_PARTS)
+        if parts < min(size, table.rows + 1)
+    ]
+    if hierarchical:
+        cuts += [Way("table_row", row_cut=cut) for cut in row_cuts]
+        if most >= per_node:
+            cuts.append(Way("table_column", per_node))
+        cuts += [Way("grid", columns, cut) for columns in _doubling(min(most, nodes)) for cut in row_cuts]
+    found = [
+        replace(way, tier=tier, cached=share)
+        for tier in tiers
+        for share in (cached if tier else (1.0,))
+        for way in cuts
+    ]
     small = 4 * table.rows * (table.dim + 1) <= DATA_PARALLEL_BYTES
     if size > 1 and small and table.pooling != "none":
         found.append(Way("data_parallel"))

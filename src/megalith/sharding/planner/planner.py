@@ -11,7 +11,7 @@ small; "best" tries all of them. Local search follows each unless `improve=False
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal, get_args
 
@@ -22,7 +22,7 @@ from megalith.core.schema import TableSpec, check_tables
 from megalith.cost.embedding import CACHE_SHARE, OPTIMIZER_VALUES, state_bytes
 from megalith.hardware.cluster import Cluster
 from megalith.sharding.plan import ExchangeConfig, Placement, Shard, ShardingPlan
-from megalith.sharding.planner.advice import refusal
+from megalith.sharding.planner.advice import lean_problem, refusal
 from megalith.sharding.planner.bound import Bound, lower_bound
 from megalith.sharding.planner.choices import good_choices
 from megalith.sharding.planner.estimate import Workload, build_problem, largest_first, row_cut
@@ -30,7 +30,8 @@ from megalith.sharding.planner.greedy import most_spread, place_balanced, table_
 from megalith.sharding.planner.karmarkar_karp import karmarkar_karp
 from megalith.sharding.planner.local_search import improve as search
 from megalith.sharding.planner.mip import solve_exactly
-from megalith.sharding.planner.options import MIN_DIM, Way, column_widths, ways_of
+from megalith.sharding.planner.options import CACHED_ROWS, MIN_DIM, Way, column_widths, ways_of
+from megalith.sharding.planner.packing import packed
 from megalith.sharding.planner.problem import (
     NUM_PHASES,
     PHASES,
@@ -42,6 +43,7 @@ from megalith.sharding.planner.problem import (
     phase_seconds,
     step_seconds,
 )
+from megalith.sharding.planner.relaxation import Relaxation
 from megalith.sharding.planner.statistics import TableStatistics, default_statistics
 from megalith.sharding.planner.topology import Workers, workers_of
 
@@ -90,12 +92,13 @@ def make_plan(
     workload = Workload(global_batch, optimizer_kind, exchange or ExchangeConfig(), pipelined)
     known = statistics or {}
     traffic = {table.name: known.get(table.name) or default_statistics(table) for table in tables}
-    tiers = (
-        [0] if _fast_memory_suffices(tables, workers, optimizer_kind) else range(len(workers.device.memory))
-    )
-    ways = [ways_of(table, traffic[table.name], workers, tiers, min_dim) for table in tables]
-    problem = build_problem(tables, ways, traffic, workers, workload)
-    found = _find(problem, algorithm, improve, begin, seconds)
+    found = None
+    for tiers, cached in _tiers(tables, traffic, workers, workload, min_dim):
+        ways = [ways_of(table, traffic[table.name], workers, tiers, min_dim, cached) for table in tables]
+        problem = build_problem(tables, ways, traffic, workers, workload)
+        found = _find(problem, algorithm, improve, begin, seconds)
+        if found is not None:
+            break
     if found is None:
         raise refusal(tables, traffic, workers, workload, min_dim)
     solution, bound_seconds, name = found
@@ -110,6 +113,28 @@ def make_plan(
     )
     plan.check(tables)
     return plan
+
+
+def _tiers(
+    tables: Sequence[TableSpec],
+    traffic: Mapping[str, TableStatistics],
+    workers: Workers,
+    workload: Workload,
+    min_dim: int,
+) -> Iterator[tuple[Sequence[int], Sequence[float]]]:
+    """What to try in turn: memory tiers, and shares of tables on slower ones that the first caches.
+
+    A cache of a fifth is usual. Where that leaves no room, tables may choose between the largest share that
+    does and smaller ones.
+    """
+    every = range(len(workers.device.memory))
+    if len(every) == 1 or _fast_memory_suffices(tables, workers, workload.optimizer):
+        yield [0], ()
+        return
+    for place, share in enumerate(CACHED_ROWS):
+        lean = lean_problem(tables, traffic, workers, workload, min_dim, (share,))
+        if Relaxation(lean).solve(np.zeros(NUM_PHASES), np.full(NUM_PHASES, np.inf)) is not None:
+            yield every, CACHED_ROWS[:1] if place == 0 else CACHED_ROWS[place : place + 2]
 
 
 def _fast_memory_suffices(tables: Sequence[TableSpec], workers: Workers, optimizer: str) -> bool:
@@ -131,10 +156,12 @@ def _find(
         problem, bound, algorithm, max(begin + 0.45 * seconds, time.perf_counter() + 0.15 * seconds)
     )
     if not starts:
-        spread = place_balanced(problem, most_spread(problem), by_memory=True)
+        # Rather late than refused.
+        tight = packed(problem, time.perf_counter() + seconds)
+        spread = tight or place_balanced(problem, most_spread(problem), by_memory=True)
         if spread is None:
             return None
-        starts = [("spread", spread)]
+        starts = [("spread" if tight is None else "packed", spread)]
     target = bound.seconds * (1 + TOLERANCE)
     proven = bound.seconds
     if improve:
@@ -308,6 +335,7 @@ def _table_estimate(
         "columns": way.columns,
         "row_cut": way.row_cut,
         "tier": tiers[way.tier],
+        "cached_rows": way.cached,
         "workers": int(problem.width[option]) * len(solution.groups[number]),
         "rows": table.rows,
         "dim": table.dim,

@@ -1,0 +1,162 @@
+"""Plans where memory is nearly full: first which memory each table goes to, then as few cuts as fit.
+
+Prices alone send tables that are alike to the same memory, though only some of them fit there. So the linear
+program is dived into: of the tables that it splits between options the largest is given one of them, and the
+program solved again, until none is split. What it chose then fits all workers together, but blocks may not
+fill each worker: tables that find no room are cut finer, step by step, until they do. Only cuts that waste no
+memory take part: equal rows, and few slices where each keeps optimizer state of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+
+from megalith.sharding.planner.choices import Flags
+from megalith.sharding.planner.problem import (
+    NUM_PHASES,
+    Floats,
+    Ints,
+    Problem,
+    Solution,
+    add_blocks,
+    loads_of,
+    step_seconds,
+)
+from megalith.sharding.planner.relaxation import Relaxation, Relaxed
+
+_WHOLE = 1e-6
+_FILLED = (0.95, 0.98, 1.0)
+"""Shares of the memory that tables are chosen for, in turn."""
+_WASTED = 1.01
+"""Bytes of an option over the least that its table needs."""
+_ROUNDS = 200
+
+
+def packed(problem: Problem, deadline: float) -> Solution | None:
+    """A plan that fits; None if none was found."""
+    sparing, best = _sparing(problem), None
+    for filled in _FILLED:
+        # With some memory left over blocks are easier to place, and need fewer cuts.
+        roomy = replace(problem, capacity=filled * problem.capacity)
+        choice = _dive(roomy, Relaxation(roomy), sparing, deadline)
+        found = None if choice is None else _cut_until_placed(problem, choice, sparing)
+        if found is not None:
+            seconds = step_seconds(problem, loads_of(problem, found), found)
+            if best is None or seconds < best[0]:
+                best = seconds, found
+        if time.perf_counter() > deadline:
+            break
+    return None if best is None else best[1]
+
+
+def _sparing(problem: Problem) -> Flags:
+    """Options that take hardly more bytes than the least on their memory, the same on each worker."""
+    size = problem.total[:, NUM_PHASES:].sum(axis=1)
+    least: dict[tuple[int, int, float], float] = {}
+    keys = [
+        (int(table), way.tier, way.cached) for table, way in zip(problem.table, problem.ways, strict=True)
+    ]
+    for key, needed in zip(keys, size.tolist(), strict=True):
+        least[key] = min(least.get(key, needed), needed)
+    even = np.array([not way.row_cut for way in problem.ways])
+    return even & (size <= _WASTED * np.array([least[key] for key in keys]))
+
+
+def _dive(problem: Problem, relaxation: Relaxation, usable: Flags, deadline: float) -> Ints | None:
+    """One option for each table, which together fit all workers; None if none was found."""
+    tiers = np.array([way.tier for way in problem.ways])
+    size = problem.total[:, NUM_PHASES:].sum(axis=1)
+    floors, caps = np.zeros(NUM_PHASES), np.full(NUM_PHASES, np.inf)
+    found = relaxation.solve(floors, caps, usable)
+    while found is not None:
+        shares = _tier_shares(problem, found, tiers)
+        split = np.flatnonzero(shares.max(axis=1) < 1 - _WHOLE)
+        if not len(split) or time.perf_counter() > deadline:
+            return _choice(problem, found)
+        table = int(split[np.argmax(size[problem.first[split]])])
+        options = np.array(problem.options(table), dtype=np.int64)
+        found = None
+        for tier in np.argsort(-shares[table], kind="stable"):
+            fixed = usable.copy()
+            # How it is cut, and how much of it is cached, stays open.
+            fixed[options[tiers[options] != tier]] = False
+            found = relaxation.solve(floors, caps, fixed)
+            if found is not None:
+                usable = fixed
+                break
+    return None
+
+
+def _tier_shares(problem: Problem, found: Relaxed, tiers: Ints) -> Floats:
+    """[tables, tiers]: how much of each table the program puts on each memory."""
+    shares = np.zeros((problem.num_tables, len(problem.capacity)))
+    np.add.at(shares, (problem.table, tiers), found.mixture)
+    return shares
+
+
+def _choice(problem: Problem, found: Relaxed) -> Ints:
+    """Of the options in each table's mixture the largest share, among those that cache least."""
+    chosen = []
+    for table in range(problem.num_tables):
+        mixed = [option for option in problem.options(table) if found.mixture[option] > _WHOLE]
+        chosen.append(min(mixed, key=lambda one: (problem.ways[one].cached, -found.mixture[one])))
+    return np.array(chosen, dtype=np.int64)
+
+
+def _cut_until_placed(problem: Problem, choice: Ints, usable: Flags) -> Solution | None:
+    """The chosen options on workers; where there is no room for one, a finer cut of the same table."""
+    share = (problem.peak[:, NUM_PHASES:] / np.maximum(problem.capacity, 1)).max(axis=1)
+    seconds = np.where(usable, problem.total[:, :NUM_PHASES] @ problem.weights, np.inf)
+    choice = choice.copy()
+    for _ in range(_ROUNDS):
+        solution, without = _placed(problem, choice, share)
+        if not without:
+            return solution
+        finer = {table: _finer(problem, int(choice[table]), share, seconds) for table in without}
+        if not any(finer.values()):
+            # They are as fine as can be: the largest blocks of the others stand in their way.
+            coarse = np.argsort(-share[choice], kind="stable").tolist()
+            options = ((table, _finer(problem, int(choice[table]), share, seconds)) for table in coarse)
+            finer = dict([next((one for one in options if one[1]), (0, None))])
+        if not any(finer.values()):
+            return None
+        for table, option in finer.items():
+            choice[table] = option or choice[table]
+    return None
+
+
+def _finer(problem: Problem, option: int, share: Floats, seconds: Floats) -> int | None:
+    """The cheapest option of the same table and memory whose largest block is at most half of this one's."""
+    way = problem.ways[option]
+    options = np.array(problem.options(int(problem.table[option])), dtype=np.int64)
+    finer = [
+        one
+        for one in options[share[options] <= 0.5 * share[option]].tolist()
+        if (problem.ways[one].tier, problem.ways[one].cached) == (way.tier, way.cached)
+        and np.isfinite(seconds[one])
+    ]
+    return min(finer, key=lambda one: float(seconds[one])) if finer else None
+
+
+def _placed(problem: Problem, choice: Ints, share: Floats) -> tuple[Solution, list[int]]:
+    """Blocks where they fill memory most evenly, wide and large ones first, and tables without room."""
+    loads = np.zeros((problem.world_size, problem.shards.shape[1]))
+    groups: list[Ints] = [np.empty(0, dtype=np.int64)] * problem.num_tables
+    without = []
+    for table in np.lexsort((-share[choice], -problem.width[choice])).tolist():
+        option = int(choice[table])
+        blocks, num_groups = problem.blocks(option), problem.groups(option)
+        width = blocks.shape[1]
+        view = loads[: num_groups * width, NUM_PHASES:].reshape(num_groups, width, -1)
+        # The first variant is the larger one; a group with room for it has room for both.
+        fullest = ((view + blocks[0][:, NUM_PHASES:]) / problem.capacity).max(axis=(1, 2))
+        chosen = np.argsort(fullest, kind="stable")[: len(blocks)]
+        if len(chosen) < len(blocks) or fullest[chosen[-1]] > 1:
+            without.append(table)
+            continue
+        groups[table] = chosen
+        add_blocks(loads, blocks, chosen)
+    return Solution(choice.copy(), groups), without
