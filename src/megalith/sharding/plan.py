@@ -86,31 +86,33 @@ class ShardingPlan(Config):
         for name in specs:
             if named.count(name) != 1:
                 raise PlanError(
-                    f"The plan places table '{name}' {named.count(name)} times; make it again with "
-                    "`megalith plan`."
+                    f"The plan places table '{name}' {named.count(name)} times; mend it or make it again "
+                    "with `megalith plan`."
                 )
         for placement in self.placements:
             if placement.table not in specs:
                 raise PlanError(
-                    f"The plan places table '{placement.table}', which the model does not have; make it "
-                    "again with `megalith plan`."
+                    f"The plan places table '{placement.table}', which the model does not have; mend it or "
+                    "make it again with `megalith plan`."
                 )
             self._check_placement(placement, specs[placement.table])
 
     def _check_placement(self, placement: Placement, table: TableSpec) -> None:
         def refuse(what: str) -> PlanError:
             return PlanError(
-                f"The plan's placement of table '{table.name}' {what}; make it again with `megalith plan`."
+                f"The plan's placement of table '{table.name}' {what}; mend it or make it again with "
+                "`megalith plan`."
             )
 
         for shard in placement.shards:
             inside = 0 <= shard.rows[0] < shard.rows[1] <= table.rows
             if not (inside and 0 <= shard.columns[0] < shard.columns[1] <= table.dim):
                 raise refuse(
-                    f"has rows {shard.rows} and columns {shard.columns} of {table.rows} x {table.dim}"
+                    f"has a rectangle of rows {_range(shard.rows)}, columns {_range(shard.columns)}, which "
+                    f"is no part of {table.rows} x {table.dim}"
                 )
             if shard.worker >= self.world_size:
-                raise refuse(f"names worker {shard.worker} of {self.world_size}")
+                raise refuse(f"names worker {shard.worker} of {self.world_size}, the first being 0")
         area = sum(shard.num_rows * shard.dim for shard in placement.shards)
         if placement.kind == "data_parallel":
             whole = all((one.num_rows, one.dim) == (table.rows, table.dim) for one in placement.shards)
@@ -118,8 +120,12 @@ class ShardingPlan(Config):
             if not (whole and once):
                 raise refuse("is data_parallel but does not put the whole table on every worker")
             return
-        if area != table.rows * table.dim or _overlap(placement.shards):
-            raise refuse("does not cover the table exactly once")
+        twice = _overlap(placement.shards)
+        if twice is not None:
+            raise refuse(f"does not cover the table exactly once: it has {_cell(*twice)} twice")
+        if area != table.rows * table.dim:
+            cell = _missing(placement.shards, table)
+            raise refuse(f"does not cover the table exactly once: it lacks {_cell(*cell)}")
         by_rows = any(shard.num_rows < table.rows for shard in placement.shards)
         if by_rows and table.pooling == "max":
             raise refuse("cuts the rows of a table with max pooling")
@@ -149,13 +155,34 @@ def read_plan(path: Path) -> ShardingPlan:
         raise PlanError(f"{path}, {where}: {first['msg']}; make it again with `megalith plan`.") from error
 
 
-def _overlap(shards: Sequence[Shard]) -> bool:
-    """Whether two rectangles share a cell. They are few, so pairs are looked at."""
+def _overlap(shards: Sequence[Shard]) -> tuple[int, int] | None:
+    """The first cell that two rectangles share. They are few, so pairs are looked at."""
     ordered = sorted(shards, key=lambda shard: shard.rows)
     for index, one in enumerate(ordered):
         for other in ordered[index + 1 :]:
             if other.rows[0] >= one.rows[1]:
                 break
             if one.columns[0] < other.columns[1] and other.columns[0] < one.columns[1]:
-                return True
-    return False
+                return other.rows[0], max(one.columns[0], other.columns[0])
+    return None
+
+
+def _missing(shards: Sequence[Shard], table: TableSpec) -> tuple[int, int]:
+    """The first cell that no rectangle has; none lies in two of them, and there is one."""
+    for row in sorted({0, *(edge for shard in shards for edge in shard.rows)} - {table.rows}):
+        column = 0
+        for left, right in sorted(one.columns for one in shards if one.rows[0] <= row < one.rows[1]):
+            if left > column:
+                break
+            column = right
+        if column < table.dim:
+            return row, column
+    raise AssertionError("every cell is covered")
+
+
+def _range(bounds: tuple[int, int]) -> str:
+    return f"{bounds[0]} to {bounds[1]}"
+
+
+def _cell(row: int, column: int) -> str:
+    return f"row {row}, column {column}"
