@@ -1,20 +1,21 @@
-"""Measures the constants of `cpu` in cost/calibration.yaml on one core of this machine, piece by piece.
+"""Measures the constants of `cpu` in cost/calibration.yaml on the cores of this machine, piece by piece.
 
     python benchmarks/calibrate_host.py
 
 Lookups and updates of single tables, sharing out ids, putting vectors together, copied tables: each runs
-alone, on tables of many sizes, none of them a table of `megalith bench plan --ranks`. Seconds become bytes of
-one core's copies, measured in between. Fits weigh every shape alike (relative errors) and no constant is
+alone, on tables of many sizes, none of them a table of `megalith bench plan --ranks`. A process on every core
+does the same at the same time, as workers of a step do. Seconds become bytes of what one core copies while
+the others idle, measured before and after. Fits weigh every shape alike (relative errors) and no constant is
 below zero. Takes about a minute; the machine should be at rest.
 """
 
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import time
 from collections.abc import Callable
 from math import gcd
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,11 +26,12 @@ from megalith.cost.calibration import calibration
 from megalith.embeddings.collection import EmbeddingCollection
 from megalith.embeddings.optimizers import RowWiseAdaGrad
 from megalith.hardware.catalog import catalog
+from megalith.hardware.machine import usable_cores
 from megalith.hardware.probe_host import memory_rates
 from megalith.ops.coupled import CoupledUpdate
 from megalith.sharding.plan import Placement, Shard, ShardingPlan
+from megalith.sharding.runtime.columns import Assembly, Taking
 from megalith.sharding.runtime.layout import ExchangeLayout
-from megalith.sharding.runtime.pooled import assemble, columns_of
 from megalith.sharding.runtime.replicated import ReplicatedTables
 from megalith.sharding.runtime.routing import Bags, Router
 from megalith.sharding.runtime.traffic import Traffic
@@ -38,47 +40,59 @@ Floats = NDArray[np.float64]
 _LINE = 64
 _REPEATS = 9
 _SKEW = 1.05
+_TOGETHER, _BATCHES = 6, 4
+"""Tables of a call, and batches that it sees; the first warms up."""
 _OTHER = torch.ones(2**23)
 """The rest of a step, which leaves nothing in the caches."""
 
 
 def main() -> None:
-    torch.set_num_threads(1)
     fraction = calibration(catalog().device("cpu")).memory_fraction
-    rates = [memory_rates(1, 1.0)[0]]
-    rows, routing, pieces, copied = row_costs(), routing_seconds(), piece_costs(), copied_costs()
+    rates, cores = [memory_rates(1, 1.0)[0]], usable_cores()
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(cores) as pool:
+        found = pool.map(measured, range(cores), chunksize=1)
     rates.append(memory_rates(1, 1.0)[0])
     rate = fraction * float(np.mean(rates))
-    print(
-        f"one core copies {rate / fraction / 1e9:.1f} GB/s; constants of cpu, as bytes at {fraction:g} of it"
-    )
-    for name, fit in rows.items():
-        print(f"  {name}: " + ", ".join(f"{key} {value * rate:.3g}" for key, value in fit["found"].items()))
-        print(f"    mean error {fit['error']:.0%}, worst a factor of {fit['worst']:.2f}")
-    print(f"  route_id_bytes: {routing * rate:.3g}  ({1e9 * routing:.1f} ns an id)")
-    print(f"  piece_factor: {pieces * rate:.3g}  ({1e9 * pieces:.2f} ns a byte)")
-    print("  copied: " + ", ".join(f"{key} {value:.3g}" for key, value in copied.items()))
+    print(f"one core copies {rate / fraction / 1e9:.1f} GB/s; bytes are those at {fraction:g} of it")
+    for name in found[0]:
+        value = float(np.mean([one[name] for one in found]))
+        plain = name.endswith(("factor of updates", "_seconds", "error", "worst"))
+        print(f"  {name}: {value if plain else value * rate:.3g}")
 
 
-def row_costs() -> dict[str, dict[str, Any]]:
-    """Fits of lookup and update: row bytes that come first and again, ids, bytes of vectors, a call."""
+def measured(_: int) -> dict[str, float]:
+    """All constants, in seconds where they become bytes."""
+    torch.set_num_threads(1)
+    return {
+        **row_costs(),
+        "route_id_bytes": routing_seconds(),
+        "piece_factor": piece_costs(),
+        **copied_costs(),
+    }
+
+
+def row_costs() -> dict[str, float]:
+    """Fits of lookup and update of several tables at once: row bytes that come first and again, ids, bytes of
+    vectors, a call."""
     first, second, reads, updates, halves = [], [], [], [], []
     draw = np.random.default_rng(0)
-    for num_rows, dim in itertools.product((2_000, 60_000, 1_000_000), (16, 32, 64, 128)):
-        table = TableSpec(name="t", rows=num_rows, dim=dim, features=("f",))
-        collection = EmbeddingCollection([table], RowWiseAdaGrad(lr=0.01))
-        for batch, length in ((2048, 1), (32768, 1), (8192, 4), (4096, 20), (8192, 25)):
-            batches = [_drawn(draw, num_rows, batch * length) for _ in range(3)]
-            offsets = torch.arange(batch + 1) * length
-            gradient = torch.ones(batch, dim)
-            distinct = float(np.mean([len(np.unique(ids)) for ids in batches]))
-            numbers = itertools.cycle(map(torch.from_numpy, batches))
-            # As if other workers had as many columns of each row.
-            coupled = collection.coupled_update([0], [2 * dim], [(0, 0, num_rows)])
+    for num_rows, dim in itertools.product((2_000, 50_000, 250_000), (4, 8, 12, 24, 32, 64, 128)):
+        tables = _tables(_TOGETHER, num_rows, dim)
+        collection = EmbeddingCollection(tables, RowWiseAdaGrad(lr=0.01))
+        # As if other workers had as many columns of each row.
+        sections = [(place, 0, num_rows) for place in range(_TOGETHER)]
+        coupled = collection.coupled_update(range(_TOGETHER), [2 * dim] * _TOGETHER, sections)
+        for batch, length in ((2048, 1), (8192, 1), (8192, 4), (4096, 20)):
+            drawn = [
+                [_drawn(draw, num_rows, batch * length) for _ in range(_TOGETHER)] for _ in range(_BATCHES)
+            ]
+            offsets = torch.arange(_TOGETHER * batch + 1) * length
+            gradient = torch.ones(batch, _TOGETHER * dim)
+            distinct = float(sum(len(np.unique(ids)) for some in drawn for ids in some)) / _BATCHES
             taken = []
-            for ids in itertools.islice(numbers, 5):
+            for ids in [torch.from_numpy(np.concatenate(some)) for some in drawn]:
                 _OTHER.add_(1)
-                gradient.fill_(1.0)
                 read = _seconds(collection.read, ids, offsets, None)
                 _OTHER.add_(1)
                 update = _seconds(collection.update, ids, offsets, None, gradient, ())
@@ -86,21 +100,19 @@ def row_costs() -> dict[str, dict[str, Any]]:
                 both = _seconds(_in_halves, coupled, collection, ids, offsets, gradient)
                 taken.append((read, update, both))
             row = 4 * dim + _LINE - min(_LINE, gcd(4 * dim, _LINE))
-            again, vectors = (batch * length - distinct) * row, 4.0 * batch * dim
-            first.append([distinct * row, again, batch * length, vectors, 1.0])
-            second.append([2 * distinct * (row + _LINE), again, batch * length, vectors, 1.0])
+            count = float(_TOGETHER * batch * length)
+            again, vectors = (count - distinct) * row, 4.0 * batch * _TOGETHER * dim
+            first.append([distinct * row, again, count, vectors, 1.0])
+            second.append([2 * distinct * (row + _LINE), again, count, vectors, 1.0])
             for kept, seconds in zip((reads, updates, halves), np.median(taken[1:], axis=0), strict=True):
                 kept.append(float(seconds))
     ratio, smallest = np.array(halves) / np.array(updates), int(np.argmin(updates))
-    print(f"coupled_factor: {np.median(ratio):.2f} ({ratio.min():.2f} to {ratio.max():.2f})")
-    print(f"coupled_seconds: {halves[smallest] - updates[smallest]:.2g}")
+    names = ("row_factor", "repeat_share", "id_bytes", "vector_factor", "call")
     return {
-        "lookup": _fitted(first, reads, ("row", "repeat_share", "id_bytes", "vector_factor", "call")),
-        "update": _fitted(
-            second,
-            updates,
-            ("row", "update_repeat_share", "update_id_bytes", "update_vector_factor", "call"),
-        ),
+        **_fitted(first, reads, tuple(f"lookup {name}" for name in names), "lookup"),
+        **_fitted(second, updates, tuple(f"update {name}" for name in names), "update"),
+        "coupled: factor of updates": float(np.median(ratio)),
+        "coupled_seconds": halves[smallest] - updates[smallest],
     }
 
 
@@ -111,7 +123,7 @@ def _in_halves(
     offsets: torch.Tensor,
     gradient: torch.Tensor,
 ) -> None:
-    coupled.finish(coupled.begin(collection.steps(), ids, offsets, None, 1, gradient), 1)
+    coupled.finish(coupled.begin(collection.steps(), ids, offsets, None, _TOGETHER, gradient), 1)
 
 
 def routing_seconds() -> float:
@@ -137,15 +149,18 @@ def piece_costs() -> float:
         chunks = {n: torch.ones(batch, layout.workers[n].direct_width) for n in range(ranks)}
         gradient = torch.ones(batch, layout.output_dim)
 
-        seconds = _usual(_there_and_back, layout, chunks, gradient)
+        takings = [Taking(layout.sources[source]) for source in chunks]
+        seconds = _usual(_there_and_back, Assembly(layout.levels), takings, chunks, gradient)
         found.append(seconds / (4 * batch * layout.output_dim))
     return float(np.median(found))
 
 
-def _there_and_back(layout: ExchangeLayout, chunks: dict[int, torch.Tensor], gradient: torch.Tensor) -> None:
-    assemble(chunks, layout.levels, len(gradient))
-    for source, chunk in chunks.items():
-        columns_of(gradient, layout.sources[source], chunk)
+def _there_and_back(
+    assembly: Assembly, takings: list[Taking], chunks: dict[int, torch.Tensor], gradient: torch.Tensor
+) -> None:
+    assembly(chunks, len(gradient))
+    for taking, chunk in zip(takings, chunks.values(), strict=True):
+        taking(gradient, chunk)
 
 
 def copied_costs() -> dict[str, float]:
@@ -169,8 +184,9 @@ def copied_costs() -> dict[str, float]:
         seconds = _usual(copied.update, bags, gradient, 1, 1.0)
         inputs.append([1.0, len(ids), 4.0 * count * num_rows * (dim + 1)])
         taken.append(seconds)
-    fit = _fitted(inputs, taken, ("seconds", "seconds_an_id", "seconds_a_byte"))
-    return {**fit["found"], "error": fit["error"]}
+    return _fitted(
+        inputs, taken, ("copied_seconds", "copied ids and their update", "copied_factor"), "copied"
+    )
 
 
 def _plan(tables: list[TableSpec], ranks: int, kind: str) -> ShardingPlan:
@@ -210,7 +226,9 @@ def _usual(run: Callable[..., object], *given: object) -> float:
     return float(np.median(taken[1:]))
 
 
-def _fitted(inputs: list[list[float]], seconds: list[float], names: tuple[str, ...]) -> dict[str, Any]:
+def _fitted(
+    inputs: list[list[float]], seconds: list[float], names: tuple[str, ...], kind: str
+) -> dict[str, float]:
     """The least squares of relative errors without negative constants: of all sets that have none, the
     best."""
     matrix, taken = np.array(inputs), np.array(seconds)
@@ -229,7 +247,7 @@ def _fitted(inputs: list[list[float]], seconds: list[float], names: tuple[str, .
     assert best is not None
     ratio = np.abs(np.log(np.maximum(matrix @ best[1], 1e-12) / taken))
     found = dict(zip(names, best[1].tolist(), strict=True))
-    return {"found": found, "error": float(ratio.mean()), "worst": float(np.exp(ratio.max()))}
+    return {**found, f"{kind} error": float(ratio.mean()), f"{kind} worst": float(np.exp(ratio.max()))}
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ class Cluster:
     shared_memory: Link | None = None
     """Between processes of one host: what each of as many as there are cores writes for its neighbours."""
     loopback: Link | None = None
-    """The same through sockets."""
+    """The same through sockets, where memory is not shared."""
 
     @property
     def devices(self) -> int:

@@ -1,8 +1,8 @@
 """The workers of a plan: what each has, which share a node, what a byte between them costs.
 
 An accelerator is a worker. A processor is a host: one worker has it whole, several share its cores, memory
-and bandwidth, hand each other vectors in shared memory and sum gradients over its loopback. A worker is
-priced as if its neighbours were as busy as it is; `alone` says how much quicker it is while they wait. Costs
+and bandwidth, and hand each other vectors and gradients in shared memory. A worker is priced as if its
+neighbours were as busy as it is; `alone` says how much quicker it is while they wait. Costs
 of the exchanges come from `cost.collectives`; over a fixed group each is a latency and a slope, so they are
 asked once and then used for any number of bytes.
 """
@@ -22,6 +22,8 @@ from megalith.hardware.cluster import Cluster, Device, Level
 BUS_SHARE = 0.5
 """Of the bandwidth that a core takes when it copies, what it takes when it looks up or updates rows: in
 between it works in its caches. So twice as many cores as fill the bus with copies can work on rows."""
+MOST_SUMMED_IN_MEMORY = 8
+"""Processes of a host up to which each adds up what all have written (sharding/runtime/gradient_sum.py)."""
 _LARGE = 1e9
 
 
@@ -84,7 +86,7 @@ def workers_of(cluster: Cluster, world_size: int | None = None, per_node: int | 
     >>> found.world_size, found.per_node, found.nodes
     (16, 8, 2)
     """
-    alone = 1.0
+    alone, bus = 1.0, cluster.device.bytes_per_second
     if cluster.device.generation == "cpu":
         cluster, alone = _processes(cluster, world_size, per_node)
     elif per_node is not None:
@@ -100,7 +102,13 @@ def workers_of(cluster: Cluster, world_size: int | None = None, per_node: int | 
             f"{cluster.name or 'The cluster'} has {cluster.devices:,} workers, not {size:,}; take "
             f"--world-size {cluster.devices} or describe a larger cluster in a YAML file."
         )
-    return _priced(_first(cluster, size), size, alone)
+    workers = _priced(_first(cluster, size), size, alone)
+    if cluster.device.generation == "cpu" and 1 < size == workers.per_node <= MOST_SUMMED_IN_MEMORY:
+        # A copy for the others, then two reads and a write for every part but one: all of it fills the bus.
+        rate = min(bus / size, workers.device.bytes_per_second) * workers.constants.memory_fraction
+        in_memory = Line(workers.all_to_all.latency, (2 + 3 * (size - 1)) / rate)
+        workers = replace(workers, all_reduce=in_memory)
+    return workers
 
 
 def _processes(cluster: Cluster, world_size: int | None, per_node: int | None) -> tuple[Cluster, float]:
