@@ -170,15 +170,15 @@ def test_a_heavy_optimizer_is_named() -> None:
         make_plan(tables, small_cluster(60), world_size=2, global_batch=64, optimizer_kind="adam")
 
 
-def test_max_pooling_and_sequences_are_never_cut_by_rows() -> None:
+def test_max_pooling_is_never_cut_by_rows_and_sequences_not_inside_a_node() -> None:
     workers = workers_of(catalog().cluster("zionex"), 16)
-    for pooling in ("max", "none"):
+    kinds = {}
+    for pooling in ("max", "none", "sum"):
         spec = table("t", 10_000, 64, pooling=pooling)
-        kinds = {way.kind for way in ways_of(spec, default_statistics(spec), workers)}
-        assert not kinds & {"row_wise", "table_row", "grid"}
-    every = table("t", 10_000, 64)
-    kinds = {way.kind for way in ways_of(every, default_statistics(every), workers)}
-    assert len(kinds) == 7
+        kinds[pooling] = {way.kind for way in ways_of(spec, default_statistics(spec), workers)}
+    assert len(kinds["sum"]) == 7
+    assert kinds["sum"] - kinds["none"] == {"table_row", "grid"}
+    assert kinds["sum"] - kinds["max"] == {"row_wise", "table_row", "grid"}
 
 
 def test_odd_dims_are_cut_into_any_number_of_slices() -> None:

@@ -3,8 +3,8 @@
 A way is a kind, a number of column slices, how rows are cut, and the memory tier. Its pieces come as blocks
 of one worker (table_wise, column_wise, row_wise in a few parts: anywhere), of one node (table_row,
 table_column, grid: on any node), or of everybody (row_wise, data_parallel). Tables with max pooling are never
-cut by rows: the largest of partial maxima is right, but whose gradient it is gets lost; those that keep
-sequences are not either, as their vectors could not be put back in order.
+cut by rows: the largest of partial maxima is right, but whose gradient it is gets lost. Those that keep
+sequences are not cut by the rows of a node: it would have nothing to add up.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def ways_of(
     most = max(1, table.dim // min_dim)
     hierarchical = per_node > 1 and nodes > 1
     row_cuts: tuple[float, ...] = ()
-    if table.rows > 1 and table.pooling not in ("max", "none"):
+    if table.rows > 1 and table.pooling != "max":
         row_cuts = ROW_CUTS if traffic.hot_first else ROW_CUTS[:1]
     over_all = size > 1 and (
         size <= _MANY_WORKERS
@@ -91,10 +91,11 @@ def ways_of(
         if parts < min(size, table.rows + 1)
     ]
     if hierarchical:
-        cuts += [Way("table_row", row_cut=cut) for cut in row_cuts]
+        in_node = () if table.pooling == "none" else row_cuts
+        cuts += [Way("table_row", row_cut=cut) for cut in in_node]
         if most >= per_node:
             cuts.append(Way("table_column", per_node))
-        cuts += [Way("grid", columns, cut) for columns in _doubling(min(most, nodes)) for cut in row_cuts]
+        cuts += [Way("grid", columns, cut) for columns in _doubling(min(most, nodes)) for cut in in_node]
     found = [
         replace(way, tier=tier, cached=share)
         for tier in tiers
@@ -102,7 +103,7 @@ def ways_of(
         for way in cuts
     ]
     small = 4 * table.rows * (table.dim + 1) <= DATA_PARALLEL_BYTES
-    if size > 1 and small and table.pooling != "none":
+    if size > 1 and small:
         found.append(Way("data_parallel"))
     return found
 
