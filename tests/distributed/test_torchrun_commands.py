@@ -4,11 +4,12 @@ import json
 
 import pytest
 from processes import on_ranks, sentences, torchrun
-from small_runs import make_recipe, train, write_plan
+from small_runs import losses, make_recipe, train, write_plan
 from typer.testing import CliRunner
 
 from megalith.cli.app import app
 from megalith.data.dataset import Dataset
+from megalith.sharding.plan import Shard, read_plan
 from megalith.sharding.runtime.sharded_table import ShardedTable
 from megalith.train.run import Run
 from megalith.train.trainer import open_learner
@@ -73,3 +74,39 @@ def test_a_mistake_is_said_once_and_leaves_no_run(tiny_recipe, tmp_path, argumen
     assert "exitcode  : 2" in result.stderr
     assert "new message format" not in result.stderr
     assert not out.exists()
+
+
+def test_a_run_with_a_plan_of_its_own_goes_on_under_another_on_any_number_of_ranks(trained):
+    folder = trained.folder
+    refused = CliRunner().invoke(app, ["train", str(folder), "train.steps=30"])
+    assert "all but sharding.*; leave train.steps=30 out" in str(refused.exception)
+    before = trained.recipe()
+    result = torchrun("-m", "megalith", "train", folder, "sharding.plan=auto", "--json", processes=3)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["ranks"] == 3
+    after = trained.recipe()
+    assert after.sharding.plan == "auto"
+    assert after.model_copy(update={"sharding": before.sharding}) == before
+
+
+def test_a_plan_made_by_hand_learns_what_one_process_does(tiny_recipe, tmp_path):
+    """Rows over some of the ranks and unevenly, two pieces on one rank, a corner apart, one rank without."""
+    written = read_plan(write_plan(tmp_path / "plan.json", tiny_recipe, 3, kinds=("table_wise",)))
+    placements = []
+    for number, placement in enumerate(written.placements):
+        (whole,) = placement.shards
+        shards, rows = placement.shards, whole.rows[1]
+        if rows > 2:
+            pieces = [(0, (0, 1), (0, 4)), (0, (1, rows), (0, 1)), (1, (1, rows), (1, 4))]
+            pieces = pieces if number % 2 else [(1, (0, 2), (0, 4)), (1, (2, rows), (0, 4))]
+            shards = tuple(Shard(worker=w, rows=r, columns=c) for w, r, c in pieces)
+        elif whole.worker == 2:
+            shards = (whole.model_copy(update={"worker": 0}),)
+        placements.append(placement.model_copy(update={"shards": shards}))
+    plan = written.model_copy(update={"placements": tuple(placements)})
+    plan.write(tmp_path / "hand.json")
+    one = train(tiny_recipe, tmp_path / "one", 1, "train.epochs=1")
+    hand = train(
+        tiny_recipe, tmp_path / "hand", 3, f"sharding.plan={tmp_path / 'hand.json'}", "train.epochs=1"
+    )
+    assert losses(hand) == pytest.approx(losses(one), abs=1e-5)

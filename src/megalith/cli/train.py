@@ -59,16 +59,19 @@ def _train(
 
     ranks = session.ranks
     goes_on = (Path(recipe) / "config.yaml").is_file()
-    if goes_on and overrides:
+    fixed = [override for override in overrides if not override.startswith("sharding.")]
+    if goes_on and fixed:
         raise ConfigError(
-            f"{recipe} goes on with its own settings; leave {overrides[0]} out or start a new run."
+            f"{recipe} goes on with its own settings, all but sharding.*; leave {fixed[0]} out or start a "
+            "new run."
         )
     settings = load_recipe(recipe, overrides)
     run = Run(Path(recipe) if goes_on else out or Path("runs") / settings.name)
     # The first rank looks, so that all do the same whatever the folder becomes meanwhile.
     goes_on = ranks.from_first(lambda: goes_on or (resume and run.config.exists()))
     if goes_on:
-        stored = run.recipe()
+        # Where tables lie is another matter at every start; what is learnt is not.
+        stored = ranks.from_first(run.recipe).model_copy(update={"sharding": settings.sharding})
         if stored != settings:
             raise ConfigError(
                 f"{run.config} differs from the recipe given; go on with `megalith train {run.folder}`, or "
@@ -81,6 +84,7 @@ def _train(
         ranks.from_first(run.refuse_existing)
     session.accept()
     if goes_on:
+        ranks.from_first(lambda: run.write_recipe(settings))
         step = trainer.resume()
         if progress is not None:
             progress.print(f"Going on with {run.folder} from step {step:,}.", highlight=False)

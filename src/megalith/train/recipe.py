@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from megalith.core.config import apply_overrides, load_yaml, parse_config
 from megalith.core.errors import ConfigError, nearest
@@ -18,17 +19,36 @@ def recipe_names() -> list[str]:
 
 
 def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe of that name or at that path, with `a.b=c` overrides laid over it."""
+    """The recipe of that name or at that path, with `a.b=c` overrides laid over it.
+
+    A file that the recipe names lies beside it, so that a recipe runs from any folder; one that an override
+    names lies where the command is run.
+    """
     path = find_recipe(name_or_path)
-    content = apply_overrides(load_yaml(path), overrides)
-    model = content.get("model")
+    content = _with_paths(load_yaml(path), path.parent)
+    content = _with_paths(apply_overrides(content, overrides), Path())
+    return parse_config(Recipe, _with_one_end(content, overrides), str(path))
+
+
+def _with_paths(content: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The files that a recipe names, as absolute paths."""
+    model, sharding = content.get("model"), content.get("sharding")
     if isinstance(model, dict) and model.get("kind") == "custom" and model.get("file"):
-        # A model's file is named from where the recipe lies, so that a recipe runs from any folder.
-        model["file"] = str((path.parent / Path(model["file"]).expanduser()).resolve())
-    sharding = content.get("sharding")
+        model["file"] = str((folder / Path(model["file"]).expanduser()).resolve())
     if isinstance(sharding, dict) and sharding.get("plan", "auto") not in ("auto", None):
-        sharding["plan"] = str((path.parent / Path(sharding["plan"]).expanduser()).resolve())
-    return parse_config(Recipe, content, str(path))
+        sharding["plan"] = str((folder / Path(str(sharding["plan"])).expanduser()).resolve())
+    return content
+
+
+def _with_one_end(content: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """A run ends after epochs or after steps: who asks for one of them no longer wants the recipe's other."""
+    named = {override.partition("=")[0].strip() for override in overrides}
+    loop = content.get("train")
+    for asked, other in (("steps", "epochs"), ("epochs", "steps")):
+        only = f"train.{asked}" in named and f"train.{other}" not in named
+        if only and isinstance(loop, dict) and loop.get(asked) is not None:
+            loop.pop(other, None)
+    return content
 
 
 def find_recipe(name_or_path: str) -> Path:

@@ -54,6 +54,9 @@ class Run:
         self.refuse_existing()
         with storage_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
+        self.write_recipe(recipe)
+
+    def write_recipe(self, recipe: Recipe) -> None:
         write_atomic(self.config, to_yaml(recipe))
 
     def refuse_existing(self) -> None:

@@ -9,6 +9,7 @@ import sys
 import pytest
 import yaml
 
+from megalith.core.errors import ConfigError
 from megalith.train.recipe import RECIPES, load_recipe, recipe_names
 
 
@@ -57,8 +58,28 @@ def test_people_read_the_evaluation_and_the_next_command(recipe, tmp_path):
     assert "megalith report" in result.stdout
 
 
+def test_files_of_a_recipe_lie_beside_it_and_those_of_overrides_where_one_works(
+    recipe, tmp_path, monkeypatch
+):
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    recipe.write_text(recipe.read_text() + "sharding: {plan: mine.json}\n")
+    assert load_recipe(str(recipe)).sharding.plan == tmp_path / "mine.json"
+    assert load_recipe(str(recipe), ["sharding.plan=two.json"]).sharding.plan == work / "two.json"
+    assert load_recipe(str(recipe), ["sharding.plan=auto"]).sharding.plan == "auto"
+
+
+def test_of_steps_and_epochs_the_one_asked_for_counts(recipe):
+    loop = load_recipe(str(recipe), ["train.steps=7"]).train
+    assert (loop.steps, loop.epochs) == (7, None)
+    with pytest.raises(ConfigError, match="either epochs or steps"):
+        load_recipe(str(recipe), ["train.steps=7", "train.epochs=1"])
+
+
 def test_a_run_is_not_overwritten_unless_asked(recipe, tmp_path):
-    arguments = ("train", recipe, "train.epochs=null", "train.steps=2", "--out", tmp_path / "run")
+    # The recipe's epochs give way to the steps asked for.
+    arguments = ("train", recipe, "train.steps=2", "--out", tmp_path / "run")
     assert megalith(*arguments).returncode == 0
     assert "holds a run already" in refused(megalith(*arguments))
     assert megalith(*arguments, "--overwrite").returncode == 0
@@ -75,7 +96,7 @@ def test_a_run_is_not_overwritten_unless_asked(recipe, tmp_path):
         ("data.train=[trian]", "no split 'trian'; did you mean 'train'?"),
         ("data.eval=vald", "no split 'vald'; did you mean 'valid'?"),
         ("data.batch_size=1000000", "do not fill one batch"),
-        ("train.steps=3", "give either epochs or steps"),
+        ("train.epochs=null", "give either epochs or steps"),
         ("nonsense", "must have the form key=value"),
     ],
 )
