@@ -1,8 +1,8 @@
 """Data-parallel tables: whole on every worker, read locally, kept equal by summing gradients over all ranks.
 
 The gradients of all tables and a mark for every touched row lie in one flat buffer, so one sum over ranks
-serves them all; then every rank updates the same rows with the same sums. Rows are summed up by the native engine:
-a step of SGD with a rate of -1 on zeros.
+serves them all; then every rank updates the same rows with the same sums. Rows are summed up by the native
+engine: a step of SGD with a rate of -1 on zeros.
 """
 
 from __future__ import annotations
