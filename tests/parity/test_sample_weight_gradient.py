@@ -18,6 +18,13 @@ def test_matches_the_twin(world):
     torch.testing.assert_close(sample_weight_gradient(*arguments), expected, rtol=1e-4, atol=1e-4)
 
 
+def test_weights_of_ids_that_no_table_pools_have_none():
+    layout = Layout([TableSpec(name="t", rows=5, dim=3, features=("f",), pooling="none")])
+    lookup = torch.tensor([1, 2, 4]), torch.tensor([0, 2, 3]), torch.rand(3), 1
+    found = sample_weight_gradient([torch.randn(5, 3)], layout.pooled_slots, *lookup, torch.randn(2, 0))
+    assert torch.equal(found, torch.zeros(3))
+
+
 def test_torch_knows_the_operator():
     layout = Layout([TableSpec(name="t", rows=5, dim=3, features=("f",))])
     values, offsets = torch.tensor([1, 2, 4]), torch.tensor([0, 2, 3])

@@ -215,7 +215,8 @@ def _weight_gradient(
     again = torch.empty(0)
     batch, seen = _batch(offsets, num_features), set()
     features = slots[:, SLOT_FIELDS.index("feature")].tolist()
-    for slot, feature in zip(slots.split(1), features, strict=True):
+    # Where no table pools there is no slot, and yet `split` would give a part.
+    for slot, feature in zip(slots.split(1), features, strict=False):
         out, ids = total, slice(int(offsets[feature * batch]), int(offsets[(feature + 1) * batch]))
         if feature in seen:
             # A feature looked up in several tables adds up one table after the other.
