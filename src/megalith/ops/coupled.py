@@ -26,7 +26,7 @@ class CoupledUpdate:
     """Some tables of a collection, which stay where they are in this machine's memory.
 
     `columns` are those of the whole rows, by table. `sections` are (table, first row, last row), table by
-    table and row by row, and cover each table: the sums of a section come as one tensor.
+    table and row by row, and cover each table.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class CoupledUpdate:
         gradient: Tensor | None,
         sequence_gradients: Sequence[Tensor | None] = (),
     ) -> list[Tensor]:
-        """Sums of squares over the columns here, [touched rows of the section, sums], rows rising."""
+        """By section: sums of squares over the columns here, one or two for each row, rows rising."""
         values = values.contiguous()
         dense = None if gradient is None else gradient.float().contiguous()
         sequences = [None if one is None else one.float().contiguous() for one in sequence_gradients]
@@ -77,14 +77,15 @@ class CoupledUpdate:
             *(simd_level(), self._counts.data_ptr()),
         )
         kinds = steps[:, 0].tolist()
-        each = [NUM_SUMS[KINDS[int(kinds[table])]] for table, *_ in self._sections]
-        sizes = [count * sums for count, sums in zip(self._counts.tolist(), each, strict=True)]
-        flat = torch.empty(sum(sizes))
-        self._core.mg_coupled_add_up(self._handle, steps.data_ptr(), flat.data_ptr())
-        return [part.view(-1, sums) for part, sums in zip(flat.split(sizes), each, strict=True)]
+        each = {table: NUM_SUMS[KINDS[int(kinds[table])]] for table, *_ in self._sections}
+        counts = self._counts.tolist()
+        sizes = [count * each[table] for count, (table, *_) in zip(counts, self._sections, strict=True)]
+        sums = torch.empty(sum(sizes))
+        self._core.mg_coupled_add_up(self._handle, steps.data_ptr(), sums.data_ptr())
+        return list(sums.split(sizes))
 
     def finish(self, totals: Sequence[Tensor], seed: int) -> None:
         """The step, given the same sums over all columns of the rows."""
-        flat = torch.cat([total.reshape(-1) for total in totals])
-        self._core.mg_coupled_finish(self._handle, flat.data_ptr(), seed & (2**64 - 1))
+        whole = torch.cat(list(totals))
+        self._core.mg_coupled_finish(self._handle, whole.data_ptr(), seed & (2**64 - 1))
         self._lent = []

@@ -50,15 +50,17 @@ class CoupledUpdateTwin:
         for table, first, last in self._sections:
             if table in touched:
                 rows = touched[table].rows
-                parts.append(sums[table][(rows >= first) & (rows < last)])
+                parts.append(sums[table][(rows >= first) & (rows < last)].reshape(-1))
             else:
-                parts.append(torch.zeros(0, NUM_SUMS[KINDS[int(self._steps[table].kind)]]))
+                parts.append(torch.zeros(0))
         return parts
 
     def finish(self, totals: Sequence[Tensor], seed: int) -> None:
-        for table, halfway in self._halfway.items():
-            own = [total for total, (of, *_) in zip(totals, self._sections, strict=True) if of == table]
-            step, whole = self._steps[table], torch.cat(own)
+        whole, at = torch.cat(list(totals)), 0
+        for table, halfway in sorted(self._halfway.items()):
+            step = self._steps[table]
             kind, state = KINDS[int(step.kind)], self._tables[table]
-            seed_here = table_seed(seed, table)
-            finish_rows_(kind, *state, halfway, whole, self._columns[table], step, seed_here)
+            size, own_seed = len(halfway.rows) * NUM_SUMS[kind], table_seed(seed, table)
+            sums = whole[at : at + size].view(-1, NUM_SUMS[kind])
+            finish_rows_(kind, *state, halfway, sums, self._columns[table], step, own_seed)
+            at += size

@@ -42,7 +42,7 @@ class CoupledTables:
         rank: int,
         mail: Mail | None,
     ) -> None:
-        self._local, self._rank, self._mail = local, rank, mail
+        self._local, self._rank, self._mail, self._world_size = local, rank, mail, plan.world_size
         self.positions = [
             position
             for position, holding in enumerate(holdings)
@@ -66,12 +66,12 @@ class CoupledTables:
             self._update = local.coupled_update(self.positions, columns, sections)
             slots = local.layout.slots
             self.slots = slots[~torch.isin(slots[:, 0], torch.tensor(self.positions))].contiguous()
-        # Every worker lists the groups that it shares with another in the same order.
-        groups = sorted(set(self._sections))
-        self._shared = [
-            [group for group in groups if worker in group.workers and worker != rank]
-            for worker in range(plan.world_size)
-        ]
+        # Everybody lists the same bundles in the same order, and in a bundle the same rows.
+        self._bundles = {
+            workers: sorted({group for group in self._sections if group.workers == workers})
+            for workers in sorted({group.workers for group in self._sections})
+        }
+        """Groups of rows that lie on the same workers."""
 
     def update(
         self,
@@ -90,32 +90,38 @@ class CoupledTables:
         sums: dict[_RowGroup, Tensor] = {}
         for group, own in zip(self._sections, found, strict=True):
             sums[group] = sums[group] + own if group in sums else own
-        totals = self._exchange(sums)
+        bundles = {
+            workers: torch.cat([sums[group] for group in groups]) for workers, groups in self._bundles.items()
+        }
+        totals: dict[_RowGroup, Tensor] = {}
+        for workers, whole in self._exchange(bundles).items():
+            groups = self._bundles[workers]
+            totals |= zip(groups, whole.split([len(sums[group]) for group in groups]), strict=True)
         self._update.finish([totals[group] for group in self._sections], self._local.step_seed())
 
-    def _exchange(self, sums: dict[_RowGroup, Tensor]) -> dict[_RowGroup, Tensor]:
-        """Sums over all columns of each group of rows, the same to the last bit wherever a part of it is."""
+    def _exchange(self, bundles: dict[tuple[int, ...], Tensor]) -> dict[tuple[int, ...], Tensor]:
+        """Sums over all columns of each bundle of rows, the same to the last bit wherever parts of it are."""
         if self._mail is None:
-            return sums
-        counts = [[sums[group].numel() for group in groups] for groups in self._shared]
-        sizes = [4 * sum(some) for some in counts]
-        for place, groups in zip(self._mail.open(sizes), self._shared, strict=True):
-            if groups:
-                torch.cat([sums[group].view(-1) for group in groups], out=place.view(torch.float32))
+            return bundles
+        shared = [
+            [whole for workers, whole in bundles.items() if worker in workers and worker != self._rank]
+            for worker in range(self._world_size)
+        ]
+        sizes = [4 * sum(map(len, some)) for some in shared]
+        for place, some in zip(self._mail.open(sizes), shared, strict=True):
+            if some:
+                torch.cat(some, out=place.view(torch.float32))
         # Whoever has parts of a row has touched the same ones, so as much arrives as is sent.
-        arrived: dict[tuple[_RowGroup, int], Tensor] = {}
-        for worker, message in enumerate(self._mail.collect(self._mail.post(sizes))):
-            parts = message.view(torch.float32).split(counts[worker])
-            for group, part in zip(self._shared[worker], parts, strict=False):
-                arrived[group, worker] = part.view_as(sums[group])
+        arrived = [
+            iter(message.view(torch.float32).split([len(whole) for whole in some]))
+            for message, some in zip(self._mail.collect(self._mail.post(sizes)), shared, strict=True)
+        ]
         totals = {}
-        for group, own in sums.items():
-            total, *others = (
-                own if worker == self._rank else arrived[group, worker] for worker in group.workers
-            )
+        for workers, own in bundles.items():
+            total, *others = (own if worker == self._rank else next(arrived[worker]) for worker in workers)
             for other in others:
                 total = total + other
-            totals[group] = total
+            totals[workers] = total
         return totals
 
 
