@@ -75,7 +75,11 @@ def measured(_: int) -> dict[str, float]:
 def row_costs() -> dict[str, float]:
     """Fits of lookup and update of several tables at once: row bytes that come first and again, ids, bytes of
     vectors, a call."""
-    first, second, reads, updates, halves = [], [], [], [], []
+    first: list[list[float]] = []
+    second: list[list[float]] = []
+    reads: list[float] = []
+    updates: list[float] = []
+    halves: list[float] = []
     draw = np.random.default_rng(0)
     for num_rows, dim in itertools.product((2_000, 50_000, 250_000), (4, 8, 12, 24, 32, 64, 128)):
         tables = _tables(_TOGETHER, num_rows, dim)
@@ -187,6 +191,25 @@ def copied_costs() -> dict[str, float]:
     return _fitted(
         inputs, taken, ("copied_seconds", "copied ids and their update", "copied_factor"), "copied"
     )
+
+
+def sum_costs() -> dict[str, float]:
+    """Seconds of a byte of copied tables' gradients that ranks of a host add up: written for the others, and
+    for every part but one added (sharding/runtime/gradient_sum.py)."""
+    inputs, taken = [], []
+    for parts, size in itertools.product((2, 3, 4), (2**20, 2**22, 2**23)):
+        written = [torch.ones(size) for _ in range(parts)]
+        out = torch.ones(size)
+        inputs.append([4.0 * size, 4.0 * size * (parts - 1)])
+        taken.append(_usual(_added, written, out))
+    return _fitted(inputs, taken, ("sum written_factor", "sum added_factor"), "sum")
+
+
+def _added(written: list[torch.Tensor], out: torch.Tensor) -> None:
+    written[0].copy_(out)
+    torch.add(written[0], written[1], out=out)
+    for part in written[2:]:
+        out.add_(part)
 
 
 def _plan(tables: list[TableSpec], ranks: int, kind: str) -> ShardingPlan:

@@ -194,7 +194,8 @@ def show_ranking(results: dict[str, Any]) -> None:
         for plan in sorted(results["plans"], key=lambda plan: plan["predicted"]["step_seconds"])
     ]
     title = (
-        f"Spearman's correlation {results['spearman']:.3f} (asked: {results['asked']:g}), the planner's plan "
-        f"{results['regret']:.1%} slower than the quickest"
+        f"Spearman's correlation {results['spearman']:.3f} (asked: {results['asked']:g}; of two halves of "
+        f"the turns {results['spearman_of_halves']:.3f}), the planner's plan {results['regret']:.1%} slower than "
+        "the quickest"
     )
     print_table(title, ["predicted ms", "measured ms", "plan", "tables"], rows)

@@ -43,6 +43,8 @@ class Calibration:
     copied_seconds: float
     copied_id_bytes: float
     copied_factor: float
+    written_factor: float
+    added_factor: float
 
 
 @lru_cache(maxsize=64)

@@ -16,6 +16,7 @@ from math import ceil
 from megalith.core.errors import PlanError
 from megalith.cost.calibration import Calibration, calibration
 from megalith.cost.collectives import Fabric, Group, Span, all_to_all_seconds, collective_seconds
+from megalith.cost.operators import stream_seconds
 from megalith.hardware.catalog import LOOPBACK, SHARED_MEMORY, catalog
 from megalith.hardware.cluster import Cluster, Device, Level
 
@@ -86,7 +87,7 @@ def workers_of(cluster: Cluster, world_size: int | None = None, per_node: int | 
     >>> found.world_size, found.per_node, found.nodes
     (16, 8, 2)
     """
-    alone, bus = 1.0, cluster.device.bytes_per_second
+    alone = 1.0
     if cluster.device.generation == "cpu":
         cluster, alone = _processes(cluster, world_size, per_node)
     elif per_node is not None:
@@ -104,10 +105,10 @@ def workers_of(cluster: Cluster, world_size: int | None = None, per_node: int | 
         )
     workers = _priced(_first(cluster, size), size, alone)
     if cluster.device.generation == "cpu" and 1 < size == workers.per_node <= MOST_SUMMED_IN_MEMORY:
-        # A copy for the others, then two reads and a write for every part but one: all of it fills the bus.
-        rate = min(bus / size, workers.device.bytes_per_second) * workers.constants.memory_fraction
-        in_memory = Line(workers.all_to_all.latency, (2 + 3 * (size - 1)) / rate)
-        workers = replace(workers, all_reduce=in_memory)
+        constants = workers.constants
+        handled = constants.written_factor + constants.added_factor * (size - 1)
+        slope = stream_seconds(workers.device, constants, handled)
+        workers = replace(workers, all_reduce=Line(workers.all_to_all.latency, slope))
     return workers
 
 
