@@ -195,7 +195,7 @@ def show_ranking(results: dict[str, Any]) -> None:
     ]
     title = (
         f"Spearman's correlation {results['spearman']:.3f} (asked: {results['asked']:g}; of two halves of "
-        f"the turns {results['spearman_of_halves']:.3f}), the planner's plan {results['regret']:.1%} slower than "
-        "the quickest"
+        f"the turns {results['spearman_of_halves']:.3f}), the planner's plan {results['regret']:.1%} slower "
+        "than the quickest"
     )
     print_table(title, ["predicted ms", "measured ms", "plan", "tables"], rows)
