@@ -4,8 +4,8 @@
 
 Lookups and updates of single tables, sharing out ids, putting vectors together, copied tables: each runs
 alone, on tables of many sizes, none of them a table of `megalith bench plan --ranks`. A process on every core
-does the same at the same time, as workers of a step do. Seconds become bytes of what one core copies while
-the others idle, measured before and after. Fits weigh every shape alike (relative errors) and no constant is
+does the same at the same time, as workers of a step do. Seconds become bytes of what a core copies when all
+do, measured before and after. Fits weigh every shape alike (relative errors) and no constant is
 below zero. Takes about a minute; the machine should be at rest.
 """
 
@@ -48,13 +48,16 @@ _OTHER = torch.ones(2**23)
 
 def main() -> None:
     fraction = calibration(catalog().device("cpu")).memory_fraction
-    rates, cores = [memory_rates(1, 1.0)[0]], usable_cores()
+    cores = usable_cores()
+    rates = [memory_rates(cores, 1.0)[1]]
     context = multiprocessing.get_context("spawn")
     with context.Pool(cores) as pool:
         found = pool.map(measured, range(cores), chunksize=1)
-    rates.append(memory_rates(1, 1.0)[0])
-    rate = fraction * float(np.mean(rates))
-    print(f"one core copies {rate / fraction / 1e9:.1f} GB/s; bytes are those at {fraction:g} of it")
+    rates.append(memory_rates(cores, 1.0)[1])
+    rate = fraction * float(np.mean(rates)) / cores
+    print(
+        f"{cores} cores copy {np.mean(rates) / 1e9:.1f} GB/s; bytes are those at {fraction:g} of it, a core's"
+    )
     for name in found[0]:
         value = float(np.mean([one[name] for one in found]))
         plain = name.endswith(("factor of updates", "_seconds", "error", "worst"))
@@ -69,6 +72,7 @@ def measured(_: int) -> dict[str, float]:
         "route_id_bytes": routing_seconds(),
         "piece_factor": piece_costs(),
         **copied_costs(),
+        **sum_costs(),
     }
 
 

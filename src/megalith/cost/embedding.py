@@ -7,8 +7,8 @@ that; an id costs a little by itself; vectors are written once forward and read 
 expressed as bytes of the first memory, so that one set of constants (cost/calibration.yaml) serves devices of
 any speed.
 
-Of a processor they are bytes of one core's copies: rows, ids and vectors keep a core busy before they fill
-the memory bus (sharding/planner/topology.py says what several cores get).
+Of a processor they are bytes of what its cores copy when all do (sharding/planner/topology.py says what one
+gets while others wait).
 
 Counts may be numbers or numpy arrays; numpy itself is not needed here.
 """

@@ -54,7 +54,7 @@ def predicted(plan: ShardingPlan, cluster: Cluster) -> dict[str, float]:
 
 def test_a_worker_whose_neighbours_wait_has_more_of_the_bus() -> None:
     # Eight cores of 20 GB/s on a bus that carries half of what they would take.
-    cluster = host(8, 20e9, 40e9)
+    cluster = host(8, 20e9, 80e9)
     assert workers_of(cluster, 8).alone == pytest.approx(0.5)
     spread = predicted(plan_of(8, [0, 1, 2, 3]), cluster)
     lopsided = predicted(plan_of(8, [0, 0, 0, 0]), cluster)
@@ -65,7 +65,7 @@ def test_a_worker_whose_neighbours_wait_has_more_of_the_bus() -> None:
 
 
 def test_a_bus_that_everybody_fills_is_shared() -> None:
-    full, free = host(8, 20e9, 40e9), host(8)
+    full, free = host(8, 20e9, 80e9), host(8)
     both = [predicted(plan_of(8, [0] * 4, "data_parallel"), cluster)["update"] for cluster in (full, free)]
     assert both[0] == pytest.approx(2 * both[1])
 
@@ -111,11 +111,12 @@ def test_accelerators_share_nothing_and_route_for_free() -> None:
     assert workers.constants.copied_seconds == 0
 
 
-def test_vectors_of_neighbours_go_by_shared_memory_and_sums_by_socket() -> None:
-    workers = workers_of(host(2), 2)
-    assert workers.all_to_all.slope < workers.all_reduce.slope / 2
-    # Four processes on two cores each get half of both.
-    four = workers_of(host(2), 4)
+def test_neighbours_hand_each_other_vectors_and_few_of_them_sums_in_memory() -> None:
+    eight, nine = workers_of(host(16), 8), workers_of(host(16), 9)
+    assert nine.all_reduce.slope > 2 * eight.all_reduce.slope
+    assert nine.all_to_all.slope < nine.all_reduce.slope / 4
+    # Four processes on two cores each get half of what two do.
+    workers, four = workers_of(host(2), 2), workers_of(host(2), 4)
     assert four.all_to_all.slope == pytest.approx(workers.all_to_all.slope * 2 * (3 / 4) / (1 / 2))
 
 

@@ -20,9 +20,6 @@ from megalith.cost.operators import stream_seconds
 from megalith.hardware.catalog import LOOPBACK, SHARED_MEMORY, catalog
 from megalith.hardware.cluster import Cluster, Device, Level
 
-BUS_SHARE = 0.5
-"""Of the bandwidth that a core takes when it copies, what it takes when it looks up or updates rows: in
-between it works in its caches. So twice as many cores as fill the bus with copies can work on rows."""
 MOST_SUMMED_IN_MEMORY = 8
 """Processes of a host up to which each adds up what all have written (sharding/runtime/gradient_sum.py)."""
 _LARGE = 1e9
@@ -151,9 +148,9 @@ def _row_rates(device: Device, per_node: int) -> tuple[float, float]:
     if not device.cores or not device.core_bytes_per_second:
         # Nothing is known of a core: all together are taken to reach what the memory gives.
         return whole / per_node, whole / min(per_node, device.cores or per_node)
-    bus, core = whole / BUS_SHARE, device.core_bytes_per_second
+    whole = min(whole, device.cores * device.core_bytes_per_second)
     threads = max(1.0, device.cores / per_node)
-    return min(device.cores * core, bus) / per_node, min(threads * core, bus)
+    return whole / per_node, min(threads * device.core_bytes_per_second, whole)
 
 
 def _first(cluster: Cluster, size: int) -> Cluster:
