@@ -162,7 +162,7 @@ def show_plan(results: dict[str, Any]) -> None:
     limits = results["limits"]
     rows = []
     for one in results["measured"]:
-        shown = f"{one['set']}, {one['tables']} on {one['workers']}, {one['optimizer']}"
+        shown = f"{one['set']}, {one['tables']} on {one['workers']}, {one['optimizer']}, seed {one['seed']}"
         for name, plan in one["plans"].items():
             rows.append(
                 [

@@ -214,9 +214,8 @@ def test_imbalance_is_at_least_a_fifth_below_greedy() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("optimizer", "gap"), [("adagrad", 0.02), ("rowwise_adagrad", 0.04)])
-def test_a_thousand_tables_on_128_workers_are_near_the_bound(optimizer: str, gap: float) -> None:
-    """Columns of rows that row-wise AdaGrad needs whole are dear to cut, so pieces stay larger."""
+@pytest.mark.parametrize("optimizer", ["adagrad", "rowwise_adagrad"])
+def test_a_thousand_tables_on_128_workers_are_near_the_bound(optimizer: str) -> None:
     tables, traffic = usual_tables(1000)
     plan = make_plan(
         tables,
@@ -227,4 +226,4 @@ def test_a_thousand_tables_on_128_workers_are_near_the_bound(optimizer: str, gap
         seconds=20,
     )
     plan.check(tables)
-    assert plan.estimate["gap"] < gap
+    assert plan.estimate["gap"] < 0.02

@@ -107,9 +107,21 @@ class Solution:
 
 def loads_of(problem: Problem, solution: Solution) -> Floats:
     """[workers, phases + tiers]"""
-    loads = np.zeros((problem.world_size, problem.shards.shape[1]))
-    for option, groups in zip(solution.choice, solution.groups, strict=True):
-        add_blocks(loads, problem.blocks(int(option)), groups)
+    columns = problem.shards.shape[1]
+    loads = np.zeros((problem.world_size, columns))
+    lengths = np.array([len(groups) for groups in solution.groups], dtype=np.int64)
+    option = np.repeat(solution.choice, lengths)
+    group = np.concatenate([np.empty(0, dtype=np.int64), *solution.groups])
+    # Blocks of the wider variant come first.
+    place = np.arange(len(option)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    start = problem.starts[option, (place >= problem.counts[option, 0]).astype(np.int64)]
+    width = problem.width[option]
+    for one in np.unique(width):
+        chosen = np.flatnonzero(width == one)
+        shards = problem.shards[(start[chosen, None] + np.arange(one)).ravel()]
+        workers = (group[chosen, None] * one + np.arange(one)).ravel()
+        for column in range(columns):
+            loads[:, column] += np.bincount(workers, shards[:, column], problem.world_size)
     return loads
 
 
