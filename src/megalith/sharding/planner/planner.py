@@ -50,9 +50,10 @@ from megalith.sharding.planner.topology import Workers, workers_of
 Algorithm = Literal["best", "greedy", "karmarkar_karp", "mip"]
 ALGORITHMS: tuple[str, ...] = get_args(Algorithm)
 MOST_EXACT_SECONDS = 3.0
-_TRIALS = 2
+_TRIALS, _MOST_TRIALS = 2, 8
 _TRIAL_SHARE = 0.2
-"""Starts that are searched on from, and the part of the time left that each gets before the best goes on."""
+"""Starts that are searched on from, where searches end by themselves more of them, and the part of the time
+left that each gets before the best goes on."""
 _SEARCHED = 0.93
 """When the search ends, as a share of the time given."""
 TOLERANCE = 2e-3
@@ -181,14 +182,15 @@ def _improved(
     problem: Problem, starts: list[tuple[str, Solution]], begin: float, seconds: float, target: float
 ) -> list[tuple[str, Solution]]:
     """Searches on from the most promising starts for a while each, then from the best for the rest."""
-    tried = []
-    for number, (name, start) in enumerate(starts[:_TRIALS]):
-        left = begin + _SEARCHED * seconds - time.perf_counter()
-        trial = left * (1.0 if len(starts) == 1 else _TRIAL_SHARE)
-        if number and left <= 0:
+    tried, hurried = [], False
+    for number, (name, start) in enumerate(starts[:_MOST_TRIALS]):
+        now = time.perf_counter()
+        left = begin + _SEARCHED * seconds - now
+        if number and (left <= 0 or (hurried and number >= _TRIALS)):
             break
-        better = search(problem, start, time.perf_counter() + trial, target)
-        tried.append((f"{name} + local search", better))
+        trial_end = now + left * (1.0 if len(starts) == 1 else _TRIAL_SHARE)
+        tried.append((f"{name} + local search", search(problem, start, trial_end, target)))
+        hurried |= time.perf_counter() >= trial_end
     name, best = min(tried, key=lambda one: _seconds(problem, one[1]))
     return [(name, search(problem, best, begin + _SEARCHED * seconds, target))]
 
