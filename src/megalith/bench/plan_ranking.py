@@ -76,7 +76,7 @@ SETTINGS: dict[Size, Setting] = {
 def bench_ranking(
     ranks: int = 2,
     plans: int = 20,
-    repeats: int = 24,
+    repeats: int = 16,
     seed: int = 0,
     size: Size = "large",
     say: Callable[[str], None] = lambda _: None,
