@@ -6,7 +6,6 @@
 // among all of its table in rising order: the same wherever columns of the table are. The second half is one pass
 // over weights and states.
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "abi.h"
@@ -253,7 +252,7 @@ class CoupledUpdate {
     const int64_t num_rows = static_cast<int64_t>(piece.rows.size()), at_a_time = sums_at_a_time(work.dim);
     const std::vector<int64_t> bounds = part_entries(piece.again, piece.parted, num_rows, at_a_time);
     float* sums = scratch(piece.sums, static_cast<size_t>(num_rows * work.dim));
-    std::memset(sums, 0, static_cast<size_t>(num_rows * work.dim) * sizeof(float));
+    std::fill_n(sums, num_rows * work.dim, 0.0f);
     for (size_t p = 0; p + 1 < bounds.size(); ++p) {
       use_->add_up(work, piece.again.data() + bounds[p], bounds[p + 1] - bounds[p],
                    sums + static_cast<int64_t>(p) * at_a_time * work.dim);
