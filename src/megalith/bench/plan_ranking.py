@@ -3,8 +3,8 @@
 The planner's own, four that treat all tables alike, and random ones. They take turns (lookup, exchange,
 backward with updates, one thread a process), so that a slow moment of the machine falls on all; a turn takes
 as long as its slowest rank. What counts is the order, so the correlation is Spearman's: of what was predicted
-with what was measured, and of one half of the turns with the other, which no prediction can be better than.
-And the regret: how much slower the planner's plan is than the quickest of all.
+with what was measured, and of one half of the turns with the other, which says how much is noise. And the
+regret: how much slower the planner's plan is than the quickest of all.
 """
 
 from __future__ import annotations
