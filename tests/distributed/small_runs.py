@@ -14,6 +14,7 @@ from megalith.cli.app import app
 from megalith.core.files import read_jsonl
 from megalith.core.schema import FeatureSpec
 from megalith.data.dataset import Dataset, DatasetSchema, Split, write_schema
+from megalith.embeddings.table_state import TableState
 from megalith.sharding.plan import Placement, Shard, ShardingPlan
 from megalith.sharding.runtime.ranks import Ranks
 from megalith.train.recipe import load_recipe
@@ -147,6 +148,8 @@ def weights(run, data):
 
 
 def flat(prefix, value):
+    if isinstance(value, TableState):
+        value = value.shards[0].parts
     if isinstance(value, dict):
         return [pair for key, one in value.items() for pair in flat(f"{prefix}.{key}", one)]
     return [(prefix, value if isinstance(value, torch.Tensor) else torch.tensor(value))]

@@ -8,10 +8,11 @@ import pytest
 import torch
 from processes import on_ranks
 
-from megalith.checkpoint.store import CheckpointStore, read_manifest
+from megalith.checkpoint.manifest import read_manifest
+from megalith.checkpoint.store import CheckpointStore
 from megalith.core.errors import CheckpointError, StorageError
+from megalith.embeddings.table_state import PartSpec, TableShard, TableState
 from megalith.sharding.runtime.ranks import Ranks
-from megalith.sharding.runtime.sharded_table import ShardedTable, TableShard
 
 ROWS, DIM = 40, 6
 
@@ -20,68 +21,68 @@ def truth():
     return torch.arange(float(ROWS * DIM)).view(ROWS, DIM)
 
 
+PARTS = {"weight": PartSpec(torch.float32, "element"), "first": PartSpec(torch.float32, "row")}
+
+
+def shard(whole, rows, columns, writes=True):
+    weight = whole[rows[0] : rows[1], columns[0] : columns[1]].clone()
+    parts = {"weight": weight, "first": whole[rows[0] : rows[1], 0].clone()}
+    return TableShard(rows[0], columns[0], parts, writes)
+
+
 def state_of(ranks, filled):
     """A table cut by rows, one by columns with row states on every rank, one on the last, one copied."""
     rank, count = ranks.rank, ranks.world_size
-    whole = truth() if filled else torch.zeros(ROWS, DIM)
+    whole = truth() if filled else torch.full((ROWS, DIM), -1.0)
     rows = [ROWS * one // count for one in range(count + 1)]
     columns = [DIM * one // count for one in range(count + 1)]
-    by_rows = TableShard(whole[rows[rank] : rows[rank + 1]].clone(), (rows[rank], 0))
-    by_columns = TableShard(whole[:, columns[rank] : columns[rank + 1]].clone(), (0, columns[rank]))
-    copy = TableShard(whole.clone(), (0, 0), writes=rank == 0)
-    row_state = TableShard(whole[:, 0].clone(), (0,), writes=rank == 0)
-    last = [TableShard(whole.clone(), (0, 0))] if rank == count - 1 else []
+    tables = {
+        "rows": [shard(whole, rows[rank : rank + 2], (0, DIM))],
+        "columns": [shard(whole, (0, ROWS), columns[rank : rank + 2])],
+        "last": [shard(whole, (0, ROWS), (0, DIM))] if rank == count - 1 else [],
+        "copied": [shard(whole, (0, ROWS), (0, DIM), writes=rank == 0)],
+    }
     return {
-        "rows": ShardedTable((ROWS, DIM), torch.float32, [by_rows]),
-        "columns": ShardedTable((ROWS, DIM), torch.float32, [by_columns]),
-        "state": ShardedTable((ROWS,), torch.float32, [row_state]),
-        "last": ShardedTable((ROWS, DIM), torch.float32, last),
-        "copied": ShardedTable((ROWS, DIM), torch.float32, [copy]),
+        **{name: TableState(ROWS, DIM, PARTS, tuple(shards)) for name, shards in tables.items()},
         "dense": {"weight": torch.full((3,), 5.0 * filled), "step": 7 if filled else 0},
     }
 
 
 def shards_of(state):
-    return [shard for value in state.values() if isinstance(value, ShardedTable) for shard in value.shards]
+    return [one for value in state.values() if isinstance(value, TableState) for one in value.shards]
 
 
 def holds_the_truth(state):
-    for tensor, offsets, _ in shards_of(state):
-        expected = truth() if len(offsets) == 2 else truth()[:, :1]
-        column = offsets[1] if len(offsets) == 2 else 0
-        width = tensor.shape[1] if tensor.dim() == 2 else 1
-        part = expected[offsets[0] : offsets[0] + tensor.shape[0], column : column + width]
-        if not torch.equal(tensor.view(part.shape), part):
+    for one in shards_of(state):
+        expected = shard(truth(), one.rows, one.columns)
+        if not all(torch.equal(part, expected.parts[name]) for name, part in one.parts.items()):
             return False
     return state["dense"]["weight"].tolist() == [5.0] * 3 and state["dense"]["step"] == 7
 
 
 def save(folder, step):
     ranks = Ranks.all()
-    store = CheckpointStore(folder, ranks=ranks.apart(), chunk_bytes=50)
+    store = CheckpointStore(folder, ranks=ranks.apart(), file_bytes=50)
     store.save(step, state_of(ranks, True), {"samples": 70})
 
 
 def load(folder, step):
     ranks = Ranks.all()
     state = state_of(ranks, False)
-    manifest = CheckpointStore(folder, ranks=ranks.apart()).load(step, state)
-    return holds_the_truth(state) and manifest["samples"] == 70
+    about = CheckpointStore(folder, ranks=ranks.apart()).load(step, state)
+    return holds_the_truth(state) and about["samples"] == 70
 
 
 def test_any_number_of_ranks_loads_what_any_other_saved(tmp_path):
     on_ranks(4, save, tmp_path, 4)
     store = CheckpointStore(tmp_path)
-    assert read_manifest(store.path(4))["ranks"] == 4
-    assert {name[:4] for name in read_manifest(store.path(4))["files"]} >= {"__0_", "__1_", "__2_", "__3_"}
+    manifest = read_manifest(store.path(4))
+    assert manifest.ranks == 4
+    assert {name[:10] for name in manifest.files} >= {f"rows-0000{rank}" for rank in range(4)}
     for world_size in (2, 3):
         assert all(on_ranks(world_size, load, tmp_path, 4))
-    alone = {name: torch.zeros(ROWS, DIM) for name in ("rows", "columns", "last", "copied")}
-    alone = {**alone, "state": torch.zeros(ROWS), "dense": {"weight": torch.zeros(3), "step": 0}}
-    store.load(4, alone)
-    assert all(torch.equal(alone[name], truth()) for name in ("rows", "columns", "last", "copied"))
-    assert torch.equal(alone["state"], truth()[:, 0])
-    store.save(5, alone, {"samples": 70})
+    assert load(tmp_path, 4)
+    save(tmp_path, 5)
     assert all(on_ranks(3, load, tmp_path, 5))
 
 
@@ -91,8 +92,8 @@ def many_things(folder):
     store = CheckpointStore(folder, ranks=ranks.apart())
     state = state_of(ranks, True)
     store.save(1, state, {"samples": 70}, background=True)
-    for shard in shards_of(state):
-        shard.tensor.zero_()
+    for one in shards_of(state):
+        one.parts["weight"].zero_()
     state["dense"]["weight"].zero_()
     store.save(2, state_of(ranks, True), {"samples": 70}, background=True)
     store.close()
@@ -111,7 +112,7 @@ def many_things(folder):
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     seen["left"] = ranks.from_first(lambda: sorted(path.name for path in folder.iterdir()))
 
-    ranks.from_first(lambda: (store.path(2) / "__1_0.distcp").write_bytes(b"damage"))
+    ranks.from_first(lambda: (store.path(2) / "rows-00001-000.safetensors").write_bytes(b"damage"))
     try:
         store.load(2, state_of(ranks, False))
     except CheckpointError as error:
@@ -126,7 +127,7 @@ def test_background_saves_hold_what_was_and_errors_of_one_rank_reach_all(tmp_pat
         assert seen["frozen"]
         assert "step-00000003" in seen["full"]
         assert seen["left"] == ["step-00000001", "step-00000002"]
-        assert "__1_0.distcp is damaged or missing; delete" in seen["damage"]
+        assert "rows-00001-000.safetensors is damaged or missing; go back to step 1" in seen["damage"]
 
 
 def save_until_killed(folder, victim):
@@ -137,7 +138,8 @@ def save_until_killed(folder, victim):
         # Between its files and the commit: the moment at which a checkpoint looks whole and is not.
         import megalith.checkpoint.store as module
 
-        module.files_of_rank = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        write = module.write_rank
+        module.write_rank = lambda *given: write(*given) and os.kill(os.getpid(), signal.SIGKILL)
     store.save(2, state_of(ranks, True), {"samples": 70})
 
 

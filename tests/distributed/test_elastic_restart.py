@@ -24,8 +24,8 @@ if (rank, attempt) == (1, 0):
     learner.nn.utils.clip_grad_norm_ = lambda *a: calls.append(0) or (die() if len(calls) == 7 else clip(*a))
 if (rank, attempt) == (0, 1):
     from megalith.checkpoint import store
-    mark, saves = store.files_of_rank, []
-    store.files_of_rank = lambda *a: saves.append(0) or (die() if len(saves) == 2 else mark(*a))
+    write, saves = store.write_rank, []
+    store.write_rank = lambda *a: saves.append(write(*a)) or (die() if len(saves) == 2 else saves[-1])
 main()
 """
 

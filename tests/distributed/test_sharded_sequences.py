@@ -155,7 +155,7 @@ def save(folder, kinds):
         found = collection.lookup(*step.of_rank(ranks.rank)[:2])
         outputs = {"pooled": found.pooled, **found.sequences}
         torch.autograd.backward(*zip(*step.gradients(outputs, ranks.rank), strict=True))
-    CheckpointStore(folder, ranks=ranks.apart()).save(1, collection.checkpoint_tensors(), {})
+    CheckpointStore(folder, ranks=ranks.apart()).save(1, collection.table_states(), {})
     return looked_up(collection, ranks)
 
 
@@ -163,7 +163,7 @@ def load(folder, kinds):
     ranks, tables = Ranks.all(), tables_of()
     plan = plan_of(tables, kinds, ranks.world_size)
     collection = ShardedEmbeddingCollection(tables, plan, mg.LAMB(lr=0.1), seed=4)
-    CheckpointStore(folder, ranks=ranks.apart()).load(1, collection.checkpoint_tensors())
+    CheckpointStore(folder, ranks=ranks.apart()).load(1, collection.table_states())
     return looked_up(collection, ranks)
 
 

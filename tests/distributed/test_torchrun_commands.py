@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 from megalith.cli.app import app
 from megalith.data.dataset import Dataset
 from megalith.sharding.plan import Shard, read_plan
-from megalith.sharding.runtime.sharded_table import ShardedTable
 from megalith.train.run import Run
 from megalith.train.trainer import open_learner
 
@@ -38,9 +37,8 @@ def test_ranks_score_what_one_process_does_and_one_of_them_says_it(trained, proc
 def held_bytes(folder, data):
     """Bytes of tables that a rank has after it opened a run."""
     learner, _ = open_learner(Run(folder), Dataset(data))
-    tables = learner.state_dict()["embeddings"]["weights"].values()
-    assert all(isinstance(table, ShardedTable) for table in tables)
-    return sum(table.held_bytes for table in tables), learner.table_bytes
+    shards = [shard for table in learner.embeddings.table_states().values() for shard in table.shards]
+    return sum(shard.parts["weight"].nbytes for shard in shards), learner.table_bytes
 
 
 def test_no_rank_of_an_evaluation_holds_all_tables(trained, tiny_data):

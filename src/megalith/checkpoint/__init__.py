@@ -1,1 +1,1 @@
-"""Checkpoints: torch.distributed.checkpoint underneath; atomic, checked, and pruned on top."""
+"""Checkpoints: safetensors and JSON, seen whole or not at all, checked, and loaded on any number of ranks."""

@@ -1,17 +1,17 @@
 """A folder of checkpoints, one for each saved step, each seen whole or not at all.
 
-    checkpoints/step-00000100/manifest.json     step, metrics, size and checksum of every file
-    checkpoints/step-00000100/__0_0.distcp ...  what torch.distributed.checkpoint writes, file(s) of each rank
+    checkpoints/step-00000100/manifest.json               see megalith.checkpoint.manifest
+    checkpoints/step-00000100/dense.safetensors           see megalith.checkpoint.writer
+    checkpoints/step-00000100/rows-00000-000.safetensors  ...
 
 A checkpoint is written under a temporary name by all ranks, synced and renamed by the first, so a kill of any
-of them at any instant leaves the last good one. Keys do not depend on the number of ranks (ShardedTable): any
-number loads what any other saved. Checksums are verified on load: a damaged file is an error that names it,
-never a wrong number.
+of them at any instant leaves the last good one. Rows are kept by global id: any number of ranks loads what
+any other saved. Checksums are verified on load: a damaged file is an error that names it, never a wrong
+number. Nothing in a checkpoint runs code when it is read: tensors are safetensors, the rest is JSON.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections.abc import Iterable
@@ -20,14 +20,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from megalith.checkpoint.chunks import CHUNK_BYTES
-from megalith.checkpoint.transfer import files_of_rank, fingerprint, load_into, save_into, snapshot
+from megalith.checkpoint.manifest import Manifest, read_manifest, write_manifest
+from megalith.checkpoint.reader import read_into
+from megalith.checkpoint.state import leaves_of, snapshot
+from megalith.checkpoint.tensor_file import is_intact
+from megalith.checkpoint.writer import FILE_BYTES, Written, table_records, write_rank
 from megalith.core.errors import CheckpointError, storage_errors
 from megalith.core.files import new_folder, remove_partials
 from megalith.sharding.runtime.ranks import Ranks
 
-MANIFEST = "manifest.json"
-VERSION = 1
 _STEP = re.compile(r"step-(\d{8,})")
 
 
@@ -39,14 +40,15 @@ class CheckpointStore:
     """
 
     def __init__(
-        self, folder: Path, keep: int = 2, ranks: Ranks | None = None, chunk_bytes: int = CHUNK_BYTES
+        self, folder: Path, keep: int = 2, ranks: Ranks | None = None, file_bytes: int = FILE_BYTES
     ) -> None:
-        self.folder, self.keep, self.chunk_bytes = folder, keep, chunk_bytes
+        self.folder, self.keep, self.file_bytes = folder, keep, file_bytes
         self.ranks = ranks or Ranks()
         self._executor: ThreadPoolExecutor | None = None
         self._saving: Future[None] | None = None
 
     def path(self, step: int) -> Path:
+        """Where the checkpoint of a step is, or would be."""
         return self.folder / f"step-{step:08d}"
 
     def steps(self) -> list[int]:
@@ -57,6 +59,7 @@ class CheckpointStore:
         return sorted(int(match[1]) for match in names if match)
 
     def latest(self) -> int | None:
+        """The newest step, or None."""
         steps = self.steps()
         return steps[-1] if steps else None
 
@@ -98,17 +101,23 @@ class CheckpointStore:
                 self._executor = None
 
     def load(self, step: int, state: dict[str, Any]) -> dict[str, Any]:
-        """Fills `state` in place from the checkpoint of `step` and returns what its manifest says."""
+        """Fills `state` in place from the checkpoint of `step` and returns what `save` was told about it."""
         self.wait()
         folder = self.path(step)
-        manifest = self.ranks.from_first(lambda: read_manifest(folder))
-        mine = sorted(manifest["files"])[self.ranks.rank :: self.ranks.world_size]
+        manifest = self.ranks.from_first(lambda: read_manifest(folder, step, self._fix(step)))
+        mine = sorted(manifest.files)[self.ranks.rank :: self.ranks.world_size]
         self.ranks.from_each(lambda: self._verify(folder, manifest, mine))
-        load_into(state, folder, self.ranks)
-        return manifest
+        self.ranks.from_each(lambda: read_into(state, folder, manifest))
+        return manifest.about
+
+    def drop_after(self, step: int) -> None:
+        """Removes the checkpoints of later steps, for a run that goes back to `step`."""
+        for later in self.steps():
+            if later > step:
+                shutil.rmtree(self.path(later))
 
     def _save(self, step: int, state: dict[str, Any], about: dict[str, Any], protect: int | None) -> None:
-        ranks, target = self.ranks, self.path(step)
+        ranks, target, leaves = self.ranks, self.path(step), leaves_of(state)
         with ExitStack() as first_rank:
 
             def begin() -> Path:
@@ -118,47 +127,44 @@ class CheckpointStore:
                 return first_rank.enter_context(new_folder(target, overwrite=True))
 
             folder = ranks.from_first(begin)
-            save_into(state, folder, target, ranks, self.chunk_bytes)
-            written = ranks.from_each(
-                lambda: {path.name: fingerprint(path) for path in files_of_rank(folder, ranks.rank)}
-            )
+
+            def write() -> Written:
+                with storage_errors(target):
+                    return write_rank(leaves, folder, ranks.rank, self.file_bytes)
+
+            written = ranks.from_each(write)
 
             def commit() -> None:
-                files = {name: mark for of_rank in written for name, mark in of_rank.items()}
-                manifest = {"version": VERSION, "step": step, **about, "ranks": ranks.world_size}
-                content = json.dumps({**manifest, "files": dict(sorted(files.items()))}, indent=1)
-                (folder / MANIFEST).write_text(content + "\n", encoding="utf-8")
-                # Syncs every file and gives the folder its name: the instant from which it exists.
-                first_rank.close()
+                manifest = Manifest(
+                    step=step,
+                    ranks=ranks.world_size,
+                    about=about,
+                    values=leaves.values,
+                    tensors=tuple(leaves.tensors),
+                    tables=table_records(leaves.tables, written),
+                    files={name: record for one in written for name, record in one.files.items()},
+                )
+                with storage_errors(target):
+                    write_manifest(folder, manifest)
+                    # Syncs every file and gives the folder its name: the instant from which it exists.
+                    first_rank.close()
                 for old in self.steps()[: -self.keep]:
                     if old != protect:
                         shutil.rmtree(self.path(old))
 
             ranks.from_first(commit)
 
-    def _verify(self, folder: Path, manifest: dict[str, Any], names: Iterable[str]) -> None:
+    def _verify(self, folder: Path, manifest: Manifest, names: Iterable[str]) -> None:
         for name in names:
-            path = folder / name
-            if not path.exists() or fingerprint(path) != manifest["files"][name]:
-                others = [step for step in self.steps() if self.path(step) != folder]
-                fix = f"delete {folder} to go back to step {others[-1]}" if others else "start the run again"
-                raise CheckpointError(f"Checkpoint file {path} is damaged or missing; {fix}.")
+            if not is_intact(folder / name, manifest.files[name]):
+                fix = self._fix(manifest.step)
+                raise CheckpointError(f"Checkpoint file {folder / name} is damaged or missing; {fix}.")
 
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """What a checkpoint says of itself."""
-    path = folder / MANIFEST
-    try:
-        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise CheckpointError(
-            f"{folder} is not a checkpoint ({MANIFEST} is missing); check the path."
-        ) from error
-    except ValueError as error:
-        raise CheckpointError(f"Checkpoint file {path} is damaged; delete {folder}.") from error
-    if manifest.get("version") != VERSION:
-        raise CheckpointError(
-            f"{folder} has checkpoint version {manifest.get('version')}, this package reads {VERSION}; "
-            "use the release that wrote it."
+    def _fix(self, step: int) -> str:
+        """The end of a sentence about a damaged checkpoint: how to go on without it."""
+        older = [other for other in self.steps() if other < step]
+        if not older:
+            return "there is no older one, start the run again"
+        return (
+            f"go back to step {older[-1]} with `megalith train {self.folder.parent} --from-step {older[-1]}`"
         )
-    return manifest

@@ -22,6 +22,7 @@ from megalith.core.schema import TableSpec, check_tables
 from megalith.embeddings.check import LookupCheck
 from megalith.embeddings.layout import Layout
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad
+from megalith.embeddings.table_state import WEIGHT, TableShard, TableState, part_specs
 from megalith.ops import embedding as ops
 from megalith.ops.coupled import CoupledUpdate
 from megalith.ops.updates import Step
@@ -114,6 +115,22 @@ class EmbeddingCollection(nn.Module):
         position = self._positions[table]
         both = {"first": self._first[position], "second": self._second[position]}
         return {name: tensor for name, tensor in both.items() if tensor.numel()}
+
+    def table_parts(self, table: str) -> dict[str, Tensor]:
+        """The weight of a table and its optimizer's state, as checkpoints name them."""
+        return {WEIGHT: self.weight(table), **self.state(table)}
+
+    def table_states(self) -> dict[str, TableState]:
+        """Every table as a checkpoint sees it; loading writes into the rows."""
+        return {
+            table.name: TableState(
+                table.rows,
+                table.dim,
+                part_specs(table, optimizer),
+                (TableShard(0, 0, self.table_parts(table.name)),),
+            )
+            for table, optimizer in zip(self.tables, self.optimizers, strict=True)
+        }
 
     def forward(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> Tensor:
         """Pooled vectors [batch, output_dim]; `sample_weights` holds a factor for each value."""

@@ -114,36 +114,19 @@ class Learner:
         number of ranks."""
         return {
             "dense": self.dense.state_dict(),
-            "embeddings": self._table_state(),
+            "tables": self.embeddings.table_states(),
+            "num_steps": self.embeddings.num_steps,
             "optimizer": _by_position(self.optimizer, self.dense),
             "random": torch.get_rng_state(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes over what a checkpoint has filled; the rows of tables were written in place."""
         self.dense.load_state_dict(state["dense"])
-        if isinstance(self.embeddings, ShardedEmbeddingCollection):
-            # The shards were filled in place.
-            self.embeddings.num_steps = int(state["embeddings"]["num_steps"])
-        else:
-            self.embeddings.set_extra_state(state["embeddings"])
+        self.embeddings.num_steps = state["num_steps"]
         for parameter, values in zip(self.dense.parameters(), state["optimizer"].values(), strict=True):
             self.optimizer.state[parameter] = values
         torch.set_rng_state(state["random"])
-
-    def _table_state(self) -> dict[str, Any]:
-        if not isinstance(self.embeddings, ShardedEmbeddingCollection):
-            return self.embeddings.get_extra_state()
-        found = self.embeddings.checkpoint_tensors()
-        states: dict[str, dict[str, Any]] = {table.name: {} for table in self.tables}
-        weights: dict[str, Any] = {}
-        for key, tensor in found.items():
-            kind, name = key.split("/", 1)
-            if kind == "weights":
-                weights[name] = tensor
-            else:
-                name, part = name.rsplit("/", 1)
-                states[name][part] = tensor
-        return {"num_steps": self.embeddings.num_steps, "weights": weights, "states": states}
 
 
 def _random_seed(seed: int, step: int, rank: int) -> int:

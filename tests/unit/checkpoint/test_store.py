@@ -47,7 +47,7 @@ def test_a_damaged_file_is_named_and_the_way_back_too(tmp_path, damage):
     store = CheckpointStore(tmp_path)
     store.save(1, state(1), {})
     store.save(2, state(2), {})
-    path = max(store.path(2).glob("*.distcp"), key=lambda one: one.stat().st_size)
+    path = max(store.path(2).glob("*.safetensors"), key=lambda one: one.stat().st_size)
     content = bytearray(path.read_bytes())
     if damage == "truncate":
         path.write_bytes(content[: len(content) // 2])

@@ -24,6 +24,7 @@ from megalith.core.schema import TableSpec, check_tables
 from megalith.embeddings.check import LookupCheck
 from megalith.embeddings.collection import Lookup
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad
+from megalith.embeddings.table_state import TableShard, TableState, part_specs
 from megalith.sharding.plan import ShardingPlan
 from megalith.sharding.runtime.columns import Taking
 from megalith.sharding.runtime.exchange import IndexExchange, Received, Sent
@@ -35,7 +36,6 @@ from megalith.sharding.runtime.pooled import Pending, VectorExchange
 from megalith.sharding.runtime.process_group import place_in, subgroup
 from megalith.sharding.runtime.replicated import ReplicatedTables
 from megalith.sharding.runtime.sequences import SequenceFlight, Sequences
-from megalith.sharding.runtime.sharded_table import ShardedTable
 from megalith.sharding.runtime.traffic import Traffic
 from megalith.sharding.runtime.weight_gradients import WeightGradients
 
@@ -187,23 +187,23 @@ class ShardedEmbeddingCollection(nn.Module):
         pooled, *sequences = _Finish.apply(looking.token, self, looking.flight)
         return Lookup(pooled, dict(zip(self._sequence_names, sequences, strict=True)))
 
-    def checkpoint_tensors(self) -> dict[str, ShardedTable | Tensor]:
-        """`weights/T`, `states/T/first` and `states/T/second` of every table; loading writes into them."""
-        tensors: dict[str, ShardedTable | Tensor] = {}
+    def table_states(self) -> dict[str, TableState]:
+        """Every table as a checkpoint sees it; loading writes into the rows that this worker holds."""
+        states: dict[str, TableState] = {}
         whole = {table.name for table in self.exchange_layout.replicated}
         for table, optimizer in zip(self.tables, self.optimizers, strict=True):
             if table.name in whole:
                 assert self._replicated is not None
-                collection = self._replicated.collection
-                tensors[f"weights/{table.name}"] = collection.weight(table.name)
-                for key, state in collection.state(table.name).items():
-                    tensors[f"states/{table.name}/{key}"] = state
+                # All workers hold the same rows; the first writes them.
+                parts = self._replicated.collection.table_parts(table.name)
+                shard = TableShard(0, 0, parts, writes=self.rank == 0)
+                states[table.name] = TableState(table.rows, table.dim, part_specs(table, optimizer), (shard,))
             elif table.pooling == "none":
                 assert self._sequences is not None
-                tensors |= self._sequences.local.checkpoint_tensors(table, optimizer)
+                states[table.name] = self._sequences.local.table_state(table, optimizer)
             else:
-                tensors |= self._local.checkpoint_tensors(table, optimizer)
-        return tensors
+                states[table.name] = self._local.table_state(table, optimizer)
+        return states
 
     def _begin_reading(self, flight: _Flight) -> None:
         received, luggage = flight.received, None

@@ -14,6 +14,7 @@ from torch import Tensor
 from megalith.core.schema import TableSpec
 from megalith.embeddings.collection import EmbeddingCollection, Window
 from megalith.embeddings.optimizers import RowOptimizer
+from megalith.embeddings.table_state import TableShard, TableState, part_specs
 from megalith.sharding.plan import ShardingPlan
 from megalith.sharding.runtime.coupled import CoupledTables, coupled_placements
 from megalith.sharding.runtime.exchange import Received
@@ -21,7 +22,6 @@ from megalith.sharding.runtime.hierarchical import NodeSums
 from megalith.sharding.runtime.layout import ExchangeLayout, Holding
 from megalith.sharding.runtime.pooled import VectorExchange, Vectors
 from megalith.sharding.runtime.process_group import subgroup
-from megalith.sharding.runtime.sharded_table import ShardedTable, TableShard
 from megalith.sharding.runtime.traffic import Traffic
 
 
@@ -106,14 +106,9 @@ class LocalShards:
         if self._coupled is not None:
             self._coupled.update(*lookup, gradient)
 
-    def checkpoint_tensors(self, table: TableSpec, optimizer: RowOptimizer) -> dict[str, ShardedTable]:
-        """A table's weights and states, of which this worker holds some rectangles or none."""
-        held = [
-            (holding, self.collection)
-            for holding in self._holdings
-            if holding.table.name == table.name and self.collection is not None
-        ]
-        return sharded_tensors(table, optimizer, held)
+    def table_state(self, table: TableSpec, optimizer: RowOptimizer) -> TableState:
+        """A table as a checkpoint sees it: this worker holds some rectangles of it, or none."""
+        return sharded_state(table, optimizer, self._holdings, self.collection)
 
     def _lookup(self, received: Received) -> tuple[Tensor, Tensor, Tensor | None]:
         """What is pooled of all that came."""
@@ -131,26 +126,16 @@ def plan_of(plan: ShardingPlan, tables: Collection[TableSpec]) -> ShardingPlan:
     return plan.model_copy(update={"placements": tuple(one for one in plan.placements if one.table in names)})
 
 
-def sharded_tensors(
-    table: TableSpec, optimizer: RowOptimizer, held: Sequence[tuple[Holding, EmbeddingCollection]]
-) -> dict[str, ShardedTable]:
-    """A table's weights and states by their keys in a checkpoint, as far as they are held here."""
-    shape, dtype = (table.rows, table.dim), getattr(torch, table.dtype)
-    weights = [TableShard(collection.weight(h.name), _corner(h)) for h, collection in held]
-    tensors = {f"weights/{table.name}": ShardedTable(shape, dtype, weights)}
-    for key, kind in (("first", optimizer.first_state), ("second", optimizer.second_state)):
-        if kind == "none":
-            continue
-        states = [(h, collection.state(h.name)[key]) for h, collection in held]
-        if kind == "full":
-            shards = [TableShard(state, _corner(h)) for h, state in states]
-        else:
-            # Whoever has columns of a row has the row's number too; the holder of the first one writes.
-            shards = [TableShard(s, (h.shard.rows[0],), h.shard.columns[0] == 0) for h, s in states]
-        size = shape if kind == "full" else (table.rows,)
-        tensors[f"states/{table.name}/{key}"] = ShardedTable(size, torch.float32, shards)
-    return tensors
-
-
-def _corner(holding: Holding) -> tuple[int, int]:
-    return holding.shard.rows[0], holding.shard.columns[0]
+def sharded_state(
+    table: TableSpec,
+    optimizer: RowOptimizer,
+    holdings: Sequence[Holding],
+    collection: EmbeddingCollection | None,
+) -> TableState:
+    """A table as a checkpoint sees it, of whose rectangles a worker's collection holds some."""
+    shards = [
+        TableShard(holding.shard.rows[0], holding.shard.columns[0], collection.table_parts(holding.name))
+        for holding in holdings
+        if holding.table.name == table.name and collection is not None
+    ]
+    return TableState(table.rows, table.dim, part_specs(table, optimizer), tuple(shards))

@@ -15,13 +15,13 @@ from torch import Tensor
 from megalith.core.schema import TableSpec
 from megalith.embeddings.collection import EmbeddingCollection, Window
 from megalith.embeddings.optimizers import RowOptimizer
+from megalith.embeddings.table_state import TableState
 from megalith.sharding.plan import ShardingPlan
 from megalith.sharding.runtime.coupled import CoupledTables, coupled_placements
 from megalith.sharding.runtime.exchange import Received
 from megalith.sharding.runtime.layout import ExchangeLayout
-from megalith.sharding.runtime.local import plan_of, sharded_tensors
+from megalith.sharding.runtime.local import plan_of, sharded_state
 from megalith.sharding.runtime.pooled import VectorExchange
-from megalith.sharding.runtime.sharded_table import ShardedTable
 
 
 class LocalSequences:
@@ -82,14 +82,9 @@ class LocalSequences:
         if self._coupled is not None:
             self._coupled.update(*lookup, None, gradients)
 
-    def checkpoint_tensors(self, table: TableSpec, optimizer: RowOptimizer) -> dict[str, ShardedTable]:
-        """A table's weights and states, of which this worker holds some rectangles or none."""
-        held = [
-            (holding, self._collection)
-            for holding in self._holdings
-            if holding.table.name == table.name and self._collection is not None
-        ]
-        return sharded_tensors(table, optimizer, held)
+    def table_state(self, table: TableSpec, optimizer: RowOptimizer) -> TableState:
+        """A table as a checkpoint sees it: this worker holds some rectangles of it, or none."""
+        return sharded_state(table, optimizer, self._holdings, self._collection)
 
     def _lookup(self, received: Received) -> tuple[Tensor, Tensor, None]:
         """The ids of the pieces, one bag for each."""

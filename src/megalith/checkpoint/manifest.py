@@ -1,0 +1,139 @@
+"""`manifest.json`: what a checkpoint says of itself, and the rules by which it is believed.
+
+    files      name, size and checksum of every other file in the folder; one that is not listed is refused
+    values     numbers and texts of the state, by path: `learner/embeddings/num_steps`
+    tensors    the tensors of the state that every rank has, by path, all in `dense.safetensors`
+    tables     of each table: rows, dim, parts (weight, first, second) and the blocks that hold its rows
+    crc32      checksum of all that stands above
+
+A block is some rows of a table in one safetensors file, as tensors `BLOCK/weight`, `BLOCK/first` and
+`BLOCK/second`: rows `first` to `first + count` by global id or, where `first` is null, those that the tensor
+`BLOCK/ids` names. Stores that hold only some ids of a table, and checkpoints of only what changed, write the
+same blocks.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+
+from megalith.core.config import Config, parse_config
+from megalith.core.errors import CheckpointError, ConfigError
+
+MANIFEST = "manifest.json"
+VERSION = 2
+DENSE_FILE = "dense.safetensors"
+
+
+def _plain_name(name: str) -> str:
+    if name in ("", ".", "..", MANIFEST) or "/" in name or "\\" in name or "\0" in name:
+        raise ValueError(f"'{name}' is not the name of a file in the checkpoint's own folder")
+    return name
+
+
+FileName = Annotated[str, AfterValidator(_plain_name)]
+
+
+class FileRecord(Config):
+    """Size and checksum of a file."""
+
+    bytes: int = Field(ge=0)
+    crc32: int = Field(ge=0)
+
+
+class PartRecord(Config):
+    """A table's weight or a part of its optimizer's state: a number for every element, or one a row."""
+
+    dtype: str
+    per: Literal["element", "row"]
+
+
+class BlockRecord(Config):
+    """Rows of a table in one file."""
+
+    name: str
+    file: FileName
+    first: int | None = Field(ge=0)
+    count: int = Field(ge=1)
+    columns: tuple[int, int]
+
+
+class TableRecord(Config):
+    """A table, and where its rows are."""
+
+    rows: int = Field(ge=1)
+    dim: int = Field(ge=1)
+    parts: dict[str, PartRecord]
+    blocks: tuple[BlockRecord, ...]
+
+
+class Manifest(Config):
+    """The content of `manifest.json`."""
+
+    format: Literal["megalith-checkpoint"] = "megalith-checkpoint"
+    version: int = VERSION
+    kind: Literal["full"] = "full"
+    step: int = Field(ge=0)
+    ranks: int = Field(ge=1)
+    about: dict[str, Any]
+    """What the run wants to be known without loading: samples, the best evaluation so far."""
+    values: dict[str, Any]
+    tensors: tuple[str, ...]
+    tables: dict[str, TableRecord]
+    files: dict[FileName, FileRecord]
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Writes the manifest with a checksum of its content."""
+    content = manifest.model_dump(mode="json")
+    text = json.dumps({**content, "crc32": _checksum(content)}, indent=1)
+    (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
+
+
+def read_manifest(folder: Path, step: int | None = None, fix: str = "use another checkpoint") -> Manifest:
+    """The manifest of a checkpoint, checked against the folder: the step that it is named after, the files
+    that it lists and no others. `fix` ends the sentence about a damaged one."""
+    path = folder / MANIFEST
+    damaged = f"Checkpoint file {path} is damaged; {fix}."
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise CheckpointError(f"{folder} is not a checkpoint ({MANIFEST} is missing); {fix}.") from error
+    except (ValueError, OSError, RecursionError) as error:
+        raise CheckpointError(damaged) from error
+    if not isinstance(content, dict):
+        raise CheckpointError(damaged)
+    version = content.get("version")
+    if version != VERSION:
+        raise CheckpointError(
+            f"{folder} has checkpoint version {version}, this package reads {VERSION}; use the release that "
+            "wrote it."
+        )
+    if content.pop("crc32", None) != _checksum(content):
+        raise CheckpointError(damaged)
+    try:
+        manifest = parse_config(Manifest, content, f"Checkpoint file {path}")
+    except ConfigError as error:
+        raise CheckpointError(f"{str(error).rstrip('.')}; {fix}.") from error
+    if step is not None and manifest.step != step:
+        raise CheckpointError(
+            f"{folder} holds step {manifest.step}, not the one that it is named after; give it back its name "
+            f"or {fix}."
+        )
+    for entry in sorted(folder.iterdir()):
+        if entry.name != MANIFEST and entry.name not in manifest.files:
+            raise CheckpointError(
+                f"{entry} is not listed in the checkpoint's {MANIFEST}; remove it or {fix}."
+            )
+    named = {block.file for table in manifest.tables.values() for block in table.blocks}
+    if not named | {DENSE_FILE} <= set(manifest.files):
+        raise CheckpointError(damaged)
+    return manifest
+
+
+def _checksum(content: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(content, sort_keys=True).encode())

@@ -1,0 +1,111 @@
+"""Fills a state dictionary from the files of a checkpoint, each rank from those that hold its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from megalith.checkpoint.manifest import DENSE_FILE, BlockRecord, Manifest, TableRecord
+from megalith.checkpoint.state import StateMismatch, leaves_of, put_values
+from megalith.checkpoint.tensor_file import TensorFile
+from megalith.core.errors import CheckpointError
+from megalith.embeddings.table_state import RowBlock, TableState
+
+OpenFile = Callable[[str], TensorFile]
+
+
+def read_into(state: dict[str, Any], folder: Path, manifest: Manifest) -> None:
+    """Fills `state` in place. What it asks for must be there, in its shape; the rest is left alone."""
+    leaves = leaves_of(state)
+    open_file = cache(lambda name: TensorFile(folder / name))
+    try:
+        for path, table in leaves.tables.items():
+            _compare(path, table, manifest.tables.get(path))
+        dense = {path: _dense(path, tensor, manifest, open_file) for path, tensor in leaves.tensors.items()}
+        put_values(state, manifest.values)
+    except StateMismatch as error:
+        raise CheckpointError(
+            f"{folder} was saved by another model ({error}); load it with the recipe that made it."
+        ) from error
+    with torch.no_grad():
+        for path, tensor in leaves.tensors.items():
+            tensor.copy_(dense[path])
+        for path, table in leaves.tables.items():
+            _read_table(table, manifest.tables[path], open_file, folder, path)
+
+
+def _compare(path: str, table: TableState, record: TableRecord | None) -> None:
+    if record is None:
+        raise StateMismatch(f"it has no table '{path}'")
+    if (record.rows, record.dim) != (table.rows, table.dim):
+        raise StateMismatch(
+            f"table '{path}' is {record.rows} x {record.dim} there and {table.rows} x {table.dim} here"
+        )
+    ours = {name: (str(spec.dtype).removeprefix("torch."), spec.per) for name, spec in table.parts.items()}
+    theirs = {name: (part.dtype, part.per) for name, part in record.parts.items()}
+    if ours != theirs:
+        raise StateMismatch(f"table '{path}' keeps {_listed(theirs)} there and {_listed(ours)} here")
+
+
+def _dense(path: str, tensor: Tensor, manifest: Manifest, open_file: OpenFile) -> Tensor:
+    if path not in manifest.tensors:
+        raise StateMismatch(f"it has no tensor '{path}'")
+    stored = open_file(DENSE_FILE).tensor(path)
+    if stored.shape != tensor.shape or stored.dtype != tensor.dtype:
+        there, here = (f"{one.dtype} {tuple(one.shape)}" for one in (stored, tensor))
+        raise StateMismatch(f"'{path}' is {there} there and {here} here")
+    return stored
+
+
+def _read_table(table: TableState, record: TableRecord, open_file: OpenFile, folder: Path, path: str) -> None:
+    taken = sum(
+        table.load(_block(table, block, open_file)) for block in record.blocks if _holds(table, block)
+    )
+    if taken != table.held_numbers:
+        raise CheckpointError(
+            f"{folder} lacks rows of table '{path}'; go back to an older checkpoint with --from-step."
+        )
+
+
+def _holds(table: TableState, block: BlockRecord) -> bool:
+    """Whether any row of the block may lie here; files of which none does are not opened."""
+    if block.first is None:
+        return bool(table.shards)
+    first, last = block.first, block.first + block.count
+    return any(first < shard.rows[1] and shard.rows[0] < last for shard in table.shards)
+
+
+def _block(table: TableState, record: BlockRecord, open_file: OpenFile) -> RowBlock:
+    """A block whose parts are read when they are sliced."""
+    file = open_file(record.file)
+    left, right = record.columns
+    inside = 0 <= left < right <= table.dim
+    ids: range | Tensor
+    if record.first is None:
+        ids = file.tensor(f"{record.name}/ids")
+        inside &= ids.dtype == torch.int64 and ids.shape == (record.count,) and bool((ids.diff() > 0).all())
+    else:
+        ids = range(record.first, record.first + record.count)
+    if not inside or ids[0] < 0 or ids[-1] >= table.rows:
+        raise CheckpointError(
+            f"Checkpoint file {file.path} is damaged: '{record.name}' has rows of no table."
+        )
+    parts = {
+        name: file.part(
+            f"{record.name}/{name}",
+            (record.count, right - left) if spec.per == "element" else (record.count,),
+            spec.dtype,
+        )
+        for name, spec in table.parts.items()
+        if spec.per == "element" or left == 0
+    }
+    return RowBlock(ids, record.columns, parts)
+
+
+def _listed(parts: Mapping[str, tuple[str, str]]) -> str:
+    return " and ".join(f"{name} ({dtype} by {per})" for name, (dtype, per) in parts.items())

@@ -1,0 +1,100 @@
+"""The files that a rank writes: the rows that it holds, in blocks, and on the first rank the dense part.
+
+    dense.safetensors            tensors that every rank has
+    rows-00001-003.safetensors   the fourth file of rank 1: blocks of rows, of one table or several
+
+Memory for one file at a time is enough: blocks are views where rows lie in memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torch import Tensor
+
+from megalith.checkpoint.manifest import DENSE_FILE, BlockRecord, FileRecord, PartRecord, TableRecord
+from megalith.checkpoint.state import Leaves
+from megalith.checkpoint.tensor_file import write_tensors
+from megalith.embeddings.table_state import RowBlock, TableState
+
+FILE_BYTES = 64 << 20
+"""A file is closed when it holds as much, and no block is larger."""
+
+
+@dataclass
+class Written:
+    """What a rank has written, as the manifest lists it."""
+
+    files: dict[str, FileRecord] = field(default_factory=dict)
+    blocks: dict[str, list[BlockRecord]] = field(default_factory=dict)
+    """By table."""
+
+
+def write_rank(leaves: Leaves, folder: Path, rank: int, file_bytes: int = FILE_BYTES) -> Written:
+    """Writes a rank's files into `folder`. What every rank has is written by the first."""
+    written = Written()
+    if rank == 0:
+        written.files[DENSE_FILE] = write_tensors(folder / DENSE_FILE, leaves.tensors)
+    rows = _RowFiles(folder, rank, file_bytes, written)
+    for table, state in leaves.tables.items():
+        for block in state.blocks(file_bytes):
+            rows.add(table, block)
+    rows.close()
+    return written
+
+
+def table_records(tables: dict[str, TableState], written: list[Written]) -> dict[str, TableRecord]:
+    """What the manifest says of each table, from what all ranks have written of it."""
+    return {
+        name: TableRecord(
+            rows=state.rows,
+            dim=state.dim,
+            parts={
+                part: PartRecord(dtype=str(spec.dtype).removeprefix("torch."), per=spec.per)
+                for part, spec in state.parts.items()
+            },
+            blocks=tuple(block for of_rank in written for block in of_rank.blocks.get(name, ())),
+        )
+        for name, state in tables.items()
+    }
+
+
+class _RowFiles:
+    """Gathers blocks until a file is full."""
+
+    def __init__(self, folder: Path, rank: int, file_bytes: int, written: Written) -> None:
+        self._folder, self._rank, self._file_bytes, self._written = folder, rank, file_bytes, written
+        self._tensors: dict[str, Tensor] = {}
+        self._bytes = self._count = 0
+
+    def add(self, table: str, block: RowBlock) -> None:
+        parts: dict[str, Tensor] = dict(block.parts)
+        first: int | None = None
+        if isinstance(block.ids, range):
+            first = block.ids.start
+        else:
+            parts["ids"] = block.ids
+        if self._bytes:
+            size = sum(part.numel() * part.element_size() for part in parts.values())
+            if self._bytes + size > self._file_bytes:
+                self.close()
+        # Rows and columns tell blocks of a table apart, a count those that name their ids.
+        start = f"ids-{len(self._tensors)}" if first is None else first
+        name = f"{table}/{start}" + (f"+{block.columns[0]}" if block.columns[0] else "")
+        for part, tensor in parts.items():
+            self._tensors[f"{name}/{part}"] = tensor
+            self._bytes += tensor.numel() * tensor.element_size()
+        record = BlockRecord(
+            name=name, file=self._name(), first=first, count=len(block.ids), columns=block.columns
+        )
+        self._written.blocks.setdefault(table, []).append(record)
+
+    def close(self) -> None:
+        """Writes what was gathered, if anything was."""
+        if self._tensors:
+            self._written.files[self._name()] = write_tensors(self._folder / self._name(), self._tensors)
+            self._tensors, self._bytes, self._count = {}, 0, self._count + 1
+
+    def _name(self) -> str:
+        return f"rows-{self._rank:05d}-{self._count:03d}.safetensors"
