@@ -43,14 +43,19 @@ def on_ranks(world_size, function, *arguments):
 
 def torchrun(*arguments, processes=2):
     """What `torchrun` printed and how it ended; one that hangs fails."""
-    command = [str(Path(sys.executable).parent / "torchrun"), "--nproc-per-node", str(processes)]
     return subprocess.run(
-        [*command, *map(str, arguments)],
+        torchrun_command(processes, *arguments),
         capture_output=True,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         timeout=170,
     )
+
+
+def torchrun_command(processes, *arguments):
+    """The command line that starts so many ranks."""
+    command = [str(Path(sys.executable).parent / "torchrun"), "--nproc-per-node", str(processes)]
+    return [*command, *map(str, arguments)]
 
 
 def sentences(result):

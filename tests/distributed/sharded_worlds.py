@@ -264,11 +264,9 @@ def check(case, rank):
         elsewhere = sum(case.row_bytes) - case.row_bytes[rank]
         assert sharded.traffic.sent_bytes["vectors"] == sum(others) * case.row_bytes[rank]
         assert sharded.traffic.sent_bytes["gradients"] == sum(own) * elsewhere
-    tensors = sharded.checkpoint_tensors()
+    states = sharded.table_states()
     for table in case.tables:
-        states = {f"states/{table.name}/{key}": one for key, one in whole.state(table.name).items()}
-        for key, expected in {f"weights/{table.name}": whole.weight(table.name), **states}.items():
-            compare(key, tensors[key], expected, case.wire_tolerance or case.tolerance)
+        compare(table.name, states[table.name], whole, case.wire_tolerance or case.tolerance)
 
 
 def own_part(case, step, rank):
@@ -286,16 +284,15 @@ def outputs_of(lookup):
     return {"pooled": lookup.pooled, **lookup.sequences}
 
 
-def compare(key, found, expected, tolerance):
-    pieces = (
-        [(found, (0,) * expected.dim())] if type(found) is torch.Tensor else [s[:2] for s in found.shards]
-    )
-    for tensor, offsets in pieces:
-        here = tuple(slice(o, o + s) for o, s in zip(offsets, tensor.shape, strict=True))
-        torch.testing.assert_close(
-            tensor,
-            expected[here],
-            rtol=tolerance,
-            atol=tolerance,
-            msg=lambda text, o=offsets: f"{key} at {o}: {text}",
-        )
+def compare(table, state, whole, tolerance):
+    """What this rank holds of a table, weight and optimizer state, against one process."""
+    for shard in state.shards:
+        for name, expected in whole.table_parts(table).items():
+            rows, columns = slice(*shard.rows), slice(*shard.columns)
+            torch.testing.assert_close(
+                shard.parts[name],
+                expected[rows, columns] if expected.dim() == 2 else expected[rows],
+                rtol=tolerance,
+                atol=tolerance,
+                msg=lambda text, name=name, shard=shard: f"{table}, {name}, {shard.rows}: {text}",
+            )

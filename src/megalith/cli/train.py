@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from megalith.cli.output import JsonFlag, console, print_json, progress_console
 
 if TYPE_CHECKING:
+    from megalith.train.config import Recipe
+    from megalith.train.run import Run
     from megalith.train.session import Session
+    from megalith.train.trainer import Trainer
+
+TrustFlag = Annotated[
+    bool,
+    typer.Option("--trust-code", help="Run the code of a model of one's own that this run folder names."),
+]
 
 
 def train(
@@ -28,6 +36,11 @@ def train(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a run that is in the folder.")
     ] = False,
+    from_step: Annotated[
+        int | None,
+        typer.Option(help="Go back to the checkpoint of this step, drop later ones, and go on from there."),
+    ] = None,
+    trust_code: TrustFlag = False,
     json_output: JsonFlag = False,
 ) -> None:
     """Train a recipe; stop it with Ctrl-C or SIGTERM and go on with `megalith train RUN`.
@@ -38,7 +51,10 @@ def train(
     from megalith.train.session import training_session
 
     with training_session() as session:
-        summary = _train(session, recipe, overrides or [], out, resume or session.restarted, overwrite)
+        start = _Start(
+            recipe, overrides or [], out, resume or session.restarted, overwrite, from_step, trust_code
+        )
+        summary = _train(session, start)
         if not session.ranks.is_first:
             return
         if json_output:
@@ -47,28 +63,77 @@ def train(
             _print_summary(summary)
 
 
-def _train(
-    session: Session, recipe: str, overrides: list[str], out: Path | None, resume: bool, overwrite: bool
-) -> dict[str, Any]:
-    import shutil
+class _Start(NamedTuple):
+    """What was asked for."""
 
-    from megalith.core.errors import ConfigError, MegalithError
-    from megalith.train.recipe import load_recipe
-    from megalith.train.run import Run
+    recipe: str
+    overrides: list[str]
+    out: Path | None
+    resume: bool
+    overwrite: bool
+    from_step: int | None
+    trust_code: bool
+
+
+def _train(session: Session, start: _Start) -> dict[str, Any]:
+    from contextlib import ExitStack
+
     from megalith.train.trainer import Trainer
 
     ranks = session.ranks
+    settings, run, goes_on = _find_run(session, start)
+    progress = progress_console if ranks.is_first else None
+    if goes_on and start.from_step is None:
+        summary = ranks.from_first(run.finished)
+        if summary is not None:
+            if progress is not None:
+                progress.print(f"{run.folder} has come to its end already.", highlight=False)
+            return summary
+    with ExitStack() as held:
+        # A folder that is there is ours from here on; a new one is made when everything else is right.
+        if ranks.from_first(run.folder.exists):
+            held.enter_context(run.locked(ranks))
+        if not goes_on and not start.overwrite:
+            ranks.from_first(run.refuse_existing)
+        trainer = Trainer(settings, run, progress)
+        held.enter_context(run.locked(ranks))
+        session.accept()
+        if goes_on:
+            ranks.from_first(lambda: run.write_recipe(settings))
+            step = trainer.resume(start.from_step)
+            if progress is not None:
+                progress.print(f"Going on with {run.folder} from step {step:,}.", highlight=False)
+        else:
+            ranks.from_first(lambda: run.create(settings, start.overwrite))
+        return _fit(session, trainer, keep=goes_on)
+
+
+def _find_run(session: Session, start: _Start) -> tuple[Recipe, Run, bool]:
+    """The settings, the folder of the run, and whether it goes on with what is there."""
+    from megalith.core.errors import ConfigError
+    from megalith.train.recipe import load_recipe
+    from megalith.train.run import Run
+    from megalith.train.trusted_code import check_code, trust_code
+
+    ranks, recipe = session.ranks, start.recipe
     goes_on = (Path(recipe) / "config.yaml").is_file()
-    fixed = [override for override in overrides if not override.startswith("sharding.")]
+    fixed = [override for override in start.overrides if not override.startswith("sharding.")]
     if goes_on and fixed:
         raise ConfigError(
             f"{recipe} goes on with its own settings, all but sharding.*; leave {fixed[0]} out or start a "
             "new run."
         )
-    settings = load_recipe(recipe, overrides)
-    run = Run(Path(recipe) if goes_on else out or Path("runs") / settings.name)
+    settings = load_recipe(recipe, start.overrides)
+    if goes_on and not start.trust_code:
+        check_code(settings, Path(recipe))
+    trust_code(settings)
+    run = Run(Path(recipe) if goes_on else start.out or Path("runs") / settings.name)
     # The first rank looks, so that all do the same whatever the folder becomes meanwhile.
-    goes_on = ranks.from_first(lambda: goes_on or (resume and run.config.exists()))
+    goes_on = ranks.from_first(lambda: goes_on or (start.resume and run.config.exists()))
+    if start.from_step is not None and not goes_on:
+        raise ConfigError(
+            "--from-step goes back in a run that is there; give its folder, or --out with --resume."
+        )
     if goes_on:
         # Where tables lie is another matter at every start; what is learnt is not.
         stored = ranks.from_first(run.recipe).model_copy(update={"sharding": settings.sharding})
@@ -77,33 +142,22 @@ def _train(
                 f"{run.config} differs from the recipe given; go on with `megalith train {run.folder}`, or "
                 "choose another --out."
             )
-    progress = progress_console if ranks.is_first else None
-    # Everything that can be wrong with the recipe or the data is found before a folder is made or replaced.
-    trainer = Trainer(settings, run, progress)
-    if not goes_on and not overwrite:
-        ranks.from_first(run.refuse_existing)
-    session.accept()
-    if goes_on:
-        ranks.from_first(lambda: run.write_recipe(settings))
-        step = trainer.resume()
-        if progress is not None:
-            progress.print(f"Going on with {run.folder} from step {step:,}.", highlight=False)
-    else:
+    return settings, run, goes_on
 
-        def create() -> None:
-            if overwrite and run.config.exists():
-                shutil.rmtree(run.folder)
-            run.create(settings)
 
-        ranks.from_first(create)
+def _fit(session: Session, trainer: Trainer, keep: bool) -> dict[str, Any]:
+    """Trains; a new run in which nothing was learnt does not stay, unless we are to `keep` it."""
+    from megalith.core.errors import MegalithError
+
+    ranks = session.ranks
     try:
         return trainer.fit()
     except Exception as error:
         # On many ranks the mistake may be another's, and this one only lost its company.
         known = isinstance(error, MegalithError) or ranks.world_size > 1
-        if known and ranks.is_first and not goes_on and trainer.step == 0:
-            # Nothing was learnt: a folder that only stands in the way of the next try.
-            shutil.rmtree(run.folder)
+        if known and ranks.is_first and not keep and trainer.step == 0:
+            # A folder that only stands in the way of the next try.
+            trainer.run.discard()
         raise
 
 
@@ -116,6 +170,7 @@ def evaluate(
     step: Annotated[
         int | None, typer.Option(help="Checkpoint to score; by default the best or the last.")
     ] = None,
+    trust_code: TrustFlag = False,
     json_output: JsonFlag = False,
 ) -> None:
     """Score a trained model on a split.
@@ -127,7 +182,7 @@ def evaluate(
     from megalith.train.trainer import without_curve
 
     with training_session() as session:
-        result = _evaluate(session, run, split, data, step)
+        result = _evaluate(session, run, split, data, step, trust_code)
         if not session.ranks.is_first:
             return
         if json_output:
@@ -137,7 +192,7 @@ def evaluate(
 
 
 def _evaluate(
-    session: Session, run: Path, split: str | None, data: Path | None, step: int | None
+    session: Session, run: Path, split: str | None, data: Path | None, step: int | None, trusted: bool
 ) -> dict[str, Any]:
     import json
 
@@ -148,9 +203,13 @@ def _evaluate(
     from megalith.train.evaluation import evaluate as score
     from megalith.train.run import Run
     from megalith.train.trainer import open_learner
+    from megalith.train.trusted_code import check_code, trust_code
 
     ranks, folder = session.ranks, Run(run)
     recipe = folder.recipe()
+    if not trusted:
+        check_code(recipe, run)
+    trust_code(recipe)
     trained_on = Dataset(recipe.data.path)
     dataset = Dataset(data) if data else trained_on
     ours, theirs = trained_on.schema, dataset.schema

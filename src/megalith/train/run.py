@@ -13,12 +13,19 @@ RUN/tensorboard/        the same metrics for TensorBoard
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from megalith.checkpoint.store import CheckpointStore
 from megalith.core.config import to_yaml
 from megalith.core.errors import ConfigError, StorageError, storage_errors
 from megalith.core.files import read_jsonl, write_atomic
+from megalith.core.lock import FolderLock
 from megalith.sharding.plan import ShardingPlan
+from megalith.sharding.runtime.ranks import Ranks
 from megalith.train.config import Recipe
 from megalith.train.recipe import load_recipe
 
@@ -36,6 +43,7 @@ class Run:
         self.summary = folder / "summary.json"
         self.tensorboard = folder / "tensorboard"
         self.report = folder / "report.html"
+        self._lock = FolderLock(folder, "is being trained")
 
     def trace_of(self, rank: int) -> Path:
         return self.folder / f"trace-rank-{rank}.jsonl" if rank else self.trace
@@ -49,12 +57,55 @@ class Run:
     def evaluation(self, split: str) -> Path:
         return self.folder / f"evaluation-{split}.json"
 
-    def create(self, recipe: Recipe) -> None:
-        """Makes the folder of a new run; refuses one that holds a run already."""
+    @contextmanager
+    def locked(self, ranks: Ranks) -> Iterator[None]:
+        """Nobody else trains this run meanwhile; one who does is named. All ranks call it, the first holds
+        the lock."""
+        ranks.from_first(self._lock.acquire)
+        try:
+            yield
+        finally:
+            if ranks.is_first:
+                self._lock.release()
+
+    def finished(self) -> dict[str, Any] | None:
+        """The summary of a run that came to its end and has its last checkpoint still; else None."""
+        try:
+            summary = json.loads(self.summary.read_text(encoding="utf-8"))
+            ended = summary["finished"] is True and isinstance(summary["step"], int)
+        except (OSError, ValueError, RecursionError, KeyError, TypeError):
+            return None
+        return summary if ended and CheckpointStore(self.checkpoints).latest() == summary["step"] else None
+
+    def create(self, recipe: Recipe, overwrite: bool = False) -> None:
+        """Makes the folder of a new run; refuses one that holds a run already, or discards it."""
+        if overwrite and self.config.exists():
+            self.discard()
         self.refuse_existing()
         with storage_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         self.write_recipe(recipe)
+
+    def discard(self) -> None:
+        """Removes the files of the run, and the folder if nothing else is in it."""
+        own = (
+            self.config,
+            self.metrics,
+            self.plan,
+            self.checkpoints,
+            self.summary,
+            self.tensorboard,
+            self.report,
+        )
+        evaluations = self.folder.glob("evaluation-*.json")
+        with storage_errors(self.folder):
+            for path in (*own, *self.folder.glob("trace*.jsonl"), *evaluations):
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
+        if not any(path != self._lock.path for path in self.folder.iterdir()):
+            shutil.rmtree(self.folder)
 
     def write_recipe(self, recipe: Recipe) -> None:
         write_atomic(self.config, to_yaml(recipe))
@@ -85,4 +136,6 @@ class Run:
 def cut_back(path: Path, last_step: int) -> None:
     """Drops what was reported after `last_step`; a resumed run reports it again."""
     kept = [entry for entry in read_jsonl(path) if entry["step"] <= last_step]
-    write_atomic(path, "".join(json.dumps(entry) + "\n" for entry in kept))
+    content = "".join(json.dumps(entry) + "\n" for entry in kept)
+    if not path.exists() or path.read_text(encoding="utf-8") != content:
+        write_atomic(path, content)

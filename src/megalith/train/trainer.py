@@ -80,18 +80,42 @@ class Trainer:
         self.overall = RunMetrics()
         self._interval = _Interval()
 
-    def resume(self) -> int:
-        """Goes back to the newest checkpoint, or to the start if there is none; returns its step."""
-        latest = self.ranks.from_first(self.store.latest)
-        if latest is not None:
-            state = self.state_dict()
-            self.store.load(latest, state)
-            self.load_state_dict(state)
-        self.ranks.from_first(lambda: cut_back(self.run.metrics, self.step))
+    def resume(self, from_step: int | None = None) -> int:
+        """Goes back to the newest checkpoint, or to the start if there is none; returns its step.
+
+        `from_step` goes back to an older one and drops what came after it.
+        """
+        with self.run.locked(self.ranks):
+            step = self.ranks.from_first(lambda: self._step_to_resume(from_step))
+            if step is not None:
+                state = self.state_dict()
+                self.store.load(step, state)
+                self.load_state_dict(state)
+            self.ranks.from_first(lambda: self._drop_later(from_step is not None))
         return self.step
 
+    def _step_to_resume(self, from_step: int | None) -> int | None:
+        if from_step is None:
+            return self.store.latest()
+        return step_to_open(self.run, self.store, from_step)
+
+    def _drop_later(self, went_back: bool) -> None:
+        """Drops what was reported after this step and, if an older one was asked for, later checkpoints."""
+        cut_back(self.run.metrics, self.step)
+        if went_back:
+            self.store.drop_after(self.step)
+            self.run.summary.unlink(missing_ok=True)
+
     def fit(self) -> dict[str, Any]:
-        """Trains to the end, to an early stop or to a signal; returns the summary, also in summary.json."""
+        """Trains to the end, to an early stop or to a signal; returns the summary, also in summary.json.
+
+        Of a run that has come to its end already nothing is written.
+        """
+        with self.run.locked(self.ranks):
+            done = self.ranks.from_first(self.run.finished)
+            return done if done is not None and done["step"] == self.step else self._fit()
+
+    def _fit(self) -> dict[str, Any]:
         config, ranks = self.recipe.train, self.ranks
         began = time.perf_counter()
         first_step = self.step
@@ -298,15 +322,16 @@ def open_learner(run: Run, dataset: Dataset, step: int | None = None) -> tuple[L
     recipe, ranks = run.recipe(), Ranks.all()
     store = CheckpointStore(run.checkpoints, ranks=ranks.apart())
     # The first rank looks: a run that still trains may save meanwhile.
-    found = ranks.from_first(lambda: _step_to_open(run, recipe, store, step))
+    found = ranks.from_first(
+        lambda: _preferred_step(run, recipe, store) if step is None else step_to_open(run, store, step)
+    )
     learner = Learner(recipe, dataset.schema, place_again(recipe, dataset, ranks, run.plan))
     load_learner(store, found, learner)
     return learner, found
 
 
-def _step_to_open(run: Run, recipe: Recipe, store: CheckpointStore, step: int | None) -> int:
-    if step is None:
-        return _preferred_step(run, recipe, store)
+def step_to_open(run: Run, store: CheckpointStore, step: int) -> int:
+    """The step asked for, if there is a checkpoint of it."""
     if step not in store.steps():
         have = ", ".join(str(one) for one in store.steps()) or "none"
         raise CheckpointError(f"{run.folder} has no checkpoint of step {step}; it has: {have}.")

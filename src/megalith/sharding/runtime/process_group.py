@@ -6,7 +6,9 @@ no group at all. gloo carries tensors of CPUs, nccl those of GPUs.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -14,6 +16,8 @@ import torch
 import torch.distributed as dist
 
 from megalith.sharding.runtime.meeting import meet
+
+_PR_SET_PDEATHSIG = 1
 
 
 class Place(NamedTuple):
@@ -31,12 +35,29 @@ def start(device: str = "cpu") -> Place:
         return Place(dist.get_rank(), dist.get_world_size(), dist.get_backend())
     if "WORLD_SIZE" not in os.environ or "RANK" not in os.environ:
         return Place(0, 1, None)
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        die_with_parent()
     backend = "nccl" if torch.device(device).type == "cuda" else "gloo"
     if backend == "nccl":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     store, rank, world_size = next(dist.rendezvous("env://"))
     dist.init_process_group(backend, store=meet(store, rank, world_size), rank=rank, world_size=world_size)
     return Place(dist.get_rank(), dist.get_world_size(), backend)
+
+
+def die_with_parent() -> None:
+    """Ends this process when the one that started it ends, however that ends (Linux).
+
+    Ranks that outlive a killed torchrun would go on writing beside those of the next start.
+    """
+    parent = os.getppid()
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "prctl"):
+        return
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        # It ended before we asked.
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def stop() -> None:
