@@ -34,7 +34,6 @@ from megalith.sharding.runtime.columns import Assembly, Taking
 from megalith.sharding.runtime.layout import ExchangeLayout
 from megalith.sharding.runtime.replicated import ReplicatedTables
 from megalith.sharding.runtime.routing import Bags, Router
-from megalith.sharding.runtime.traffic import Traffic
 
 Floats = NDArray[np.float64]
 _LINE = 64
@@ -181,9 +180,7 @@ def copied_costs() -> dict[str, float]:
         tables, batch = _tables(count, num_rows, dim), 2048
         optimizers = {table.name: RowWiseAdaGrad(lr=0.01) for table in tables}
         features = [table.features[0] for table in tables]
-        copied = ReplicatedTables(
-            *(tables, features, optimizers, 0), stochastic_rounding=True, group=None, traffic=Traffic()
-        )
+        copied = ReplicatedTables(*(tables, features, optimizers, 0), stochastic_rounding=True, comm=None)
         ids = np.concatenate(
             [_drawn(np.random.default_rng(n), num_rows, batch * length) for n in range(count)]
         )
@@ -199,7 +196,7 @@ def copied_costs() -> dict[str, float]:
 
 def sum_costs() -> dict[str, float]:
     """Seconds of a byte of copied tables' gradients that ranks of a host add up: written for the others, and
-    for every part but one added (sharding/runtime/gradient_sum.py)."""
+    for every part but one added (comm/all_reduce.py)."""
     inputs, taken = [], []
     for parts, size in itertools.product((2, 3, 4), (2**20, 2**22, 2**23)):
         written = [torch.ones(size) for _ in range(parts)]

@@ -11,12 +11,12 @@ from processes import on_ranks
 from typer.testing import CliRunner
 
 from megalith.cli.app import app
+from megalith.comm.ranks import Ranks
 from megalith.core.files import read_jsonl
 from megalith.core.schema import FeatureSpec
 from megalith.data.dataset import Dataset, DatasetSchema, Split, write_schema
 from megalith.embeddings.table_state import TableState
 from megalith.sharding.plan import Placement, Shard, ShardingPlan
-from megalith.sharding.runtime.ranks import Ranks
 from megalith.train.recipe import load_recipe
 from megalith.train.reporter import CLOCK_KEYS
 from megalith.train.run import Run

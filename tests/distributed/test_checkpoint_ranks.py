@@ -10,9 +10,9 @@ from processes import on_ranks
 
 from megalith.checkpoint.manifest import read_manifest
 from megalith.checkpoint.store import CheckpointStore
+from megalith.comm.ranks import Ranks
 from megalith.core.errors import CheckpointError, StorageError
 from megalith.embeddings.table_state import PartSpec, TableShard, TableState
-from megalith.sharding.runtime.ranks import Ranks
 
 ROWS, DIM = 40, 6
 
@@ -62,14 +62,14 @@ def holds_the_truth(state):
 
 def save(folder, step):
     ranks = Ranks.all()
-    store = CheckpointStore(folder, ranks=ranks.apart(), file_bytes=50)
+    store = CheckpointStore(folder, ranks=ranks.with_own_group(), file_bytes=50)
     store.save(step, state_of(ranks, True), {"samples": 70})
 
 
 def load(folder, step):
     ranks = Ranks.all()
     state = state_of(ranks, False)
-    about = CheckpointStore(folder, ranks=ranks.apart()).load(step, state)
+    about = CheckpointStore(folder, ranks=ranks.with_own_group()).load(step, state)
     return holds_the_truth(state) and about["samples"] == 70
 
 
@@ -89,7 +89,7 @@ def test_any_number_of_ranks_loads_what_any_other_saved(tmp_path):
 def many_things(folder):
     """Background saves, errors, damage: one start of the processes for all."""
     ranks = Ranks.all()
-    store = CheckpointStore(folder, ranks=ranks.apart())
+    store = CheckpointStore(folder, ranks=ranks.with_own_group())
     state = state_of(ranks, True)
     store.save(1, state, {"samples": 70}, background=True)
     for one in shards_of(state):
@@ -132,7 +132,7 @@ def test_background_saves_hold_what_was_and_errors_of_one_rank_reach_all(tmp_pat
 
 def save_until_killed(folder, victim):
     ranks = Ranks.all()
-    store = CheckpointStore(folder, ranks=ranks.apart())
+    store = CheckpointStore(folder, ranks=ranks.with_own_group())
     store.save(1, state_of(ranks, True), {"samples": 70})
     if ranks.rank == victim:
         # Between its files and the commit: the moment at which a checkpoint looks whole and is not.

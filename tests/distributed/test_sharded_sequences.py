@@ -9,9 +9,9 @@ from sharded_worlds import Case, drawn_step, plan_of, run_cases
 
 import megalith as mg
 from megalith.checkpoint.store import CheckpointStore
+from megalith.comm.ranks import Ranks
 from megalith.sharding.plan import ExchangeConfig
 from megalith.sharding.runtime.collection import ShardedEmbeddingCollection
-from megalith.sharding.runtime.ranks import Ranks
 
 KINDS = ("table_wise", "row_wise", "column_wise", "data_parallel", "table_row", "table_column", "grid")
 
@@ -155,7 +155,7 @@ def save(folder, kinds):
         found = collection.lookup(*step.of_rank(ranks.rank)[:2])
         outputs = {"pooled": found.pooled, **found.sequences}
         torch.autograd.backward(*zip(*step.gradients(outputs, ranks.rank), strict=True))
-    CheckpointStore(folder, ranks=ranks.apart()).save(1, collection.table_states(), {})
+    CheckpointStore(folder, ranks=ranks.with_own_group()).save(1, collection.table_states(), {})
     return looked_up(collection, ranks)
 
 
@@ -163,7 +163,7 @@ def load(folder, kinds):
     ranks, tables = Ranks.all(), tables_of()
     plan = plan_of(tables, kinds, ranks.world_size)
     collection = ShardedEmbeddingCollection(tables, plan, mg.LAMB(lr=0.1), seed=4)
-    CheckpointStore(folder, ranks=ranks.apart()).load(1, collection.table_states())
+    CheckpointStore(folder, ranks=ranks.with_own_group()).load(1, collection.table_states())
     return looked_up(collection, ranks)
 
 

@@ -10,10 +10,10 @@ from processes import on_ranks
 from small_runs import losses, make_recipe, make_weighted_bags, outcome, train, weights, write_plan
 
 from megalith.checkpoint.store import CheckpointStore
+from megalith.comm.ranks import Ranks
 from megalith.core.files import read_jsonl
 from megalith.data.dataset import Dataset
 from megalith.sharding.plan import read_plan
-from megalith.sharding.runtime.ranks import Ranks
 from megalith.train.evaluation import evaluate
 from megalith.train.recipe import load_recipe
 from megalith.train.run import Run

@@ -25,9 +25,9 @@ from megalith.checkpoint.reader import read_into
 from megalith.checkpoint.state import leaves_of, snapshot
 from megalith.checkpoint.tensor_file import is_intact
 from megalith.checkpoint.writer import FILE_BYTES, Written, table_records, write_rank
+from megalith.comm.ranks import Ranks
 from megalith.core.errors import CheckpointError, storage_errors
 from megalith.core.files import new_folder, remove_partials
-from megalith.sharding.runtime.ranks import Ranks
 
 _STEP = re.compile(r"step-(\d{8,})")
 

@@ -22,6 +22,8 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
+from megalith.comm.context import CommContext
+from megalith.comm.traffic import TrafficCounter
 from megalith.core.errors import PlanError
 from megalith.core.schema import DTYPE_BYTES, TableSpec, check_tables
 from megalith.core.units import format_bytes
@@ -35,7 +37,6 @@ from megalith.sharding.planner.topology import Workers, workers_of
 from megalith.sharding.runtime.codecs import row_codec
 from megalith.sharding.runtime.exchange import IndexExchange
 from megalith.sharding.runtime.layout import ExchangeLayout
-from megalith.sharding.runtime.traffic import Traffic
 
 HEAD_BYTES = 20
 """Of a message of ids."""
@@ -200,10 +201,12 @@ def _send_as_first(
         return 0
     own = max(1, samples // layout.world_size)
     part = _first_samples(values, offsets, len(layout.features), own)
-    traffic = Traffic()
+    traffic = TrafficCounter()
     wide = any(table.rows > 1 << 31 for table in tables)
     with fake_ranks(layout.world_size) as group:
-        exchange = IndexExchange(layout, 0, group, traffic, wide_ids=wide, deduplicate=False)
+        exchange = IndexExchange(
+            layout, 0, CommContext.over(group, traffic), wide_ids=wide, deduplicate=False
+        )
         exchange.send(torch.from_numpy(part[0]), torch.from_numpy(part[1]))
     return traffic.total_bytes
 

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from megalith.comm.ranks import Ranks
 from megalith.core.errors import DataError
 from megalith.data.dataset import Dataset
 from megalith.data.loader import Loader
 from megalith.metrics import calibration_curve
 from megalith.metrics import evaluate as measure
-from megalith.sharding.runtime.ranks import Ranks
 from megalith.train.config import DataConfig
 from megalith.train.learner import Learner
 from megalith.train.pipeline import Pipeline

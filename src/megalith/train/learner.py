@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from megalith.comm.ranks import Ranks
 from megalith.core.schema import TableSpec
 from megalith.data.batch import Batch
 from megalith.data.dataset import DatasetSchema
@@ -22,7 +23,6 @@ from megalith.embeddings.collection import EmbeddingCollection
 from megalith.models.base import ModelInputs
 from megalith.sharding.plan import ShardingPlan
 from megalith.sharding.runtime.collection import ShardedEmbeddingCollection
-from megalith.sharding.runtime.ranks import Ranks
 from megalith.train.config import AdaGradConfig, AdamConfig, DenseOptimizer, Recipe
 from megalith.train.pipeline import Stages
 from megalith.train.replica import Replica

@@ -9,6 +9,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from megalith.comm.ranks import Ranks
 from megalith.core.errors import PlanError
 from megalith.core.schema import TableSpec
 from megalith.data.dataset import Dataset
@@ -17,7 +18,6 @@ from megalith.hardware.catalog import catalog
 from megalith.hardware.cluster import Cluster
 from megalith.hardware.machine import this_machine
 from megalith.sharding.plan import ShardingPlan, read_plan
-from megalith.sharding.runtime.ranks import Ranks
 from megalith.train.config import Recipe
 
 # A run starts, and starts again after a lost rank, without a long wait for a slightly better plan.

@@ -14,11 +14,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from megalith.comm.peer_lost import peer_errors
+from megalith.comm.ranks import Ranks
 from megalith.models.base import ClickModel
 from megalith.sharding.runtime.collection import ShardedEmbeddingCollection
 from megalith.sharding.runtime.exchange import Received
-from megalith.sharding.runtime.gradient_sum import GradientSum
-from megalith.sharding.runtime.ranks import Ranks
 
 # Running statistics are the same on all ranks without being sent. Newer torch calls the option otherwise.
 _OPTIONS = inspect.signature(DistributedDataParallel.__init__).parameters
@@ -41,12 +41,13 @@ class Replica(nn.Module):
                 module.__class__ = _BatchNormOfAll
         self._whole: nn.Module = _Watched(dense, embeddings)
         if any(parameter.requires_grad for parameter in dense.parameters()):
-            # A group of its own: buckets travel while the tables' gradients do.
-            group = dist.new_group()
+            assert embeddings.comm is not None
+            # A branch of its own: buckets travel while the tables' gradients do.
+            comm = embeddings.comm.branch()
             options: dict[str, Any] = {_KEEP_BUFFERS: False}
             self._whole = DistributedDataParallel(
                 self._whole,
-                process_group=group,
+                process_group=comm.group,
                 gradient_as_bucket_view=True,
                 # Torch's own, said aloud: otherwise a first bucket of one megabyte goes ahead.
                 bucket_cap_mb=25,
@@ -57,9 +58,9 @@ class Replica(nn.Module):
             )
             # DDP itself would divide by the number of ranks. It refuses annotations that are text, as ours
             # are; a lambda has none.
-            add_up = GradientSum(group, ranks.rank, ranks.world_size)
             self._whole.register_comm_hook(
-                add_up, lambda add_up, bucket: add_up(bucket.index(), bucket.buffer())
+                comm.all_reduce(),
+                lambda all_reduce, bucket: all_reduce.start_bucket(bucket.index(), bucket.buffer()),
             )
 
     def forward(self, features: Tensor, received: Received) -> Tensor:
@@ -101,7 +102,8 @@ class _SumOfAll(torch.autograd.Function):
     @staticmethod
     def forward(_: Any, tensor: Tensor) -> Tensor:
         total = tensor.clone()
-        dist.all_reduce(total)
+        with peer_errors():
+            dist.all_reduce(total)
         return total
 
     @staticmethod

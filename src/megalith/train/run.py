@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from megalith.checkpoint.store import CheckpointStore
+from megalith.comm.ranks import Ranks
 from megalith.core.config import to_yaml
 from megalith.core.errors import ConfigError, StorageError, storage_errors
 from megalith.core.files import read_jsonl, write_atomic
 from megalith.core.lock import FolderLock
 from megalith.sharding.plan import ShardingPlan
-from megalith.sharding.runtime.ranks import Ranks
 from megalith.train.config import Recipe
 from megalith.train.recipe import load_recipe
 

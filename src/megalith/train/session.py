@@ -20,12 +20,11 @@ from typing import NamedTuple, NoReturn
 
 import torch.distributed as dist
 
+from megalith.comm import process_group
+from megalith.comm.peer_lost import PeerLostError
+from megalith.comm.ranks import Ranks
 from megalith.core.errors import MegalithError
-from megalith.sharding.runtime import process_group
-from megalith.sharding.runtime.ranks import Ranks
 
-# How gloo words the end of a connection, and the system that of a process whose memory we shared.
-_LOST = ("gloo", "Connection closed", "Connection reset", "Broken pipe", "/proc/")
 _ACCEPTED = "megalith/accepted"
 # Of whatever was said first: the other ranks ended because of it.
 _CAUSE = "cause"
@@ -49,7 +48,7 @@ class Session(NamedTuple):
 @contextmanager
 def training_session() -> Iterator[Session]:
     """The ranks that torchrun started, or one process alone."""
-    process_group.start()
+    process_group.join()
     ranks = Ranks.all()
     store = _torchrun_store()
     attempts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
@@ -64,7 +63,7 @@ def training_session() -> Iterator[Session]:
         if ranks.world_size > 1:
             _leave(ranks, error)
         raise
-    process_group.stop()
+    process_group.leave()
 
 
 def _leave(ranks: Ranks, error: BaseException) -> NoReturn:
@@ -72,15 +71,15 @@ def _leave(ranks: Ranks, error: BaseException) -> NoReturn:
     code = 2
     if os.environ.get("MEGALITH_DEBUG"):
         traceback.print_exc()
-    elif isinstance(error, MegalithError):
-        _tell_torchrun(str(error))
-        if _is_first_to_say(str(error)):
-            _say(str(error))
-    elif isinstance(error, (RuntimeError, OSError)) and any(sign in str(error) for sign in _LOST):
+    elif isinstance(error, PeerLostError):
         # A second later than what it follows from: torchrun shows the first as the cause.
         _tell_torchrun("another rank has ended", seconds_later=1)
         if _is_first_to_say(_CAUSE):
             _say(f"rank {ranks.rank} stops because another rank was killed or has crashed.")
+    elif isinstance(error, MegalithError):
+        _tell_torchrun(str(error))
+        if _is_first_to_say(str(error)):
+            _say(str(error))
     elif isinstance(error, KeyboardInterrupt):
         code = 130
     else:

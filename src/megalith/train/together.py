@@ -11,9 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from megalith.comm.peer_lost import peer_errors
+from megalith.comm.ranks import Ranks
 from megalith.data.batch import Batch
 from megalith.data.loader import even_slice
-from megalith.sharding.runtime.ranks import Ranks
 
 
 class Scored(NamedTuple):
@@ -51,5 +52,6 @@ def agree_on_signal(ranks: Ranks, requested: str | None) -> str | None:
     if ranks.world_size == 1:
         return requested
     number = torch.tensor(signal.Signals[requested].value if requested else 0)
-    dist.all_reduce(number, op=dist.ReduceOp.MAX, group=ranks.group)
+    with peer_errors():
+        dist.all_reduce(number, op=dist.ReduceOp.MAX, group=ranks.group)
     return signal.Signals(int(number)).name if number else None

@@ -16,6 +16,7 @@ from rich.console import Console
 from torch import Tensor
 
 from megalith.checkpoint.store import CheckpointStore
+from megalith.comm.ranks import Ranks
 from megalith.core.errors import CheckpointError, MegalithError
 from megalith.core.files import write_atomic
 from megalith.core.trace import Tracer
@@ -24,7 +25,6 @@ from megalith.data.dataset import Dataset
 from megalith.data.loader import Loader
 from megalith.hardware.machine import this_machine
 from megalith.metrics import RunMetrics, WindowMetrics
-from megalith.sharding.runtime.ranks import Ranks
 from megalith.train.config import Recipe
 from megalith.train.evaluation import choose_split, evaluate
 from megalith.train.learner import Learner
@@ -69,7 +69,8 @@ class Trainer:
         self.eval_split = choose_split(data, self.dataset)
         self.plan = place_tables(recipe, self.dataset, self.ranks)
         self.learner = Learner(recipe, self.dataset.schema, self.plan)
-        self.store = CheckpointStore(run.checkpoints, recipe.train.keep_checkpoints, self.ranks.apart())
+        apart = self.ranks.with_own_group()
+        self.store = CheckpointStore(run.checkpoints, recipe.train.keep_checkpoints, apart)
         self._overlap = self.plan is not None and recipe.sharding.pipeline
         self._pipeline: Pipeline | None = None
         self.steps_an_epoch = len(self.loader)
@@ -320,7 +321,7 @@ def open_learner(run: Run, dataset: Dataset, step: int | None = None) -> tuple[L
     With a process group its tables are cut over all ranks, which call this together.
     """
     recipe, ranks = run.recipe(), Ranks.all()
-    store = CheckpointStore(run.checkpoints, ranks=ranks.apart())
+    store = CheckpointStore(run.checkpoints, ranks=ranks.with_own_group())
     # The first rank looks: a run that still trains may save meanwhile.
     found = ranks.from_first(
         lambda: _preferred_step(run, recipe, store) if step is None else step_to_open(run, store, step)

@@ -21,7 +21,7 @@ from megalith.hardware.catalog import LOOPBACK, SHARED_MEMORY, catalog
 from megalith.hardware.cluster import Cluster, Device, Level
 
 MOST_SUMMED_IN_MEMORY = 8
-"""Processes of a host up to which each adds up what all have written (sharding/runtime/gradient_sum.py)."""
+"""Processes of a host up to which each adds up what all have written (comm/all_reduce.py)."""
 _LARGE = 1e9
 
 

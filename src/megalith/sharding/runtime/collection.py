@@ -12,13 +12,15 @@ global batch gives what one process with all samples would compute.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from megalith.comm.context import CommContext
+from megalith.comm.process_group import rank_in
+from megalith.comm.traffic import TrafficCounter
 from megalith.core.errors import ConfigError, PlanError, nearest
 from megalith.core.schema import TableSpec, check_tables
 from megalith.embeddings.check import LookupCheck
@@ -33,10 +35,8 @@ from megalith.sharding.runtime.local import LocalShards
 from megalith.sharding.runtime.local_sequences import LocalSequences
 from megalith.sharding.runtime.means import scale_, shares
 from megalith.sharding.runtime.pooled import Pending, VectorExchange
-from megalith.sharding.runtime.process_group import place_in, subgroup
 from megalith.sharding.runtime.replicated import ReplicatedTables
 from megalith.sharding.runtime.sequences import SequenceFlight, Sequences
-from megalith.sharding.runtime.traffic import Traffic
 from megalith.sharding.runtime.weight_gradients import WeightGradients
 
 
@@ -83,13 +83,13 @@ class ShardedEmbeddingCollection(nn.Module):
         super().__init__()
         check_tables(tables)
         plan.check(tables)
-        place = place_in(group)
-        if place.world_size != plan.world_size:
+        rank, world_size, _ = rank_in(group)
+        if world_size != plan.world_size:
             raise PlanError(
-                f"The plan is for {plan.world_size} workers and there are {place.world_size}; make it again "
+                f"The plan is for {plan.world_size} workers and there are {world_size}; make it again "
                 "with `megalith plan`."
             )
-        self.tables, self.plan, self.rank = tuple(tables), plan, place.rank
+        self.tables, self.plan, self.rank = tuple(tables), plan, rank
         self.optimizer: RowOptimizer = optimizer or RowWiseAdaGrad()
         own = dict(table_optimizers or {})
         names = [table.name for table in tables]
@@ -105,24 +105,23 @@ class ShardedEmbeddingCollection(nn.Module):
         """Multiplies every optimizer's learning rate; a schedule sets it before each step."""
         self.exchange_layout = layout = ExchangeLayout(tables, plan)
         self.features, self.output_dim = layout.features, layout.output_dim
-        self.traffic = Traffic()
+        self.traffic = TrafficCounter()
         self._check = LookupCheck(tables)
-        everyone = range(place.world_size)
-        # A group of its own for ids: a pipeline exchanges those of the next batch while this one computes.
-        index_group, vector_group = subgroup(group, everyone), subgroup(group, everyone)
+        self.comm = comm = CommContext.of(group, self.traffic)
+        """How this worker reaches the others; None for one process."""
+        # A branch of its own for ids: a pipeline exchanges those of the next batch while this one computes.
+        ids = None if comm is None else comm.branch()
         wide = any(table.rows > 1 << 31 for table in tables)
         self._indices = IndexExchange(
-            *(layout, self.rank, index_group, self.traffic),
+            *(layout, self.rank, ids),
             wide_ids=wide,
             deduplicate=plan.exchange.deduplicate,
         )
-        self._vectors = VectorExchange(layout, self.rank, vector_group, self.traffic, plan.exchange)
+        self._vectors = VectorExchange(layout, self.rank, comm, plan.exchange)
         optimizers = dict(zip(names, self.optimizers, strict=True))
-        self._weight_gradients = WeightGradients(
-            layout, self.rank, partial(self._vectors.mail, "gradients of sample weights")
-        )
+        self._weight_gradients = WeightGradients(layout, self.rank, comm)
         self._local = LocalShards(
-            *(layout, plan, self.rank, group, self._vectors, self.traffic, optimizers, seed),
+            *(layout, plan, self.rank, comm, optimizers, seed),
             stochastic_rounding=stochastic_rounding,
         )
         self._replicated: ReplicatedTables | None = None
@@ -131,14 +130,13 @@ class ShardedEmbeddingCollection(nn.Module):
             self._replicated = ReplicatedTables(
                 *(layout.replicated, self.features, optimizers, seed),
                 stochastic_rounding=stochastic_rounding,
-                group=vector_group,
-                traffic=self.traffic,
+                comm=comm,
             )
         self._sequence_names = [(table.name, feature) for table, feature in layout.sequences]
         self._sequences: Sequences | None = None
         if layout.sequences:
             local = LocalSequences(
-                *(layout, plan, self.rank, self._vectors, optimizers, seed),
+                *(layout, plan, self.rank, comm, optimizers, seed),
                 stochastic_rounding=stochastic_rounding,
             )
             self._sequences = Sequences(layout, self.rank, plan.exchange, local, self._replicated)

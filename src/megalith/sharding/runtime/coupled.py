@@ -15,12 +15,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from megalith.comm.all_to_all import AllToAll
+from megalith.comm.context import CommContext
 from megalith.embeddings.collection import EmbeddingCollection
 from megalith.embeddings.optimizers import RowOptimizer
 from megalith.ops.coupled import NUM_SUMS, CoupledUpdate
 from megalith.sharding.plan import ShardingPlan
 from megalith.sharding.runtime.layout import Holding
-from megalith.sharding.runtime.mail import Mail
 
 
 class _RowGroup(NamedTuple):
@@ -40,9 +41,13 @@ class CoupledTables:
         holdings: Sequence[Holding],
         plan: ShardingPlan,
         rank: int,
-        mail: Mail | None,
+        comm: CommContext | None,
     ) -> None:
-        self._local, self._rank, self._mail, self._world_size = local, rank, mail, plan.world_size
+        self._local, self._rank, self._world_size = local, rank, plan.world_size
+        # Gradients of sample weights may be under way in the meantime: pipes of its own.
+        self._all_to_all: AllToAll | None = None
+        if comm is not None:
+            self._all_to_all = comm.with_own_pipes().all_to_all("row norms")
         self.positions = [
             position
             for position, holding in enumerate(holdings)
@@ -101,20 +106,21 @@ class CoupledTables:
 
     def _exchange(self, bundles: dict[tuple[int, ...], Tensor]) -> dict[tuple[int, ...], Tensor]:
         """Sums over all columns of each bundle of rows, the same to the last bit wherever parts of it are."""
-        if self._mail is None:
+        if self._all_to_all is None:
             return bundles
         shared = [
             [whole for workers, whole in bundles.items() if worker in workers and worker != self._rank]
             for worker in range(self._world_size)
         ]
         sizes = [4 * sum(map(len, some)) for some in shared]
-        for place, some in zip(self._mail.open(sizes), shared, strict=True):
+        for buffer, some in zip(self._all_to_all.buffers(sizes), shared, strict=True):
             if some:
-                torch.cat(some, out=place.view(torch.float32))
+                torch.cat(some, out=buffer.view(torch.float32))
         # Whoever has parts of a row has touched the same ones, so as much arrives as is sent.
+        messages = self._all_to_all.wait(self._all_to_all.start(sizes))
         arrived = [
             iter(message.view(torch.float32).split([len(whole) for whole in some]))
-            for message, some in zip(self._mail.collect(self._mail.post(sizes)), shared, strict=True)
+            for message, some in zip(messages, shared, strict=True)
         ]
         totals = {}
         for workers, own in bundles.items():

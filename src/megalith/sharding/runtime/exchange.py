@@ -1,6 +1,6 @@
 """The index exchange: every rank sends every worker the ids of its streams, lengths and all in one message.
 
-Processes of one machine read each other's messages where they were written (`mail.py`). To other machines a
+Ranks of one host read each other's messages where they were written (`comm/all_to_all.py`). To other hosts a
 message has a size that both ends know beforehand, since a receiver must name it: as large as the last one,
 with room for a little more. Its head says how much of it counts; what did not fit follows as a message of
 its own, so that one collective is enough from the second batch on and it can run while others compute.
@@ -21,13 +21,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from megalith.comm.all_to_all import AllToAll, PendingExchange
+from megalith.comm.context import CommContext
+from megalith.comm.peer_lost import peer_errors
 from megalith.core.errors import ConfigError
 from megalith.sharding.runtime.layout import ExchangeLayout
-from megalith.sharding.runtime.mail import Mail, Posted
 from megalith.sharding.runtime.routing import Bags, Outgoing, Router
-from megalith.sharding.runtime.shared_memory import Neighbours
-from megalith.sharding.runtime.traffic import Traffic
-from megalith.sharding.runtime.wires import Wires
 
 _HEAD = 5
 _UNIT = torch.int32
@@ -44,7 +43,7 @@ class Sent:
     bags: Bags
     own: Outgoing
     number: int
-    posted: Posted | None
+    pending: PendingExchange | None
     late: list[tuple[dist.Work, Tensor]]
     """What did not fit, on its way."""
     sizes: list[int]
@@ -77,13 +76,12 @@ class IndexExchange:
         self,
         layout: ExchangeLayout,
         rank: int,
-        group: dist.ProcessGroup | None,
-        traffic: Traffic,
+        comm: CommContext | None,
         *,
         wide_ids: bool,
         deduplicate: bool,
     ) -> None:
-        self._rank, self._group, self._traffic = rank, group, traffic
+        self._rank, self._comm = rank, comm
         self._world_size = layout.world_size
         self._num_features = len(layout.features)
         self._num_streams = len(layout.workers[rank].streams)
@@ -95,13 +93,12 @@ class IndexExchange:
         self._room_in = [_HEAD] * self._world_size
         self._room_out[rank] = self._room_in[rank] = 0
         self._number = self._num_received = 0
-        self._mail: Mail | None = None
-        self._near = [False] * self._world_size
-        if group is not None:
-            neighbours = Neighbours(group, rank, self._world_size)
-            wires, self._near = Wires(group, rank, neighbours), neighbours.near
-            # A neighbour's oldest note under way says what it had read before it began with that one.
-            self._mail = Mail("indices", group, rank, neighbours, wires, traffic, depth=2 * _UNDER_WAY)
+        self._all_to_all: AllToAll | None = None
+        self._same_host = [False] * self._world_size
+        if comm is not None:
+            self._same_host = comm.peers.same_host
+            # A local peer's oldest signal under way says what it had read before it began with that one.
+            self._all_to_all = comm.all_to_all("indices", depth=2 * _UNDER_WAY)
         self._ladder = torch.zeros(1, dtype=torch.int64)
         self._ladder_step = 1
 
@@ -116,29 +113,29 @@ class IndexExchange:
         self._number += 1
         late: list[tuple[dist.Work, Tensor]] = []
         sizes = [0] * self._world_size
-        posted = None
-        if self._mail is not None:
+        pending = None
+        if self._all_to_all is not None:
             messages = [
                 self._parts(bags, one) if worker != self._rank else [] for worker, one in enumerate(outgoing)
             ]
             sizes = [sum(part.numel() for part in parts) for parts in messages]
             rooms = [
-                size if near else room
-                for near, size, room in zip(self._near, sizes, self._room_out, strict=True)
+                size if same_host else room
+                for same_host, size, room in zip(self._same_host, sizes, self._room_out, strict=True)
             ]
-            places = self._mail.open([_UNIT_BYTES * room for room in rooms])
-            for worker, (parts, place) in enumerate(zip(messages, places, strict=True)):
+            buffers = self._all_to_all.buffers([_UNIT_BYTES * room for room in rooms])
+            for worker, (parts, buffer) in enumerate(zip(messages, buffers, strict=True)):
                 if not parts:
                     continue
-                units, size, room = place.view(_UNIT), sizes[worker], rooms[worker]
+                units, size, room = buffer.view(_UNIT), sizes[worker], rooms[worker]
                 if size <= room:
                     torch.cat(parts, out=units[:size])
                 else:
                     whole = torch.cat(parts)
                     units.copy_(whole[:room])
                     late.append((self._send_rest(whole[room:], worker), whole))
-            posted = self._mail.post([_UNIT_BYTES * room for room in self._room_in])
-        return Sent(bags, outgoing[self._rank], self._number, posted, late, sizes)
+            pending = self._all_to_all.start([_UNIT_BYTES * room for room in self._room_in])
+        return Sent(bags, outgoing[self._rank], self._number, pending, late, sizes)
 
     def receive(self, sent: Sent) -> Received:
         """Waits for the exchange and puts together what this worker looks up."""
@@ -216,33 +213,37 @@ class IndexExchange:
         return [distinct.remainder(span).to(self._id_type), places.view(_UNIT)], len(distinct)
 
     def _send_rest(self, rest: Tensor, worker: int) -> dist.Work:
-        self._traffic.count("indices", rest.numel() * rest.element_size())
-        work = dist.isend(rest, group=self._group, tag=self._number & 0xFFFF, group_dst=worker)
+        assert self._comm is not None
+        self._comm.traffic.count("indices", rest.numel() * rest.element_size())
+        with peer_errors():
+            work = dist.isend(rest, group=self._comm.group, tag=self._number & 0xFFFF, group_dst=worker)
         assert work is not None
         return work
 
     def _messages(self, sent: Sent) -> list[_Message]:
-        if self._mail is None or sent.posted is None:
+        if self._comm is None or self._all_to_all is None or sent.pending is None:
             return [self._own(sent)]
-        whole = [one.view(_UNIT) for one in self._mail.collect(sent.posted)]
+        whole = [one.view(_UNIT) for one in self._all_to_all.wait(sent.pending)]
         heads = [one[:_HEAD].tolist() for one in whole]
         rests: list[dist.Work] = []
         for rank, head in enumerate(heads):
-            if rank == self._rank or self._near[rank]:
+            if rank == self._rank or self._same_host[rank]:
                 continue
             size, room = self._size(head), len(whole[rank])
             if size > room:
                 joined = torch.empty(size, dtype=_UNIT)
                 joined[:room] = whole[rank]
                 tag = sent.number & 0xFFFF
-                work = dist.irecv(joined[room:], group=self._group, tag=tag, group_src=rank)
+                with peer_errors():
+                    work = dist.irecv(joined[room:], group=self._comm.group, tag=tag, group_src=rank)
                 assert work is not None
                 rests.append(work)
                 whole[rank] = joined
             self._room_in[rank] = _next_room(self._room_in[rank], size)
             self._room_out[rank] = _next_room(self._room_out[rank], sent.sizes[rank])
-        for work in (*rests, *(work for work, _ in sent.late)):
-            work.wait()
+        with peer_errors():
+            for work in (*rests, *(work for work, _ in sent.late)):
+                work.wait()
         return [
             self._own(sent) if rank == self._rank else self._parse(head, whole[rank])
             for rank, head in enumerate(heads)

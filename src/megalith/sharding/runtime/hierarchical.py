@@ -11,29 +11,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
+from megalith.comm.all_to_all import AllToAll
+from megalith.comm.context import CommContext
 from megalith.sharding.runtime.columns import Assembly, Taking
 from megalith.sharding.runtime.layout import ExchangeLayout
-from megalith.sharding.runtime.traffic import Traffic
 
 
 class NodeSums:
     """The part of one worker; there is one wherever the worker's node adds anything up."""
 
-    def __init__(
-        self, layout: ExchangeLayout, rank: int, group: dist.ProcessGroup | None, traffic: Traffic
-    ) -> None:
+    def __init__(self, layout: ExchangeLayout, rank: int, comm: CommContext | None) -> None:
         node = layout.node_of(rank)
         workers = layout.node_workers(node)
-        self._group, self._traffic = group, traffic
         self._place = workers.index(rank)
         self._assemble = Assembly(layout.nodes[node].levels)
         self._takings = [
             Taking(sorted(layout.workers[worker].node_runs, key=lambda run: run.column)) for worker in workers
         ]
         self._widths = [layout.workers[worker].node_width for worker in workers]
+        # Forward passes may follow each other, and so may backward passes.
+        self._vectors = None if comm is None else comm.all_to_all("vectors in the node", depth=2)
+        self._gradients = None if comm is None else comm.all_to_all("gradients in the node", depth=2)
         ranks = range(layout.world_size)
         self._spoken_to = [[r for r in ranks if layout.speaker(node, r) == worker] for worker in workers]
 
@@ -41,44 +41,37 @@ class NodeSums:
         """[samples of all ranks, columns of this worker] to [samples it speaks for, columns of the node]."""
         blocks = parts.split(list(batches))
         mine = self._samples(batches)[self._place]
-        if self._group is None:
+        if self._vectors is None:
             return self._assemble({0: parts}, mine)
-        width = self._widths[self._place]
-        sent = torch.cat([blocks[rank] for ranks in self._spoken_to for rank in ranks]).view(-1)
-        sent_sizes = [samples * width for samples in self._samples(batches)]
-        sizes = [mine * width for width in self._widths]
-        received = torch.empty(sum(sizes), device=parts.device)
-        own = sent_sizes[self._place] * sent.element_size()
-        work = self._traffic.all_to_all(
-            "vectors in the node", received, sent, sizes, sent_sizes, self._group, kept_bytes=own
-        )
-        work.wait()
-        chunks = {
-            place: chunk.view(mine, width)
-            for place, (chunk, width) in enumerate(zip(received.split(sizes), self._widths, strict=True))
-        }
+        sent = [torch.cat([blocks[rank] for rank in ranks]) for ranks in self._spoken_to]
+        sizes = [4 * mine * width for width in self._widths]
+        arrived = _exchange(self._vectors, sent, sizes)
+        chunks = {place: chunk.view(mine, -1) for place, chunk in enumerate(arrived)}
+        chunks[self._place] = sent[self._place]
         return self._assemble(chunks, mine)
 
     def spread(self, gradient: Tensor, batches: Sequence[int]) -> Tensor:
         """Gradients of the sums back to the parts: the same two shapes, the other way round."""
-        mine = self._samples(batches)[self._place]
-        if self._group is None:
+        if self._gradients is None:
             return self._takings[0](gradient)
         width = self._widths[self._place]
-        sent = torch.cat([take(gradient).reshape(-1) for take in self._takings])
-        sent_sizes = [mine * other for other in self._widths]
-        sizes = [samples * width for samples in self._samples(batches)]
-        received = torch.empty(sum(sizes), device=gradient.device)
-        own = sent_sizes[self._place] * sent.element_size()
-        work = self._traffic.all_to_all(
-            "gradients in the node", received, sent, sizes, sent_sizes, self._group, kept_bytes=own
-        )
-        work.wait()
-        ordered = [rank for ranks in self._spoken_to for rank in ranks]
-        blocks = received.view(sum(batches), width).split([batches[rank] for rank in ordered])
-        by_rank = dict(zip(ordered, blocks, strict=True))
+        sent = [take(gradient) for take in self._takings]
+        sizes = [4 * samples * width for samples in self._samples(batches)]
+        arrived = _exchange(self._gradients, sent, sizes)
+        arrived[self._place] = sent[self._place].view(-1)
+        by_rank: dict[int, Tensor] = {}
+        for ranks, rows in zip(self._spoken_to, arrived, strict=True):
+            by_rank |= zip(ranks, rows.view(-1, width).split([batches[rank] for rank in ranks]), strict=True)
         return torch.cat([by_rank[rank] for rank in range(len(batches))])
 
     def _samples(self, batches: Sequence[int]) -> list[int]:
         """How many samples each worker of the node speaks for."""
         return [sum(batches[rank] for rank in ranks) for ranks in self._spoken_to]
+
+
+def _exchange(all_to_all: AllToAll, sent: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
+    """What each worker of the node sent, flat; `sizes` of it in bytes."""
+    for buffer, rows in zip(all_to_all.buffers([rows.nbytes for rows in sent]), sent, strict=True):
+        if len(buffer):
+            buffer.view(torch.float32).copy_(rows.reshape(-1))
+    return [part.view(torch.float32) for part in all_to_all.wait(all_to_all.start(sizes))]

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
+from megalith.comm.context import CommContext
+from megalith.comm.process_group import subgroup
 from megalith.core.schema import TableSpec
 from megalith.embeddings.collection import EmbeddingCollection, Window
 from megalith.embeddings.optimizers import RowOptimizer
@@ -20,9 +21,7 @@ from megalith.sharding.runtime.coupled import CoupledTables, coupled_placements
 from megalith.sharding.runtime.exchange import Received
 from megalith.sharding.runtime.hierarchical import NodeSums
 from megalith.sharding.runtime.layout import ExchangeLayout, Holding
-from megalith.sharding.runtime.pooled import VectorExchange, Vectors
-from megalith.sharding.runtime.process_group import subgroup
-from megalith.sharding.runtime.traffic import Traffic
+from megalith.sharding.runtime.pooled import Vectors
 
 
 class LocalShards:
@@ -31,9 +30,7 @@ class LocalShards:
         layout: ExchangeLayout,
         plan: ShardingPlan,
         rank: int,
-        group: dist.ProcessGroup | None,
-        vectors: VectorExchange,
-        traffic: Traffic,
+        comm: CommContext | None,
         optimizers: Mapping[str, RowOptimizer],
         seed: int,
         *,
@@ -58,15 +55,14 @@ class LocalShards:
         node = layout.node_of(rank)
         self._node: NodeSums | None = None
         if any(one.width for one in layout.nodes):
-            members = subgroup(group, layout.node_workers(node))
+            members = None if comm is None else subgroup(comm.group, layout.node_workers(node))
             if layout.nodes[node].width:
-                self._node = NodeSums(layout, rank, members, traffic)
+                inside = None if comm is None or members is None else CommContext.over(members, comm.traffic)
+                self._node = NodeSums(layout, rank, inside)
         self._coupled: CoupledTables | None = None
         if coupled_placements(plan_of(plan, layout.pooled_tables), optimizers):
             # Also on a worker without such a holding: all of them take part in the exchange.
-            # Gradients of sample weights may be under way in the meantime.
-            mail = vectors.mail("squares of rows", own_wires=True)
-            self._coupled = CoupledTables(self.collection, held, plan, rank, mail)
+            self._coupled = CoupledTables(self.collection, held, plan, rank, comm)
 
     def read(self, received: Received) -> Vectors:
         """Pooled rows of all ranks' samples; what the node adds up is added up."""

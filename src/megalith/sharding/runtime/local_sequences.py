@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from megalith.comm.context import CommContext
 from megalith.core.schema import TableSpec
 from megalith.embeddings.collection import EmbeddingCollection, Window
 from megalith.embeddings.optimizers import RowOptimizer
@@ -21,7 +22,6 @@ from megalith.sharding.runtime.coupled import CoupledTables, coupled_placements
 from megalith.sharding.runtime.exchange import Received
 from megalith.sharding.runtime.layout import ExchangeLayout
 from megalith.sharding.runtime.local import plan_of, sharded_state
-from megalith.sharding.runtime.pooled import VectorExchange
 
 
 class LocalSequences:
@@ -30,7 +30,7 @@ class LocalSequences:
         layout: ExchangeLayout,
         plan: ShardingPlan,
         rank: int,
-        vectors: VectorExchange,
+        comm: CommContext | None,
         optimizers: Mapping[str, RowOptimizer],
         seed: int,
         *,
@@ -59,9 +59,7 @@ class LocalSequences:
         tables = {table.name: table for table, _ in layout.sequences}
         if coupled_placements(plan_of(plan, tables.values()), optimizers):
             # Also on a worker without such a holding: all of them take part in the exchange.
-            # Gradients of sample weights may be under way in the meantime.
-            mail = vectors.mail("squares of rows", own_wires=True)
-            self._coupled = CoupledTables(self._collection, held, plan, rank, mail)
+            self._coupled = CoupledTables(self._collection, held, plan, rank, comm)
 
     def read(self, received: Received) -> list[Tensor]:
         """By piece: [ids of its stream, columns], rank after rank."""

@@ -1,6 +1,6 @@
 """The exchange of pooled vectors: from the workers that looked them up to the samples' ranks; gradients back.
 
-Each way is one all-to-all (`mail.py`). A worker's vectors lie sample by sample, so what a rank gets is a
+Each way is one all-to-all of `comm`. A worker's vectors lie sample by sample, so what a rank gets is a
 block of whole rows. The rank adds parts of sums in the order of workers. What a process keeps for itself
 never travels. Sums of a node (`hierarchical.py`) travel in the same message, behind the worker's own columns,
 and behind those whatever else goes between the same two (`sequences.py`).
@@ -12,17 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
+from megalith.comm.all_to_all import AllToAll, PendingExchange
+from megalith.comm.context import CommContext
 from megalith.sharding.plan import Codec, ExchangeConfig
 from megalith.sharding.runtime.codecs import RowCodec, row_codec
 from megalith.sharding.runtime.columns import Assembly, Taking
 from megalith.sharding.runtime.layout import ExchangeLayout
-from megalith.sharding.runtime.mail import Mail, Posted
-from megalith.sharding.runtime.shared_memory import Neighbours
-from megalith.sharding.runtime.traffic import Traffic
-from megalith.sharding.runtime.wires import Wires
 
 
 class Vectors(NamedTuple):
@@ -50,7 +47,7 @@ class Luggage(NamedTuple):
 class Pending(NamedTuple):
     """A transfer under way."""
 
-    posted: Posted | None
+    exchange: PendingExchange | None
     own: Vectors
     """What this process keeps for itself: rows of its own samples."""
     whole: Tensor | None = None
@@ -67,23 +64,12 @@ class _Block(NamedTuple):
     """Whether they travel as they are."""
 
 
-class _Office(NamedTuple):
-    """What mail is made of."""
-
-    group: dist.ProcessGroup
-    rank: int
-    neighbours: Neighbours
-    wires: Wires
-    traffic: Traffic
-
-
 class VectorExchange:
     def __init__(
         self,
         layout: ExchangeLayout,
         rank: int,
-        group: dist.ProcessGroup | None,
-        traffic: Traffic,
+        comm: CommContext | None,
         config: ExchangeConfig,
     ) -> None:
         self._layout, self._rank = layout, rank
@@ -95,25 +81,9 @@ class VectorExchange:
         self._backward = _blocks(layout, config.backward)
         self._assemble = Assembly(layout.levels)
         self._take = [Taking(runs) for runs in layout.sources]
-        self._office: _Office | None = None
-        if group is not None:
-            neighbours = Neighbours(group, rank, layout.world_size)
-            self._office = _Office(group, rank, neighbours, Wires(group, rank, neighbours), traffic)
         # Evaluation sends vectors twice in a row; gradients always come between vectors.
-        self._vectors = self.mail("vectors", depth=2)
-        self._gradients = self.mail("gradients")
-
-    def mail(self, name: str, depth: int = 1, *, own_wires: bool = False) -> Mail | None:
-        """Mail of another kind; all ranks ask for it together. None for one process.
-
-        Mail over the same wires is collected in the order in which it was posted.
-        """
-        office = self._office
-        if office is None:
-            return None
-        if own_wires:
-            office = office._replace(wires=Wires(office.group, office.rank, office.neighbours))
-        return Mail(name, *office, depth=depth)
+        self._vectors = None if comm is None else comm.all_to_all("vectors", depth=2)
+        self._gradients = None if comm is None else comm.all_to_all("gradients")
 
     def start_forward(
         self, vectors: Vectors, batches: Sequence[int], luggage: Luggage | None = None
@@ -130,15 +100,15 @@ class VectorExchange:
             return Pending(None, own)
         blocks = self._forward
         sizes = [self._row_bytes(blocks, rank, other) * batch for other, batch in enumerate(batches)]
-        for other, place in enumerate(_opened(self._vectors, sizes, luggage)):
-            for block, rows in self._rows_of(blocks, rank, other, place, batches[other]):
+        for other, buffer in enumerate(_buffers(self._vectors, sizes, luggage)):
+            for block, rows in self._rows_of(blocks, rank, other, buffer, batches[other]):
                 given = direct[other] if block.source == rank else node[other]
                 if block.plain:
                     rows.copy_(given)
                 else:
                     rows.copy_(block.codec.encode(given))
         arriving = [self._row_bytes(blocks, worker, rank) * batches[rank] for worker in range(len(batches))]
-        return Pending(_posted(self._vectors, arriving, luggage), own, None, luggage)
+        return Pending(_started(self._vectors, arriving, luggage), own, None, luggage)
 
     def finish_forward(self, pending: Pending, batch: int, replicated: Tensor | None) -> Tensor:
         """Waits, and puts this rank's pooled rows together, [batch, output_dim]."""
@@ -148,8 +118,8 @@ class VectorExchange:
             chunks[layout.world_size + layout.node_of(rank)] = pending.own.node
         if replicated is not None:
             chunks[len(layout.sources) - 1] = replicated
-        if self._vectors is not None and pending.posted is not None:
-            for worker, arrived in enumerate(self._vectors.collect(pending.posted)):
+        if self._vectors is not None and pending.exchange is not None:
+            for worker, arrived in enumerate(self._vectors.wait(pending.exchange)):
                 for block, rows in self._rows_of(self._forward, worker, rank, arrived, batch):
                     chunks[block.source] = rows if block.plain else block.codec.decode(rows)
                 if pending.luggage is not None and worker != rank:
@@ -172,26 +142,26 @@ class VectorExchange:
         self._take[rank](gradient, own.direct)
         blocks = self._backward
         sizes = [self._row_bytes(blocks, worker, rank) * batch for worker in range(len(batches))]
-        for worker, place in enumerate(_opened(self._gradients, sizes, luggage)):
-            for block, rows in self._rows_of(blocks, worker, rank, place, batch):
+        for worker, buffer in enumerate(_buffers(self._gradients, sizes, luggage)):
+            for block, rows in self._rows_of(blocks, worker, rank, buffer, batch):
                 take = self._take[block.source]
                 if block.plain:
                     take(gradient, rows)
                 else:
                     rows.copy_(block.codec.encode(take(gradient)))
         arriving = [self._row_bytes(blocks, rank, other) * n for other, n in enumerate(batches)]
-        return Pending(_posted(self._gradients, arriving, luggage), own, whole, luggage)
+        return Pending(_started(self._gradients, arriving, luggage), own, whole, luggage)
 
     def finish_backward(self, pending: Pending, batches: Sequence[int]) -> Vectors:
         """Waits, and returns the gradients of what this worker looked up, over the samples of all ranks."""
-        if self._gradients is None or pending.posted is None:
+        if self._gradients is None or pending.exchange is None:
             return pending.own
         assert pending.whole is not None
         direct = pending.whole.split(list(batches))
         node: dict[int, Tensor] = {}
         if pending.own.node is not None:
             node[self._rank] = pending.own.node
-        for other, arrived in enumerate(self._gradients.collect(pending.posted)):
+        for other, arrived in enumerate(self._gradients.wait(pending.exchange)):
             for block, rows in self._rows_of(self._backward, self._rank, other, arrived, batches[other]):
                 decoded = rows if block.plain else block.codec.decode(rows)
                 if block.source == self._rank:
@@ -230,18 +200,18 @@ class VectorExchange:
         return sum(block.codec.row_bytes for block in self._between(blocks, worker, rank))
 
 
-def _opened(mail: Mail, sizes: list[int], luggage: Luggage | None) -> list[Tensor]:
+def _buffers(all_to_all: AllToAll, sizes: list[int], luggage: Luggage | None) -> list[Tensor]:
     """Where vectors are written; what travels behind them is there already."""
-    places = mail.open(sizes if luggage is None else _added(sizes, luggage.leaving))
+    buffers = all_to_all.buffers(sizes if luggage is None else _added(sizes, luggage.leaving))
     if luggage is not None:
-        for rank, (place, size) in enumerate(zip(places, sizes, strict=True)):
+        for rank, (buffer, size) in enumerate(zip(buffers, sizes, strict=True)):
             if luggage.leaving[rank]:
-                luggage.write(rank, place[size:])
-    return places
+                luggage.write(rank, buffer[size:])
+    return buffers
 
 
-def _posted(mail: Mail, sizes: list[int], luggage: Luggage | None) -> Posted:
-    return mail.post(sizes if luggage is None else _added(sizes, luggage.arriving))
+def _started(all_to_all: AllToAll, sizes: list[int], luggage: Luggage | None) -> PendingExchange:
+    return all_to_all.start(sizes if luggage is None else _added(sizes, luggage.arriving))
 
 
 def _added(sizes: list[int], more: list[int]) -> list[int]:

@@ -11,9 +11,9 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
+from megalith.comm.context import CommContext
 from megalith.core.schema import TableSpec
 from megalith.embeddings.collection import EmbeddingCollection
 from megalith.embeddings.layout import Layout
@@ -21,9 +21,7 @@ from megalith.embeddings.optimizers import RowOptimizer
 from megalith.ops import embedding as ops
 from megalith.ops.lookup import value_gradients, without_padding
 from megalith.ops.updates import Step
-from megalith.sharding.runtime.gradient_sum import GradientSum
 from megalith.sharding.runtime.routing import Bags
-from megalith.sharding.runtime.traffic import Traffic
 
 _FEATURE, _DTYPE, _POOLING, _SEQUENCE = (
     ops.SLOT_FIELDS.index(name) for name in ("feature", "dtype", "pooling", "sequence")
@@ -39,14 +37,11 @@ class ReplicatedTables:
         seed: int,
         *,
         stochastic_rounding: bool,
-        group: dist.ProcessGroup | None,
-        traffic: Traffic,
+        comm: CommContext | None,
     ) -> None:
         self._tables, self._num_features = tuple(tables), len(features)
-        self._add_up: GradientSum | None = None
-        if group is not None:
-            self._add_up = GradientSum(group, dist.get_rank(group), dist.get_world_size(group))
-        self._traffic = traffic
+        self._comm = comm
+        self._all_reduce = None if comm is None else comm.all_reduce()
         # Updates come as one gradient for each touched row: every table is a sequence of its own.
         updated = [
             table.model_copy(update={"pooling": "none", "features": (table.name,), "padding_index": None})
@@ -141,10 +136,10 @@ class ReplicatedTables:
         for slot in self._max_slots:
             self._add_max(slot, bags, gradient)
         self._mark(bags, wanted)
-        if self._add_up is not None:
+        if self._comm is not None and self._all_reduce is not None:
             # A ring sends every number about twice, wherever it starts.
-            self._traffic.count("replicated gradients", 2 * self._sums.numel() * 4)
-            self._add_up.at_once(self._sums)
+            self._comm.traffic.count("replicated gradients", 2 * self._sums.numel() * 4)
+            self._all_reduce.add_(self._sums)
         touched = self._marks.nonzero().flatten()
         ends = torch.searchsorted(touched, self._ends).tolist()
         sizes = [last - first for first, last in itertools.pairwise([0, *ends])]

@@ -8,15 +8,15 @@ and sequences take no weight.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from megalith.comm.all_to_all import AllToAll, PendingExchange
+from megalith.comm.context import CommContext
 from megalith.sharding.runtime.exchange import Received
 from megalith.sharding.runtime.layout import ExchangeLayout, Stream, WorkerLayout
-from megalith.sharding.runtime.mail import Mail, Posted
 from megalith.sharding.runtime.places import Found, StreamPlaces, rank_edges
 from megalith.sharding.runtime.routing import Bags
 
@@ -26,19 +26,18 @@ _BYTES = 4
 class Returning(NamedTuple):
     """Gradients on their way."""
 
-    posted: Posted | None
+    exchange: PendingExchange | None
     own: list[Tensor]
     """Of this rank's ids that it looked up itself, stream by stream."""
     found: Found
 
 
 class WeightGradients:
-    """`make_mail` is called when weights want a gradient for the first time: all ranks do so together."""
+    """The exchange is made when weights want a gradient for the first time: all ranks do so together."""
 
-    def __init__(self, layout: ExchangeLayout, rank: int, make_mail: Callable[[], Mail | None]) -> None:
-        self._rank, self._make_mail = rank, make_mail
-        self._mail: Mail | None = None
-        self._made = False
+    def __init__(self, layout: ExchangeLayout, rank: int, comm: CommContext | None) -> None:
+        self._rank, self._comm = rank, comm
+        self._all_to_all: AllToAll | None = None
         self._streams = [_weighted(worker) for worker in layout.workers]
         own = layout.workers[rank]
         self._numbers = [own.streams.index(stream) for stream in self._streams[rank]]
@@ -46,30 +45,30 @@ class WeightGradients:
 
     def start(self, received: Received, gradients: Tensor) -> Returning:
         """Sends each rank the gradients of the weights that came from it; `gradients` of all that came."""
-        if not self._made:
-            self._mail, self._made = self._make_mail(), True
+        if self._all_to_all is None and self._comm is not None:
+            self._all_to_all = self._comm.all_to_all("gradients of sample weights")
         # A stream's ids lie rank by rank.
         edges = rank_edges(received, self._numbers)
         parts = [
             [gradients[one[rank] : one[rank + 1]] for one in edges] for rank in range(len(received.batches))
         ]
         found = self._places(received.own)
-        posted = None
-        if self._mail is not None:
+        exchange = None
+        if self._all_to_all is not None:
             sizes = [_BYTES * sum(map(len, some)) for some in parts]
-            for rank, (place, some) in enumerate(zip(self._mail.open(sizes), parts, strict=True)):
+            for rank, (buffer, some) in enumerate(zip(self._all_to_all.buffers(sizes), parts, strict=True)):
                 if rank != self._rank and sizes[rank]:
-                    torch.cat(some, out=place.view(torch.float32))
+                    torch.cat(some, out=buffer.view(torch.float32))
             arriving = [_BYTES * sum(map(found.count, streams)) for streams in self._streams]
-            posted = self._mail.post(arriving)
-        return Returning(posted, parts[self._rank], found)
+            exchange = self._all_to_all.start(arriving)
+        return Returning(exchange, parts[self._rank], found)
 
     def finish(self, returning: Returning, bags: Bags, replicated: Tensor | None) -> Tensor:
         """Waits, and adds up the gradient of each of this rank's weights."""
         total = torch.zeros(len(bags.values))
         arrived: list[Tensor] = []
-        if self._mail is not None and returning.posted is not None:
-            arrived = self._mail.collect(returning.posted)
+        if self._all_to_all is not None and returning.exchange is not None:
+            arrived = self._all_to_all.wait(returning.exchange)
         found = returning.found
         for worker, streams in enumerate(self._streams):
             if worker == self._rank:

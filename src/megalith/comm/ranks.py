@@ -18,6 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from megalith.comm.peer_lost import peer_errors
+
 T = TypeVar("T")
 
 
@@ -47,7 +49,7 @@ class Ranks:
     def is_first(self) -> bool:
         return self.rank == 0
 
-    def apart(self) -> Ranks:
+    def with_own_group(self) -> Ranks:
         """The same ranks with a group of their own, whose collectives cannot mix with those of another
         thread. All ranks call it, in the same order. It speaks gloo, whatever the tensors of training do."""
         if self.world_size == 1:
@@ -59,15 +61,19 @@ class Ranks:
         if self.world_size == 1:
             return make()
         answer: list[Any] = [_attempt(make) if self.is_first else None]
-        dist.broadcast_object_list(answer, src=0, group=self.group)
-        return _value(answer[0])
+        with peer_errors():
+            dist.broadcast_object_list(answer, src=0, group=self.group)
+        value: T = _value(answer[0])
+        return value
 
     def from_each(self, make: Callable[[], T]) -> list[T]:
         """What `make` returns on every rank, by rank; the error of the lowest one is raised everywhere."""
         if self.world_size == 1:
             return [make()]
         answers: list[Any] = [None] * self.world_size
-        dist.all_gather_object(answers, _attempt(make), group=self.group)
+        own = _attempt(make)
+        with peer_errors():
+            dist.all_gather_object(answers, own, group=self.group)
         return [_value(answer) for answer in answers]
 
     def gather_columns(self, columns: Tensor, sizes: list[int]) -> Tensor | None:
@@ -80,7 +86,8 @@ class Ranks:
         padded = columns.new_zeros((columns.shape[0], sizes[0]))
         padded[:, : columns.shape[1]] = columns
         parts = [torch.empty_like(padded) for _ in sizes] if self.is_first else None
-        dist.gather(padded, parts, dst=0, group=self.group)
+        with peer_errors():
+            dist.gather(padded, parts, dst=0, group=self.group)
         if parts is None:
             return None
         return torch.cat([part[:, :size] for part, size in zip(parts, sizes, strict=True)], dim=1)

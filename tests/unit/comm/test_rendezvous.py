@@ -5,17 +5,17 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from megalith.sharding.runtime.meeting import meet
+from megalith.comm.rendezvous import attempt_store
 
 
 def test_every_attempt_gets_a_part_of_the_store_that_nobody_used():
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    # A rank of an attempt that never came about has left its hello.
-    server.set("megalith/hello/1", "of a process that is gone")
+    # A rank of an attempt that never came about has left its token.
+    server.set("megalith/token/1", "of a process that is gone")
 
     def come(rank, world_size):
         client = dist.TCPStore("127.0.0.1", server.port, is_master=False, timeout=timedelta(seconds=30))
-        return meet(client, rank, world_size)
+        return attempt_store(client, rank, world_size)
 
     seen = []
     for world_size in (3, 2, 1, 3):
