@@ -29,9 +29,9 @@ from megalith.hardware.catalog import catalog
 from megalith.hardware.machine import usable_cores
 from megalith.hardware.probe_host import memory_rates
 from megalith.ops.coupled import CoupledUpdate
+from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.plan import Placement, Shard, ShardingPlan
-from megalith.sharding.runtime.columns import Assembly, Taking
-from megalith.sharding.runtime.layout import ExchangeLayout
+from megalith.sharding.runtime.columns import ColumnGather, ColumnSplit
 from megalith.sharding.runtime.replicated import ReplicatedTables
 from megalith.sharding.runtime.routing import Bags, Router
 
@@ -156,14 +156,17 @@ def piece_costs() -> float:
         chunks = {n: torch.ones(batch, layout.workers[n].direct_width) for n in range(ranks)}
         gradient = torch.ones(batch, layout.output_dim)
 
-        takings = [Taking(layout.sources[source]) for source in chunks]
-        seconds = _usual(_there_and_back, Assembly(layout.levels), takings, chunks, gradient)
+        takings = [ColumnSplit(layout.sources[source]) for source in chunks]
+        seconds = _usual(_there_and_back, ColumnGather(layout.levels), takings, chunks, gradient)
         found.append(seconds / (4 * batch * layout.output_dim))
     return float(np.median(found))
 
 
 def _there_and_back(
-    assembly: Assembly, takings: list[Taking], chunks: dict[int, torch.Tensor], gradient: torch.Tensor
+    assembly: ColumnGather,
+    takings: list[ColumnSplit],
+    chunks: dict[int, torch.Tensor],
+    gradient: torch.Tensor,
 ) -> None:
     assembly(chunks, len(gradient))
     for taking, chunk in zip(takings, chunks.values(), strict=True):

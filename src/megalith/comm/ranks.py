@@ -51,7 +51,7 @@ class Ranks:
 
     def with_own_group(self) -> Ranks:
         """The same ranks with a group of their own, whose collectives cannot mix with those of another
-        thread. All ranks call it, in the same order. It speaks gloo, whatever the tensors of training do."""
+        thread. All ranks call it, in the same order. It is always a gloo group."""
         if self.world_size == 1:
             return self
         return Ranks(dist.new_group(backend="gloo"), self.rank, self.world_size)

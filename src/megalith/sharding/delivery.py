@@ -20,9 +20,11 @@ from numpy.typing import NDArray
 
 from megalith.core.errors import PlanError
 from megalith.core.schema import TableSpec, feature_order
+from megalith.sharding.layout.exchange_layout import ExchangeLayout
+from megalith.sharding.layout.types import ColumnRange, WorkerLayout
 from megalith.sharding.planner.statistics import TableStatistics
-from megalith.sharding.runtime.layout import ExchangeLayout, Run, WorkerLayout
 from megalith.sharding.runtime.routing import Bags, Outgoing, Router
+from megalith.sharding.wire_format import has_wide_ids
 
 Numbers = NDArray[np.uint64]
 Ints = NDArray[np.int64]
@@ -73,9 +75,8 @@ def check_delivery(
     """Refuses a layout that loses, doubles or misplaces an id or a vector; returns ids by worker."""
     features = feature_order(tables)
     batch = (len(offsets) - 1) // len(features)
-    wide = any(table.rows > 1 << 31 for table in tables)
     bags = Bags(
-        torch.from_numpy(values).to(torch.int64 if wide else torch.int32),
+        torch.from_numpy(values).to(torch.int64 if has_wide_ids(tables) else torch.int32),
         torch.from_numpy(offsets),
         None,
         batch,
@@ -128,24 +129,24 @@ def _sequence_starts(layout: ExchangeLayout) -> list[int]:
 
 
 class _Use:
-    """What a worker does with its streams, as arrays: one entry for each holding and stream of it."""
+    """What a worker does with its streams, as arrays: one entry for each local and stream of it."""
 
     def __init__(self, held: WorkerLayout, order: Mapping[str, int]) -> None:
         self.numbers = {stream: number for number, stream in enumerate(held.streams)}
-        holdings = held.holdings
-        repeats = [len(holding.streams) for holding in holdings]
-        self.stream = np.array([self.numbers[s] for one in holdings for s in one.streams], dtype=np.int64)
+        local_shards = held.local_shards
+        repeats = [len(local.streams) for local in local_shards]
+        self.stream = np.array([self.numbers[s] for one in local_shards for s in one.streams], dtype=np.int64)
         facts = np.array(
             [
                 (*one.shard.rows, *one.shard.columns, order[one.table.name], one.in_node)
-                for one in holdings
+                for one in local_shards
                 if one.streams
             ],
             dtype=np.int64,
         ).reshape(-1, 6)
         first, last, left, right, self.table, in_node = np.repeat(facts, [n for n in repeats if n], axis=0).T
         self.rows, self.width = last - first, right - left
-        pooled = np.array([one.table.pooling != "none" for one in holdings], dtype=bool)
+        pooled = np.array([one.table.pooling != "none" for one in local_shards], dtype=bool)
         self.pooled = np.repeat(pooled, repeats)
         self.in_node = in_node.astype(bool)
 
@@ -197,9 +198,9 @@ def _stream_numbers(
     outside = np.flatnonzero((values < 0) | (values >= np.repeat(limits, sizes)))
     if len(outside):
         number = int(np.searchsorted(np.cumsum(sizes), outside[0], side="right"))
-        holding = next(one for one in held.holdings if held.streams[number] in one.streams)
+        local = next(one for one in held.local_shards if held.streams[number] in one.streams)
         raise PlanError(
-            f"Under this plan worker {worker} is sent id {int(values[outside[0]])} for {holding.name}, which "
+            f"Under this plan worker {worker} is sent id {int(values[outside[0]])} for {local.name}, which "
             "it does not hold; make the plan again with `megalith plan`."
         )
     first = np.array([0 if stream.rows is None else stream.rows[0] for stream in held.streams])
@@ -209,19 +210,19 @@ def _stream_numbers(
 
 
 def _column_numbers(layout: ExchangeLayout, worker: int, columns: Numbers) -> tuple[Numbers, Numbers]:
-    """Of the columns that a worker looks up, the numbers of the outputs where the runs take them: those that
+    """Of the columns that a worker looks up, the numbers of the outputs where the spans take them: those that
     it sends itself, and those that its node adds up first."""
     held, node = layout.workers[worker], layout.nodes[layout.node_of(worker)]
-    in_node = _carried(held.node_runs, _carried(node.runs, columns)) if held.node_runs else columns[:0]
-    return _carried(held.direct_runs, columns), in_node
+    in_node = _carried(held.node_columns, _carried(node.spans, columns)) if held.node_columns else columns[:0]
+    return _carried(held.direct_columns, columns), in_node
 
 
-def _carried(runs: Sequence[Run], outputs: Numbers) -> Numbers:
-    """Numbers of outputs at the columns that runs take there; where several runs do, their sum."""
-    end = max((run.column + run.width for run in runs), default=0)
+def _carried(spans: Sequence[ColumnRange], outputs: Numbers) -> Numbers:
+    """Numbers of outputs at the columns that spans take there; where several spans do, their sum."""
+    end = max((span.column + span.width for span in spans), default=0)
     numbers = np.zeros(end, dtype=np.uint64)
-    for run in runs:
-        numbers[run.column : run.column + run.width] += outputs[run.output : run.output + run.width]
+    for span in spans:
+        numbers[span.column : span.column + span.width] += outputs[span.output : span.output + span.width]
     return numbers
 
 
@@ -251,7 +252,7 @@ def _add_replicated(
 ) -> None:
     """Tables that every worker has: each looks up what its own samples ask for."""
     positions = {feature: position for position, feature in enumerate(features)}
-    numbers = _carried(layout.replicated_runs, columns)
+    numbers = _carried(layout.replicated_columns, columns)
     before = np.concatenate((np.zeros(1, dtype=np.uint64), np.cumsum(numbers)))
     column = 0
     for table in layout.replicated:
@@ -267,10 +268,10 @@ def _add_replicated(
 def _check_output(layout: ExchangeLayout) -> None:
     """Level 0 fills the pooled output from end to end."""
     at = 0
-    for run in sorted(layout.levels[0] if layout.levels else (), key=lambda run: run.output):
-        if run.output != at:
+    for span in sorted(layout.levels[0] if layout.levels else (), key=lambda span: span.output):
+        if span.output != at:
             break
-        at += run.width
+        at += span.width
     if at != layout.output_dim:
         raise PlanError(
             f"Under this plan nobody sends column {at} of the {layout.output_dim} of the pooled output; make "

@@ -30,17 +30,14 @@ from megalith.core.units import format_bytes
 from megalith.cost.embedding import state_bytes
 from megalith.hardware.cluster import Cluster
 from megalith.sharding.delivery import check_delivery, generated_batch, most_samples
+from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.plan import ShardingPlan
 from megalith.sharding.planner.options import CACHED_ROWS
 from megalith.sharding.planner.statistics import TableStatistics, default_statistics
 from megalith.sharding.planner.topology import Workers, workers_of
-from megalith.sharding.runtime.codecs import row_codec
-from megalith.sharding.runtime.exchange import IndexExchange
-from megalith.sharding.runtime.layout import ExchangeLayout
+from megalith.sharding.runtime.input_dist import InputDist
+from megalith.sharding.wire_format import HEAD_BYTES, LENGTH_BYTES, has_wide_ids, id_bytes, row_bytes
 
-HEAD_BYTES = 20
-"""Of a message of ids."""
-LENGTH_BYTES = 4
 Floats = NDArray[np.float64]
 Batch = tuple[NDArray[np.int64], NDArray[np.int64]]
 
@@ -202,10 +199,9 @@ def _send_as_first(
     own = max(1, samples // layout.world_size)
     part = _first_samples(values, offsets, len(layout.features), own)
     traffic = TrafficCounter()
-    wide = any(table.rows > 1 << 31 for table in tables)
     with fake_ranks(layout.world_size) as group:
-        exchange = IndexExchange(
-            layout, 0, CommContext.over(group, traffic), wide_ids=wide, deduplicate=False
+        exchange = InputDist(
+            layout, 0, CommContext.over(group, traffic), wide_ids=has_wide_ids(tables), deduplicate=False
         )
         exchange.send(torch.from_numpy(part[0]), torch.from_numpy(part[1]))
     return traffic.total_bytes
@@ -230,7 +226,7 @@ def _loads(
         for one in plan.estimate.get("tables", ())
         if one["tier"] in tiers
     }
-    id_bytes = 8 if any(table.rows > 1 << 31 for table in tables) else 4
+    each_id = id_bytes(tables)
     # Vectors of sequences, one for every id: how many a worker makes, and of which width.
     sequences: list[list[tuple[float, int]]] = [[] for _ in range(size)]
     positions = {feature: position for position, feature in enumerate(layout.features)}
@@ -264,7 +260,7 @@ def _loads(
     if streams:
         # A stream that several rectangles read is sent once.
         distinct, chosen = np.unique(np.concatenate(streams), axis=0, return_index=True)
-        np.add.at(arriving, distinct[:, 1], id_bytes * np.concatenate(stream_ids)[chosen])
+        np.add.at(arriving, distinct[:, 1], each_id * np.concatenate(stream_ids)[chosen])
     arriving += [LENGTH_BYTES * len(held.streams) * global_batch for held in layout.workers]
     arriving += HEAD_BYTES * size
     summed = 0.0
@@ -316,15 +312,15 @@ def _vectors(
 ) -> Floats:
     """[workers, ranks]: bytes of vectors that a worker sends to a rank."""
     size = layout.world_size
-    direct = np.array([row_codec(codec, held.vector_widths).row_bytes for held in layout.workers])
+    direct = np.array([row_bytes(codec, held.vector_widths) for held in layout.workers])
     sent = np.repeat(direct[:, None] * local, size, axis=1)
-    more = [sum(ids * row_codec(codec, [width]).row_bytes for ids, width in some) for some in sequences]
+    more = [sum(ids * row_bytes(codec, [width]) for ids, width in some) for some in sequences]
     sent += np.array(more, dtype=np.float64)[:, None] / size
     for node, summed in enumerate(layout.nodes):
         if summed.width:
-            row = row_codec(codec, summed.vector_widths).row_bytes
+            row = row_bytes(codec, summed.vector_widths)
             for rank in range(size):
-                sent[layout.speaker(node, rank), rank] += row * local
+                sent[layout.relay(node, rank), rank] += row * local
     return sent
 
 
@@ -334,7 +330,7 @@ def _in_nodes(layout: ExchangeLayout, local: float) -> Floats:
     sent = np.zeros((size, size))
     for node, summed in enumerate(layout.nodes):
         if summed.width:
-            spoken = np.bincount([layout.speaker(node, rank) for rank in range(size)], minlength=size)
+            spoken = np.bincount([layout.relay(node, rank) for rank in range(size)], minlength=size)
             for worker in layout.node_workers(node):
                 sent[worker] += 4.0 * layout.workers[worker].node_width * spoken * local
     return sent

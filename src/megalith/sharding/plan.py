@@ -86,21 +86,21 @@ class ShardingPlan(Config):
         for name in specs:
             if named.count(name) != 1:
                 raise PlanError(
-                    f"The plan places table '{name}' {named.count(name)} times; mend it or make it again "
+                    f"The plan places table '{name}' {named.count(name)} times; fix or regenerate it "
                     "with `megalith plan`."
                 )
         for placement in self.placements:
             if placement.table not in specs:
                 raise PlanError(
-                    f"The plan places table '{placement.table}', which the model does not have; mend it or "
-                    "make it again with `megalith plan`."
+                    f"The plan places table '{placement.table}', which the model does not have; fix or "
+                    "regenerate it with `megalith plan`."
                 )
             self._check_placement(placement, specs[placement.table])
 
     def _check_placement(self, placement: Placement, table: TableSpec) -> None:
         def refuse(what: str) -> PlanError:
             return PlanError(
-                f"The plan's placement of table '{table.name}' {what}; mend it or make it again with "
+                f"The plan's placement of table '{table.name}' {what}; fix or regenerate it with "
                 "`megalith plan`."
             )
 

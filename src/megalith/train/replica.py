@@ -18,7 +18,7 @@ from megalith.comm.peer_lost import peer_errors
 from megalith.comm.ranks import Ranks
 from megalith.models.base import ClickModel
 from megalith.sharding.runtime.collection import ShardedEmbeddingCollection
-from megalith.sharding.runtime.exchange import Received
+from megalith.sharding.runtime.input_dist import Received
 
 # Running statistics are the same on all ranks without being sent. Newer torch calls the option otherwise.
 _OPTIONS = inspect.signature(DistributedDataParallel.__init__).parameters
@@ -89,9 +89,9 @@ class _Watched(nn.Module):
 
     def forward(self, features: Tensor, received: Received) -> Tensor:
         (embeddings,) = self._tables
-        looking = embeddings.start_lookup(received)
+        pending = embeddings.start_lookup(received)
         begun = self.dense.begin(features) if isinstance(self.dense, ClickModel) else None
-        embedded = embeddings.finish_lookup(looking).pooled
+        embedded = embeddings.finish_lookup(pending).pooled
         logits: Tensor = self.dense(features, embedded, *(() if begun is None else (begun,)))
         return logits
 

@@ -18,9 +18,9 @@ from megalith.core.errors import PlanError
 from megalith.hardware.catalog import catalog
 from megalith.sharding.delivery import check_delivery, generated_batch
 from megalith.sharding.dry_run import dry_run, fake_ranks
+from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.plan import ExchangeConfig, Placement, Shard, ShardingPlan
 from megalith.sharding.planner.statistics import zipf_statistics
-from megalith.sharding.runtime.layout import ExchangeLayout
 
 KINDS = ("table_wise", "row_wise", "column_wise", "data_parallel", "table_row", "table_column", "grid")
 
@@ -212,18 +212,18 @@ def test_a_layout_that_misleads_ids_or_columns_is_refused(fault):
     plan = mixture(tables, 4, 4, ("row_wise", "column_wise"))
     layout = ExchangeLayout(tables, plan)
     first = layout.workers[0]
-    runs = first.direct_runs
+    runs = first.direct_columns
     if fault == "elsewhere":
-        family = layout.families[0]
+        family = layout.row_partitions[0]
         bounds = (family.bounds[0], family.bounds[1] + 3, *family.bounds[2:])
-        layout.families = (family._replace(bounds=bounds), *layout.families[1:])
+        layout.row_partitions = (family._replace(bounds=bounds), *layout.row_partitions[1:])
     elif fault == "lost":
         runs = runs[:-1]
     elif fault == "doubled":
         runs = (*runs, runs[-1]._replace(output=0))
     else:
         runs = (runs[0]._replace(output=1), *runs[1:])
-    layout.workers = (replace(first, direct_runs=runs), *layout.workers[1:])
+    layout.workers = (replace(first, direct_columns=runs), *layout.workers[1:])
     traffic = {table.name: zipf_statistics(table.rows, 4.0, 0.0) for table in tables}
     with pytest.raises(PlanError, match="make the plan again"):
         check_delivery(tables, layout, *generated_batch(tables, traffic, 50))

@@ -6,8 +6,9 @@ import sys
 import pytest
 
 import megalith as mg
+from megalith.sharding.layout.exchange_layout import ExchangeLayout
+from megalith.sharding.layout.types import Stream
 from megalith.sharding.plan import Placement, Shard, ShardingPlan
-from megalith.sharding.runtime.layout import ExchangeLayout, Stream
 
 
 def cells(rows, columns, workers):
@@ -43,10 +44,10 @@ def test_parts_of_rows_are_added_in_the_order_of_workers():
     )
     layout = ExchangeLayout([table], plan)
     assert [[run.source for run in level] for level in layout.levels] == [[0], [1], [2]]
-    assert [one.output for one in layout.divided] == [0, 4]
-    held = layout.workers[1].holdings[0].spec()
+    assert [one.output for one in layout.mean_outputs] == [0, 4]
+    held = layout.workers[1].local_shards[0].spec()
     assert (held.name, held.pooling, held.padding_index) == ("t[6:9,0:4]", "sum", 1)
-    assert layout.workers[2].holdings[0].spec().padding_index is None
+    assert layout.workers[2].local_shards[0].spec().padding_index is None
 
 
 def test_sums_of_a_node_leave_it_once_for_each_rank():
@@ -59,8 +60,8 @@ def test_sums_of_a_node_leave_it_once_for_each_rank():
     )
     layout = ExchangeLayout([table], plan)
     assert [node.width for node in layout.nodes] == [0, 4, 0]
-    assert [layout.speaker(1, rank) for rank in range(5)] == [2, 3, 2, 3, 2]
-    assert [layout.speaker(2, rank) for rank in range(5)] == [4, 4, 4, 4, 4]
+    assert [layout.relay(1, rank) for rank in range(5)] == [2, 3, 2, 3, 2]
+    assert [layout.relay(2, rank) for rank in range(5)] == [4, 4, 4, 4, 4]
     # In the pooled output a node is one source, whatever number of workers it added up.
     assert [[run.source for run in level] for level in layout.levels] == [[5 + 1]]
     assert len(layout.nodes[1].levels) == 2
@@ -83,8 +84,8 @@ def test_a_thousand_workers_get_every_column_once():
     assert sum(run.width for level in layout.levels for run in level) == layout.output_dim
 
 
-@pytest.mark.parametrize("module", ["layout"])
+@pytest.mark.parametrize("module", ["layout.exchange_layout", "wire_format", "planner"])
 def test_layouts_do_not_import_torch(module):
-    code = f"import sys, megalith.sharding.runtime.{module}; print('torch' in sys.modules)"
+    code = f"import sys, megalith.sharding.{module}; print('torch' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "False"

@@ -34,13 +34,7 @@ from megalith.sharding.planner.options import Way, column_widths
 from megalith.sharding.planner.problem import NUM_PHASES, Floats, Ints, Problem
 from megalith.sharding.planner.statistics import TableStatistics
 from megalith.sharding.planner.topology import Workers
-
-LENGTH_BYTES = 4
-"""The length of a bag on the wire."""
-_MOST_NARROW_ROWS = 1 << 31
-"""Ids of tables with at most so many rows travel in four bytes, if all tables are such."""
-_CODEC_BYTES = {"fp32": (4, 0), "fp16": (2, 0), "bf16": (2, 0), "int8": (1, 8)}
-"""Bytes of an element, and of a row's scale and offset."""
+from megalith.sharding.wire_format import CODEC_BYTES, LENGTH_BYTES, id_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +149,13 @@ def step_latency(tables: Sequence[TableSpec], workers: Workers, workload: Worklo
     columns = sum(len(table.features) * table.dim for table in tables if table.pooling != "none")
     placed = VECTOR_BYTES * columns * workload.global_batch / workers.world_size
     handled = workers.constants.piece_factor * placed
-    return collectives * workers.all_to_all.latency + float(
-        stream_seconds(workers.device, workers.constants, handled)
+    # Every worker sends a row to every sample, whatever it holds: fp16 has a scale for each.
+    codecs = (workload.exchange.forward, workload.exchange.backward)
+    scales = sum(CODEC_BYTES[codec].row for codec in codecs) * workload.global_batch * bool(columns)
+    return (
+        collectives * workers.all_to_all.latency
+        + scales * workers.all_to_all.slope
+        + float(stream_seconds(workers.device, workers.constants, handled))
     )
 
 
@@ -311,8 +310,7 @@ def price(
             fetched = np.asarray(tier_seconds(device, constants, lookup / second, hot, missed, level))
             lookup = np.where(tier == level, np.maximum(fetched, lookup), lookup)
 
-    id_bytes = 8 if any(one.rows > _MOST_NARROW_ROWS for one in tables) else 4
-    arriving = id_bytes * sent + LENGTH_BYTES * bags
+    arriving = id_bytes(tables) * sent + LENGTH_BYTES * bags
     entry = np.where(copied, 0.0, arriving * workers.all_to_all.slope)
     cut = (parts > 1) & (rows > 0)
     everything = np.array([workload.global_batch * traffic[one.name].lookups for one in tables])[table]
@@ -320,8 +318,9 @@ def price(
 
     on_wire = np.zeros(len(rows))
     for codec in (workload.exchange.forward, workload.exchange.backward):
-        each, fixed = _CODEC_BYTES[codec]
-        on_wire += vectors * (each * dim + fixed)
+        each = CODEC_BYTES[codec]
+        # A vector of a sequence is a row of its own; rows of pooled vectors are in `step_latency`.
+        on_wire += vectors * (each.element * dim + each.vector + np.where(sequence, each.row, 0))
     flat = on_wire * workers.all_to_all.slope
     inside = on_wire * (workers.inside.slope + workers.across.slope / workers.per_node)
     exchange = np.where(route == _HIERARCHICAL, inside, flat)

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from megalith.sharding.plan import Codec
+from megalith.sharding.wire_format import row_bytes
 
 
 class RowCodec(Protocol):
@@ -46,7 +47,8 @@ def row_codec(codec: Codec, widths: Sequence[int]) -> RowCodec:
 
 class _Cast:
     def __init__(self, columns: int, dtype: torch.dtype) -> None:
-        self._dtype, self.row_bytes = dtype, columns * dtype.itemsize
+        self._dtype = dtype
+        self.row_bytes = row_bytes("fp32" if dtype == torch.float32 else "bf16", [columns])
 
     def encode(self, rows: Tensor) -> Tensor:
         return _as_bytes(rows.to(self._dtype))
@@ -57,7 +59,7 @@ class _Cast:
 
 class _Scaled16:
     def __init__(self, columns: int) -> None:
-        self._columns, self.row_bytes = columns, columns * 2 + 4 * bool(columns)
+        self._columns, self.row_bytes = columns, row_bytes("fp16", [columns])
 
     def encode(self, rows: Tensor) -> Tensor:
         encoded = torch.empty(len(rows), self.row_bytes, dtype=torch.uint8, device=rows.device)
@@ -89,7 +91,7 @@ class _Stretch(NamedTuple):
 class _Int8:
     def __init__(self, widths: Sequence[int]) -> None:
         self._num_vectors, self._columns = len(widths), sum(widths)
-        self.row_bytes = 4 * self._num_vectors + self._columns
+        self.row_bytes = row_bytes("int8", widths)
         self._stretches: list[_Stretch] = []
         vector = column = 0
         for width, same in itertools.groupby(widths):
@@ -134,7 +136,7 @@ def _as_bytes(rows: Tensor) -> Tensor:
 
 
 def _from_bytes(rows: Tensor, dtype: torch.dtype) -> Tensor:
-    """The other way round; shares memory unless it lies askew."""
+    """The other way round; shares memory unless it is misaligned."""
     columns = rows.shape[1] // dtype.itemsize
     if not rows.numel():
         return torch.empty(len(rows), columns, dtype=dtype, device=rows.device)

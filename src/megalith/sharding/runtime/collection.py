@@ -27,37 +27,37 @@ from megalith.embeddings.check import LookupCheck
 from megalith.embeddings.collection import Lookup
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad
 from megalith.embeddings.table_state import TableShard, TableState, part_specs
+from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.plan import ShardingPlan
-from megalith.sharding.runtime.columns import Taking
-from megalith.sharding.runtime.exchange import IndexExchange, Received, Sent
-from megalith.sharding.runtime.layout import ExchangeLayout
-from megalith.sharding.runtime.local import LocalShards
-from megalith.sharding.runtime.local_sequences import LocalSequences
-from megalith.sharding.runtime.means import scale_, shares
-from megalith.sharding.runtime.pooled import Pending, VectorExchange
+from megalith.sharding.runtime.columns import ColumnSplit
+from megalith.sharding.runtime.input_dist import InputDist, PendingInput, Received
+from megalith.sharding.runtime.local_shards import LocalShards
+from megalith.sharding.runtime.mean_outputs import scale_, shares
+from megalith.sharding.runtime.output_dist import OutputDist, PendingOutput
 from megalith.sharding.runtime.replicated import ReplicatedTables
-from megalith.sharding.runtime.sequences import SequenceFlight, Sequences
-from megalith.sharding.runtime.weight_gradients import WeightGradients
+from megalith.sharding.runtime.sample_weight_gradients import SampleWeightGradients
+from megalith.sharding.runtime.sequence_dist import SequenceContext, SequenceDist
+from megalith.sharding.wire_format import has_wide_ids
 
 
-class Looking(NamedTuple):
+class PendingLookup(NamedTuple):
     """A lookup whose vectors are on their way."""
 
     token: Tensor
     """Joins the two halves in autograd."""
-    flight: _Flight
+    context: _LookupContext
 
 
-class _Flight:
+class _LookupContext:
     """What the halves of a lookup, and of its backward pass, hand to each other."""
 
     def __init__(self, received: Received) -> None:
         self.received = received
-        self.vectors: Pending | None = None
+        self.vectors: PendingOutput | None = None
         self.replicated: Tensor | None = None
         self.shares: list[Tensor] = []
-        self.sequences: SequenceFlight | None = None
-        self.gradients: Pending | None = None
+        self.sequences: SequenceContext | None = None
+        self.gradients: PendingOutput | None = None
         self.replicated_gradient: Tensor | None = None
 
 
@@ -111,21 +111,20 @@ class ShardedEmbeddingCollection(nn.Module):
         """How this worker reaches the others; None for one process."""
         # A branch of its own for ids: a pipeline exchanges those of the next batch while this one computes.
         ids = None if comm is None else comm.branch()
-        wide = any(table.rows > 1 << 31 for table in tables)
-        self._indices = IndexExchange(
+        self._indices = InputDist(
             *(layout, self.rank, ids),
-            wide_ids=wide,
+            wide_ids=has_wide_ids(tables),
             deduplicate=plan.exchange.deduplicate,
         )
-        self._vectors = VectorExchange(layout, self.rank, comm, plan.exchange)
+        self._vectors = OutputDist(layout, self.rank, comm, plan.exchange)
         optimizers = dict(zip(names, self.optimizers, strict=True))
-        self._weight_gradients = WeightGradients(layout, self.rank, comm)
+        self._weight_gradients = SampleWeightGradients(layout, self.rank, comm)
         self._local = LocalShards(
             *(layout, plan, self.rank, comm, optimizers, seed),
             stochastic_rounding=stochastic_rounding,
         )
         self._replicated: ReplicatedTables | None = None
-        self._take_replicated = Taking(layout.replicated_runs)
+        self._take_replicated = ColumnSplit(layout.replicated_columns)
         if layout.replicated:
             self._replicated = ReplicatedTables(
                 *(layout.replicated, self.features, optimizers, seed),
@@ -133,13 +132,9 @@ class ShardedEmbeddingCollection(nn.Module):
                 comm=comm,
             )
         self._sequence_names = [(table.name, feature) for table, feature in layout.sequences]
-        self._sequences: Sequences | None = None
+        self._sequences: SequenceDist | None = None
         if layout.sequences:
-            local = LocalSequences(
-                *(layout, plan, self.rank, comm, optimizers, seed),
-                stochastic_rounding=stochastic_rounding,
-            )
-            self._sequences = Sequences(layout, self.rank, plan.exchange, local, self._replicated)
+            self._sequences = SequenceDist(layout, self.rank, plan.exchange, self._local, self._replicated)
         # Autograd calls backward only for outputs that depend on something which wants a gradient.
         self._anchor = torch.zeros((), requires_grad=True)
 
@@ -151,7 +146,7 @@ class ShardedEmbeddingCollection(nn.Module):
         """Pooled vectors and sequences of this rank's samples."""
         return self.finish_lookup(self.start_lookup(self.receive(self.send(values, offsets, sample_weights))))
 
-    def send(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> Sent:
+    def send(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> PendingInput:
         """Starts the exchange of a batch's ids and returns at once.
 
         Sample weights, and whether they want a gradient, must be given on all ranks or on none.
@@ -165,24 +160,24 @@ class ShardedEmbeddingCollection(nn.Module):
             return self._indices.send(values, offsets, sample_weights)
 
     @torch.no_grad()
-    def receive(self, sent: Sent) -> Received:
+    def receive(self, sent: PendingInput) -> Received:
         """Waits for the ids that this worker looks up."""
         return self._indices.receive(sent)
 
     @torch.compiler.disable
-    def start_lookup(self, received: Received) -> Looking:
+    def start_lookup(self, received: Received) -> PendingLookup:
         """Looks up, and sends vectors on their way; what is computed before `finish_lookup` overlaps.
 
         So it does in the backward pass, where gradients travel while the same is computed backwards.
         """
         anchor = self._anchor if torch.is_grad_enabled() else self._anchor.detach()
-        flight = _Flight(received)
-        return Looking(_Start.apply(anchor, self, flight, received.own.sample_weights), flight)
+        context = _LookupContext(received)
+        return PendingLookup(_Start.apply(anchor, self, context, received.own.sample_weights), context)
 
     @torch.compiler.disable
-    def finish_lookup(self, looking: Looking) -> Lookup:
+    def finish_lookup(self, pending: PendingLookup) -> Lookup:
         """Waits for the vectors, pooled ones and sequences."""
-        pooled, *sequences = _Finish.apply(looking.token, self, looking.flight)
+        pooled, *sequences = _Finish.apply(pending.token, self, pending.context)
         return Lookup(pooled, dict(zip(self._sequence_names, sequences, strict=True)))
 
     def table_states(self) -> dict[str, TableState]:
@@ -196,97 +191,96 @@ class ShardedEmbeddingCollection(nn.Module):
                 parts = self._replicated.collection.table_parts(table.name)
                 shard = TableShard(0, 0, parts, writes=self.rank == 0)
                 states[table.name] = TableState(table.rows, table.dim, part_specs(table, optimizer), (shard,))
-            elif table.pooling == "none":
-                assert self._sequences is not None
-                states[table.name] = self._sequences.local.table_state(table, optimizer)
             else:
                 states[table.name] = self._local.table_state(table, optimizer)
         return states
 
-    def _begin_reading(self, flight: _Flight) -> None:
-        received, luggage = flight.received, None
-        vectors = self._local.read(received)
+    def _begin_reading(self, context: _LookupContext) -> None:
+        received, payload = context.received, None
+        vectors = self._local.read_pooled(received)
         if self._sequences is not None:
-            flight.sequences, luggage = self._sequences.start_reading(received)
-        flight.vectors = self._vectors.start_forward(vectors, received.batches, luggage)
+            context.sequences, payload = self._sequences.start_reading(received)
+        context.vectors = self._vectors.start_forward(vectors, received.batches, payload)
         if self._replicated is not None:
-            flight.replicated = self._replicated.read(received.own)
+            context.replicated = self._replicated.read(received.own)
 
-    def _finish_reading(self, flight: _Flight) -> tuple[Tensor, ...]:
-        received, divided = flight.received, self.exchange_layout.divided
-        assert flight.vectors is not None
-        pooled = self._vectors.finish_forward(flight.vectors, received.own.batch, flight.replicated)
-        flight.vectors = flight.replicated = None
-        if divided:
-            flight.shares = shares(divided, received.own)
-            scale_(pooled, divided, flight.shares)
+    def _finish_reading(self, context: _LookupContext) -> tuple[Tensor, ...]:
+        received, mean_outputs = context.received, self.exchange_layout.mean_outputs
+        assert context.vectors is not None
+        pooled = self._vectors.finish_forward(context.vectors, received.own.batch, context.replicated)
+        context.vectors = context.replicated = None
+        if mean_outputs:
+            context.shares = shares(mean_outputs, received.own)
+            scale_(pooled, mean_outputs, context.shares)
         sequences: list[Tensor] = []
-        if flight.sequences is not None:
-            sequences, flight.sequences.outputs = flight.sequences.outputs, []
+        if context.sequences is not None:
+            sequences, context.sequences.outputs = context.sequences.outputs, []
         return tuple(one.to(self.output_dtype) for one in (pooled, *sequences))
 
     def _begin_update(
-        self, flight: _Flight, pooled: Tensor | None, sequences: Sequence[Tensor | None]
+        self, context: _LookupContext, pooled: Tensor | None, sequences: Sequence[Tensor | None]
     ) -> None:
-        divided, luggage = self.exchange_layout.divided, None
+        mean_outputs, payload = self.exchange_layout.mean_outputs, None
         if pooled is None:
-            gradient = torch.zeros(flight.received.own.batch, self.output_dim)
+            gradient = torch.zeros(context.received.own.batch, self.output_dim)
         else:
             gradient = pooled.float()
-        if divided:
+        if mean_outputs:
             gradient = gradient.clone()
-            scale_(gradient, divided, flight.shares)
+            scale_(gradient, mean_outputs, context.shares)
         if self._sequences is not None:
-            assert flight.sequences is not None
+            assert context.sequences is not None
             given = [None if one is None else one.float() for one in sequences]
-            luggage = self._sequences.start_update(flight.sequences, given, pooled is not None)
-        flight.gradients = self._vectors.start_backward(gradient, flight.received.batches, luggage)
+            payload = self._sequences.start_update(context.sequences, given, pooled is not None)
+        context.gradients = self._vectors.start_backward(gradient, context.received.batches, payload)
         if self._replicated is not None:
-            flight.replicated_gradient = self._take_replicated(gradient)
+            context.replicated_gradient = self._take_replicated(gradient)
 
-    def _finish_update(self, flight: _Flight, weighted: bool) -> Tensor | None:
+    def _finish_update(self, context: _LookupContext, weighted: bool) -> Tensor | None:
         """Returns the gradient of the sample weights where it is wanted."""
-        received, gradients = flight.received, None
-        assert flight.gradients is not None
+        received, gradients = context.received, None
+        assert context.gradients is not None
         self.num_steps += 1
         at = self.num_steps, self.lr_factor
         replicated = returning = None
         pooled = True
-        if flight.sequences is not None:
+        if context.sequences is not None:
             # Which outputs have a gradient is known when all ranks have said so.
-            gradients = self._vectors.finish_backward(flight.gradients, received.batches)
-            pooled = flight.sequences.wanted[0]
+            gradients = self._vectors.finish_backward(context.gradients, received.batches)
+            pooled = context.sequences.wanted[0]
             weighted = weighted and pooled
         if self._replicated is not None:
-            assert flight.replicated_gradient is not None
+            assert context.replicated_gradient is not None
             if weighted:
                 # Before updates: it is the rows as they were read that count.
-                replicated = self._replicated.sample_weight_gradient(received.own, flight.replicated_gradient)
-            self._update_replicated(flight, *at)
+                replicated = self._replicated.sample_weight_gradient(
+                    received.own, context.replicated_gradient
+                )
+            self._update_replicated(context, *at)
         if gradients is None:
-            gradients = self._vectors.finish_backward(flight.gradients, received.batches)
+            gradients = self._vectors.finish_backward(context.gradients, received.batches)
         if pooled:
-            gradient = self._local.gradient(received, gradients)
+            gradient = self._local.pooled_gradient(received, gradients)
             if weighted:
                 own = self._local.sample_weight_gradient(received, gradient)
                 returning = self._weight_gradients.start(received, own)
-            self._local.update(received, gradient, *at)
-        if self._sequences is not None and flight.sequences is not None:
-            self._sequences.update(flight.sequences, received, *at)
-        flight.gradients = flight.replicated_gradient = flight.sequences = None
+            self._local.update_pooled(received, gradient, *at)
+        if self._sequences is not None and context.sequences is not None:
+            self._sequences.update(context.sequences, received, *at)
+        context.gradients = context.replicated_gradient = context.sequences = None
         if returning is None:
             return None
         return self._weight_gradients.finish(returning, received.own, replicated)
 
-    def _update_replicated(self, flight: _Flight, num_steps: int, lr_factor: float) -> None:
+    def _update_replicated(self, context: _LookupContext, num_steps: int, lr_factor: float) -> None:
         assert self._replicated is not None
-        assert flight.replicated_gradient is not None
-        arguments = flight.received.own, flight.replicated_gradient, num_steps, lr_factor
-        if self._sequences is None or flight.sequences is None:
+        assert context.replicated_gradient is not None
+        arguments = context.received.own, context.replicated_gradient, num_steps, lr_factor
+        if self._sequences is None or context.sequences is None:
             self._replicated.update(*arguments)
         else:
-            wanted = self._sequences.wanted_of_copies(flight.sequences)
-            self._replicated.update(*arguments, flight.sequences.replicated, wanted)
+            wanted = self._sequences.wanted_of_copies(context.sequences)
+            self._replicated.update(*arguments, context.sequences.replicated, wanted)
 
 
 class _Start(torch.autograd.Function):
@@ -294,27 +288,27 @@ class _Start(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, anchor: Tensor, emb: ShardedEmbeddingCollection, flight: _Flight, _: Tensor | None
+        ctx: Any, anchor: Tensor, emb: ShardedEmbeddingCollection, context: _LookupContext, _: Tensor | None
     ) -> Tensor:
-        ctx.emb, ctx.flight = emb, flight
-        emb._begin_reading(flight)
+        ctx.emb, ctx.context = emb, context
+        emb._begin_reading(context)
         return torch.zeros((), device=anchor.device)
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Any:
-        return None, None, None, ctx.emb._finish_update(ctx.flight, ctx.needs_input_grad[3])
+        return None, None, None, ctx.emb._finish_update(ctx.context, ctx.needs_input_grad[3])
 
 
 class _Finish(torch.autograd.Function):
     """The second half of a lookup; its backward pass sends gradients on their way."""
 
     @staticmethod
-    def forward(ctx: Any, token: Tensor, emb: ShardedEmbeddingCollection, flight: _Flight) -> Any:
-        ctx.emb, ctx.flight = emb, flight
+    def forward(ctx: Any, token: Tensor, emb: ShardedEmbeddingCollection, context: _LookupContext) -> Any:
+        ctx.emb, ctx.context = emb, context
         ctx.set_materialize_grads(False)
-        return emb._finish_reading(flight)
+        return emb._finish_reading(context)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        ctx.emb._begin_update(ctx.flight, gradients[0], gradients[1:])
+        ctx.emb._begin_update(ctx.context, gradients[0], gradients[1:])
         return torch.zeros(()), None, None

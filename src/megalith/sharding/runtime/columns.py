@@ -9,33 +9,33 @@ import torch
 from torch import Tensor
 
 from megalith.ops.columns import copy_columns
-from megalith.sharding.runtime.layout import Run
+from megalith.sharding.layout.types import ColumnRange
 
 
-class Assembly:
+class ColumnGather:
     """Puts columns of sources side by side and adds further levels to them."""
 
-    def __init__(self, levels: Sequence[Sequence[Run]]) -> None:
-        self._sources = sorted({run.source for level in levels for run in level})
+    def __init__(self, levels: Sequence[Sequence[ColumnRange]]) -> None:
+        self._sources = sorted({span.source for level in levels for span in level})
         numbers = {source: number for number, source in enumerate(self._sources)}
-        runs = [(numbers[run.source], *run[1:]) for level in levels for run in level]
-        self._runs = torch.tensor(runs, dtype=torch.int64).view(-1, 4)
+        spans = [(numbers[span.source], *span[1:]) for level in levels for span in level]
+        self._runs = torch.tensor(spans, dtype=torch.int64).view(-1, 4)
         self._num_copied = len(levels[0]) if levels else 0
-        self._width = sum(run.width for run in levels[0]) if levels else 0
+        self._width = sum(span.width for span in levels[0]) if levels else 0
 
     def __call__(self, chunks: Mapping[int, Tensor], batch: int) -> Tensor:
-        """[batch, columns of the first level]: a copy, since sources are lent."""
+        """[batch, columns of the first level]: a copy, since sources may be buffers of an exchange."""
         out = torch.empty(batch, self._width)
         copy_columns([chunks[source] for source in self._sources], self._runs, self._num_copied, out)
         return out
 
 
-class Taking:
+class ColumnSplit:
     """Takes the columns of one source out of those of the output."""
 
-    def __init__(self, runs: Sequence[Run]) -> None:
-        places = list(itertools.accumulate((run.width for run in runs), initial=0))
-        taken = [(0, run.output, place, run.width) for run, place in zip(runs, places, strict=False)]
+    def __init__(self, spans: Sequence[ColumnRange]) -> None:
+        places = list(itertools.accumulate((span.width for span in spans), initial=0))
+        taken = [(0, span.output, place, span.width) for span, place in zip(spans, places, strict=False)]
         self._runs = torch.tensor(taken, dtype=torch.int64).view(-1, 4)
         self.width = places[-1]
 

@@ -1,7 +1,7 @@
 """Sharing out a batch's ids: which of them go to which worker, stream by stream.
 
 A stream that takes all ids of a feature is a slice of the batch. Where rows are cut, the native core shares
-out all families of streams together (`ops/sharing.py`).
+out all partitions together (`ops/sharing.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from megalith.ops.sharing import RowCuts, share_rows
-from megalith.sharding.runtime.layout import ExchangeLayout
+from megalith.sharding.layout.exchange_layout import ExchangeLayout
 
 
 class Bags(NamedTuple):
@@ -42,7 +42,7 @@ class Router:
     def __init__(self, layout: ExchangeLayout) -> None:
         self._num_features = len(layout.features)
         self._streams = [worker.streams for worker in layout.workers]
-        self._cut = _CutStreams(layout) if layout.families else None
+        self._cut = _CutStreams(layout) if layout.row_partitions else None
         numbers = {} if self._cut is None else self._cut.numbers
         self._sources = [
             [(None, s.feature) if s.rows is None else (numbers[w, s], s.feature) for s in streams]
@@ -88,26 +88,26 @@ class Router:
 
 
 class _CutStreams:
-    """All streams that take the ids of some rows only, numbered by worker and then family."""
+    """All streams that take the ids of some rows only, numbered by worker and then partition."""
 
     def __init__(self, layout: ExchangeLayout) -> None:
         members = {
             one: (one[0], number)
-            for number, family in enumerate(layout.families)
-            for one in family.streams
+            for number, partition in enumerate(layout.row_partitions)
+            for one in partition.streams
             if one is not None
         }
         ordered = sorted(members, key=lambda one: members[one])
         self.numbers = {one: number for number, one in enumerate(ordered)}
-        families = [
+        row_partitions = [
             (
-                family.feature,
-                family.bounds,
-                [-1 if one is None else self.numbers[one] for one in family.streams],
+                partition.feature,
+                partition.bounds,
+                [-1 if one is None else self.numbers[one] for one in partition.streams],
             )
-            for family in layout.families
+            for partition in layout.row_partitions
         ]
-        self._cuts = RowCuts.of(families, len(ordered))
+        self._cuts = RowCuts.of(row_partitions, len(ordered))
 
     def __call__(self, bags: Bags) -> Outgoing:
         """Lengths, ids and weights of every stream, by its number."""

@@ -13,28 +13,28 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from megalith.sharding.runtime.exchange import Received
-from megalith.sharding.runtime.layout import Stream
+from megalith.sharding.layout.types import Stream
+from megalith.sharding.runtime.input_dist import Received
 from megalith.sharding.runtime.routing import Bags
 
 
-class Found(NamedTuple):
-    """The places of a batch's ids."""
+class IdPositions(NamedTuple):
+    """The positions of a batch's ids."""
 
     sizes: list[int]
     """Ids of each feature."""
     starts: list[int]
     """The first id of each feature in the batch."""
-    places: dict[Stream, Tensor]
-    """Of the streams that take some rows only: places among the ids of their feature, rising."""
+    positions: dict[Stream, Tensor]
+    """Of the streams that take some rows only: positions among the ids of their feature, rising."""
 
     def count(self, stream: Stream) -> int:
         """Ids that the stream takes."""
-        return self.sizes[stream.feature] if stream.rows is None else len(self.places[stream])
+        return self.sizes[stream.feature] if stream.rows is None else len(self.positions[stream])
 
 
-class StreamPlaces:
-    """Finds the places of the ids that some streams take."""
+class IdPositionFinder:
+    """Finds the positions of the ids that some streams take."""
 
     def __init__(self, streams: Iterable[Stream], num_features: int) -> None:
         self._num_features = num_features
@@ -48,10 +48,10 @@ class StreamPlaces:
             for feature, some in self._cut
         }
 
-    def __call__(self, bags: Bags) -> Found:
+    def __call__(self, bags: Bags) -> IdPositions:
         ends = bags.offsets[:: bags.batch].tolist() if bags.batch else [0] * (self._num_features + 1)
         sizes = [end - start for start, end in itertools.pairwise(ends)]
-        places: dict[Stream, Tensor] = {}
+        positions: dict[Stream, Tensor] = {}
         for feature, streams in self._cut:
             ids = bags.values[ends[feature] : ends[feature + 1]]
             edges = self._edges[feature]
@@ -63,8 +63,8 @@ class StreamPlaces:
                 assert stream.rows is not None
                 first, last = (edges.index(edge) + 1 for edge in stream.rows)
                 held = order[begins[first] : begins[last]]
-                places[stream] = held if last - first == 1 else held.sort().values
-        return Found(sizes, ends[:-1], places)
+                positions[stream] = held if last - first == 1 else held.sort().values
+        return IdPositions(sizes, ends[:-1], positions)
 
 
 def rank_edges(received: Received, streams: Sequence[int]) -> list[list[int]]:

@@ -2,7 +2,7 @@
 
 Row-wise AdaGrad and Adam need the mean square of a row's gradient, LAMB and LARS the lengths of rows. The
 workers that hold parts of a row see the same ids, so the same touched rows in the same order: each sums the
-squares of its columns, all exchange these sums in one all-to-all, and each finishes the step on its part
+row norms over its columns, all exchange these sums in one all-to-all, and each finishes the step on its part
 with the same totals. Both halves of the step are native (`ops/coupled.py`).
 """
 
@@ -20,8 +20,9 @@ from megalith.comm.context import CommContext
 from megalith.embeddings.collection import EmbeddingCollection
 from megalith.embeddings.optimizers import RowOptimizer
 from megalith.ops.coupled import NUM_SUMS, CoupledUpdate
+from megalith.sharding.layout.types import LocalShard
 from megalith.sharding.plan import ShardingPlan
-from megalith.sharding.runtime.layout import Holding
+from megalith.sharding.wire_format import ROW_NORM_BYTES
 
 
 class _RowGroup(NamedTuple):
@@ -32,44 +33,44 @@ class _RowGroup(NamedTuple):
     workers: tuple[int, ...]
 
 
-class CoupledTables:
-    """The holdings of one worker whose columns are cut and whose optimizer needs the whole row."""
+class ColumnShardedOptimizer:
+    """The shards of one worker whose columns are cut and whose optimizer needs the whole row."""
 
     def __init__(
         self,
-        local: EmbeddingCollection | None,
-        holdings: Sequence[Holding],
+        collection: EmbeddingCollection | None,
+        shards: Sequence[LocalShard],
         plan: ShardingPlan,
         rank: int,
         comm: CommContext | None,
     ) -> None:
-        self._local, self._rank, self._world_size = local, rank, plan.world_size
+        self._collection, self._rank, self._world_size = collection, rank, plan.world_size
         # Gradients of sample weights may be under way in the meantime: pipes of its own.
         self._all_to_all: AllToAll | None = None
         if comm is not None:
             self._all_to_all = comm.with_own_pipes().all_to_all("row norms")
         self.positions = [
             position
-            for position, holding in enumerate(holdings)
-            if local is not None
-            and holding.shard.dim < holding.table.dim
-            and local.optimizers[position].kind in NUM_SUMS
+            for position, shard in enumerate(shards)
+            if collection is not None
+            and shard.shard.dim < shard.table.dim
+            and collection.optimizers[position].kind in NUM_SUMS
         ]
-        """Of these holdings among all of the worker's; `slots` of the collection leave them out."""
+        """Of these shards among all of the worker's; `slots` of the collection leave them out."""
         self.slots: Tensor | None = None
         self._sections: list[_RowGroup] = []
-        """What each sum that is found here belongs to; two holdings may have columns of the same rows."""
+        """What each sum that is found here belongs to; two shards may have columns of the same rows."""
         self._update: CoupledUpdate | None = None
-        if local is not None and self.positions:
+        if collection is not None and self.positions:
             sections = []
             for position in self.positions:
-                first = holdings[position].shard.rows[0]
-                for group in _row_groups(plan, holdings[position]):
+                first = shards[position].shard.rows[0]
+                for group in _row_groups(plan, shards[position]):
                     self._sections.append(group)
                     sections.append((position, group.rows[0] - first, group.rows[1] - first))
-            columns = [holding.table.dim for holding in holdings]
-            self._update = local.coupled_update(self.positions, columns, sections)
-            slots = local.layout.slots
+            columns = [shard.table.dim for shard in shards]
+            self._update = collection.coupled_update(self.positions, columns, sections)
+            slots = collection.layout.slots
             self.slots = slots[~torch.isin(slots[:, 0], torch.tensor(self.positions))].contiguous()
         # Everybody lists the same bundles in the same order, and in a bundle the same rows.
         self._bundles = {
@@ -87,11 +88,11 @@ class CoupledTables:
         sequences: Sequence[Tensor | None] = (),
     ) -> None:
         """The step that the collection has just taken on its other tables; all workers call it."""
-        if self._local is None or self._update is None:
+        if self._collection is None or self._update is None:
             self._exchange({})
             return
-        lookup = values, offsets, sample_weights, len(self._local.features)
-        found = self._update.begin(self._local.steps(), *lookup, pooled, sequences)
+        lookup = values, offsets, sample_weights, len(self._collection.features)
+        found = self._update.begin(self._collection.steps(), *lookup, pooled, sequences)
         sums: dict[_RowGroup, Tensor] = {}
         for group, own in zip(self._sections, found, strict=True):
             sums[group] = sums[group] + own if group in sums else own
@@ -102,7 +103,7 @@ class CoupledTables:
         for workers, whole in self._exchange(bundles).items():
             groups = self._bundles[workers]
             totals |= zip(groups, whole.split([len(sums[group]) for group in groups]), strict=True)
-        self._update.finish([totals[group] for group in self._sections], self._local.step_seed())
+        self._update.finish([totals[group] for group in self._sections], self._collection.step_seed())
 
     def _exchange(self, bundles: dict[tuple[int, ...], Tensor]) -> dict[tuple[int, ...], Tensor]:
         """Sums over all columns of each bundle of rows, the same to the last bit wherever parts of it are."""
@@ -112,7 +113,7 @@ class CoupledTables:
             [whole for workers, whole in bundles.items() if worker in workers and worker != self._rank]
             for worker in range(self._world_size)
         ]
-        sizes = [4 * sum(map(len, some)) for some in shared]
+        sizes = [ROW_NORM_BYTES * sum(map(len, some)) for some in shared]
         for buffer, some in zip(self._all_to_all.buffers(sizes), shared, strict=True):
             if some:
                 torch.cat(some, out=buffer.view(torch.float32))
@@ -131,8 +132,8 @@ class CoupledTables:
         return totals
 
 
-def coupled_placements(plan: ShardingPlan, optimizers: Mapping[str, RowOptimizer]) -> bool:
-    """Whether any worker has such a holding: then all take part in the exchange."""
+def has_column_sharded_rows(plan: ShardingPlan, optimizers: Mapping[str, RowOptimizer]) -> bool:
+    """Whether any worker has such a shard: then all take part in the exchange."""
     specs = {one.table: one.shards for one in plan.placements}
     return any(
         optimizers[table].kind in NUM_SUMS and len({shard.columns for shard in shards}) > 1
@@ -140,9 +141,9 @@ def coupled_placements(plan: ShardingPlan, optimizers: Mapping[str, RowOptimizer
     )
 
 
-def _row_groups(plan: ShardingPlan, holding: Holding) -> list[_RowGroup]:
-    """A holding's rows, cut further where other columns of them are cut, since their parts meet there."""
-    (first, last), shards = holding.shard.rows, plan.placement(holding.table.name).shards
+def _row_groups(plan: ShardingPlan, held: LocalShard) -> list[_RowGroup]:
+    """A shard's rows, cut further where other columns of them are cut, since their parts meet there."""
+    (first, last), shards = held.shard.rows, plan.placement(held.table.name).shards
     edges = sorted({edge for one in shards for edge in one.rows if first <= edge <= last})
     groups = []
     for rows in itertools.pairwise(edges):
@@ -150,5 +151,5 @@ def _row_groups(plan: ShardingPlan, holding: Holding) -> list[_RowGroup]:
             (one for one in shards if one.rows[0] <= rows[0] < one.rows[1]), key=lambda one: one.columns
         )
         workers = tuple(dict.fromkeys(shard.worker for shard in over))
-        groups.append(_RowGroup(holding.table.name, rows, workers))
+        groups.append(_RowGroup(held.table.name, rows, workers))
     return groups

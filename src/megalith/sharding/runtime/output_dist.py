@@ -2,8 +2,8 @@
 
 Each way is one all-to-all of `comm`. A worker's vectors lie sample by sample, so what a rank gets is a
 block of whole rows. The rank adds parts of sums in the order of workers. What a process keeps for itself
-never travels. Sums of a node (`hierarchical.py`) travel in the same message, behind the worker's own columns,
-and behind those whatever else goes between the same two (`sequences.py`).
+never travels. Sums of a node (`node_reduce.py`) travel in the same message, behind the worker's own columns,
+and behind those whatever else goes between the same two (`sequence_dist.py`).
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from torch import Tensor
 
 from megalith.comm.all_to_all import AllToAll, PendingExchange
 from megalith.comm.context import CommContext
+from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.plan import Codec, ExchangeConfig
 from megalith.sharding.runtime.codecs import RowCodec, row_codec
-from megalith.sharding.runtime.columns import Assembly, Taking
-from megalith.sharding.runtime.layout import ExchangeLayout
+from megalith.sharding.runtime.columns import ColumnGather, ColumnSplit
 
 
-class Vectors(NamedTuple):
+class WorkerVectors(NamedTuple):
     """Rows that a worker has looked up, or their gradients."""
 
     direct: Tensor
     """[samples of all ranks, direct columns of this worker]"""
     node: Tensor | None
-    """[samples of the ranks it speaks to for its node, columns of the node's sums]"""
+    """[samples of the ranks that it is the relay of, columns of the node's sums]"""
 
 
-class Luggage(NamedTuple):
+class ExtraPayload(NamedTuple):
     """What travels behind the vectors, in the same messages."""
 
     leaving: list[int]
@@ -41,18 +41,18 @@ class Luggage(NamedTuple):
     write: Callable[[int, Tensor], None]
     """Fills the part of the message to a rank."""
     read: Callable[[int, Tensor], None]
-    """Takes what came from a rank out of the message; it is lent."""
+    """Takes what came from a rank out of the message, which is only valid during the call."""
 
 
-class Pending(NamedTuple):
+class PendingOutput(NamedTuple):
     """A transfer under way."""
 
     exchange: PendingExchange | None
-    own: Vectors
+    own: WorkerVectors
     """What this process keeps for itself: rows of its own samples."""
     whole: Tensor | None = None
     """Where gradients of all samples come to lie; its own are there."""
-    luggage: Luggage | None = None
+    payload: ExtraPayload | None = None
 
 
 class _Block(NamedTuple):
@@ -64,7 +64,9 @@ class _Block(NamedTuple):
     """Whether they travel as they are."""
 
 
-class VectorExchange:
+class OutputDist:
+    """The part of one worker. Made and called by the sharded collection; owns the two all-to-alls."""
+
     def __init__(
         self,
         layout: ExchangeLayout,
@@ -73,34 +75,34 @@ class VectorExchange:
         config: ExchangeConfig,
     ) -> None:
         self._layout, self._rank = layout, rank
-        self.spoken_to = [
-            other for other in range(layout.world_size) if layout.speaker(layout.node_of(rank), other) == rank
+        self.relayed_ranks = [
+            other for other in range(layout.world_size) if layout.relay(layout.node_of(rank), other) == rank
         ]
-        """The ranks that get this node's sums from this worker."""
+        """The ranks to which this worker relays the sums of its node."""
         self._forward = _blocks(layout, config.forward)
         self._backward = _blocks(layout, config.backward)
-        self._assemble = Assembly(layout.levels)
-        self._take = [Taking(runs) for runs in layout.sources]
+        self._assemble = ColumnGather(layout.levels)
+        self._take = [ColumnSplit(runs) for runs in layout.sources]
         # Evaluation sends vectors twice in a row; gradients always come between vectors.
         self._vectors = None if comm is None else comm.all_to_all("vectors", depth=2)
         self._gradients = None if comm is None else comm.all_to_all("gradients")
 
     def start_forward(
-        self, vectors: Vectors, batches: Sequence[int], luggage: Luggage | None = None
-    ) -> Pending:
+        self, vectors: WorkerVectors, batches: Sequence[int], payload: ExtraPayload | None = None
+    ) -> PendingOutput:
         """Sends each rank its rows."""
         rank = self._rank
         direct = vectors.direct.split(list(batches))
         node: dict[int, Tensor] = {}
         if vectors.node is not None:
-            rows = vectors.node.split([batches[other] for other in self.spoken_to])
-            node = dict(zip(self.spoken_to, rows, strict=True))
-        own = Vectors(direct[rank], node.get(rank))
+            rows = vectors.node.split([batches[other] for other in self.relayed_ranks])
+            node = dict(zip(self.relayed_ranks, rows, strict=True))
+        own = WorkerVectors(direct[rank], node.get(rank))
         if self._vectors is None:
-            return Pending(None, own)
+            return PendingOutput(None, own)
         blocks = self._forward
         sizes = [self._row_bytes(blocks, rank, other) * batch for other, batch in enumerate(batches)]
-        for other, buffer in enumerate(_buffers(self._vectors, sizes, luggage)):
+        for other, buffer in enumerate(_buffers(self._vectors, sizes, payload)):
             for block, rows in self._rows_of(blocks, rank, other, buffer, batches[other]):
                 given = direct[other] if block.source == rank else node[other]
                 if block.plain:
@@ -108,9 +110,9 @@ class VectorExchange:
                 else:
                     rows.copy_(block.codec.encode(given))
         arriving = [self._row_bytes(blocks, worker, rank) * batches[rank] for worker in range(len(batches))]
-        return Pending(_started(self._vectors, arriving, luggage), own, None, luggage)
+        return PendingOutput(_started(self._vectors, arriving, payload), own, None, payload)
 
-    def finish_forward(self, pending: Pending, batch: int, replicated: Tensor | None) -> Tensor:
+    def finish_forward(self, pending: PendingOutput, batch: int, replicated: Tensor | None) -> Tensor:
         """Waits, and puts this rank's pooled rows together, [batch, output_dim]."""
         layout, rank = self._layout, self._rank
         chunks: dict[int, Tensor] = {rank: pending.own.direct}
@@ -122,27 +124,27 @@ class VectorExchange:
             for worker, arrived in enumerate(self._vectors.wait(pending.exchange)):
                 for block, rows in self._rows_of(self._forward, worker, rank, arrived, batch):
                     chunks[block.source] = rows if block.plain else block.codec.decode(rows)
-                if pending.luggage is not None and worker != rank:
+                if pending.payload is not None and worker != rank:
                     end = self._row_bytes(self._forward, worker, rank) * batch
-                    pending.luggage.read(worker, arrived[end:])
+                    pending.payload.read(worker, arrived[end:])
         return self._assemble(chunks, batch)
 
     def start_backward(
-        self, gradient: Tensor, batches: Sequence[int], luggage: Luggage | None = None
-    ) -> Pending:
+        self, gradient: Tensor, batches: Sequence[int], payload: ExtraPayload | None = None
+    ) -> PendingOutput:
         """Sends each worker the gradients of what it looked up for this rank, [batch, output_dim]."""
         layout, rank, batch = self._layout, self._rank, batches[self._rank]
         node = layout.world_size + layout.node_of(rank)
         own_node = self._take[node](gradient) if layout.sources[node] else None
         if self._gradients is None:
-            return Pending(None, Vectors(self._take[rank](gradient), own_node))
+            return PendingOutput(None, WorkerVectors(self._take[rank](gradient), own_node))
         whole = torch.empty(sum(batches), layout.workers[rank].direct_width)
         first = sum(batches[:rank])
-        own = Vectors(whole[first : first + batch], own_node)
+        own = WorkerVectors(whole[first : first + batch], own_node)
         self._take[rank](gradient, own.direct)
         blocks = self._backward
         sizes = [self._row_bytes(blocks, worker, rank) * batch for worker in range(len(batches))]
-        for worker, buffer in enumerate(_buffers(self._gradients, sizes, luggage)):
+        for worker, buffer in enumerate(_buffers(self._gradients, sizes, payload)):
             for block, rows in self._rows_of(blocks, worker, rank, buffer, batch):
                 take = self._take[block.source]
                 if block.plain:
@@ -150,9 +152,9 @@ class VectorExchange:
                 else:
                     rows.copy_(block.codec.encode(take(gradient)))
         arriving = [self._row_bytes(blocks, rank, other) * n for other, n in enumerate(batches)]
-        return Pending(_started(self._gradients, arriving, luggage), own, whole, luggage)
+        return PendingOutput(_started(self._gradients, arriving, payload), own, whole, payload)
 
-    def finish_backward(self, pending: Pending, batches: Sequence[int]) -> Vectors:
+    def finish_backward(self, pending: PendingOutput, batches: Sequence[int]) -> WorkerVectors:
         """Waits, and returns the gradients of what this worker looked up, over the samples of all ranks."""
         if self._gradients is None or pending.exchange is None:
             return pending.own
@@ -168,11 +170,11 @@ class VectorExchange:
                     direct[other].copy_(decoded)
                 else:
                     node[other] = decoded
-            if pending.luggage is not None and other != self._rank:
+            if pending.payload is not None and other != self._rank:
                 end = self._row_bytes(self._backward, self._rank, other) * batches[other]
-                pending.luggage.read(other, arrived[end:])
+                pending.payload.read(other, arrived[end:])
         together = torch.cat([node[other] for other in sorted(node)]) if node else None
-        return Vectors(pending.whole, together)
+        return WorkerVectors(pending.whole, together)
 
     def _rows_of(
         self, blocks: dict[int, _Block], worker: int, rank: int, message: Tensor, batch: int
@@ -192,26 +194,26 @@ class VectorExchange:
         if worker == rank:
             return []
         node = layout.node_of(worker)
-        speaks = layout.world_size + node in blocks and layout.speaker(node, rank) == worker
-        sources = [worker, layout.world_size + node] if speaks else [worker]
+        relays = layout.world_size + node in blocks and layout.relay(node, rank) == worker
+        sources = [worker, layout.world_size + node] if relays else [worker]
         return [blocks[source] for source in sources if source in blocks]
 
     def _row_bytes(self, blocks: dict[int, _Block], worker: int, rank: int) -> int:
         return sum(block.codec.row_bytes for block in self._between(blocks, worker, rank))
 
 
-def _buffers(all_to_all: AllToAll, sizes: list[int], luggage: Luggage | None) -> list[Tensor]:
+def _buffers(all_to_all: AllToAll, sizes: list[int], payload: ExtraPayload | None) -> list[Tensor]:
     """Where vectors are written; what travels behind them is there already."""
-    buffers = all_to_all.buffers(sizes if luggage is None else _added(sizes, luggage.leaving))
-    if luggage is not None:
+    buffers = all_to_all.buffers(sizes if payload is None else _added(sizes, payload.leaving))
+    if payload is not None:
         for rank, (buffer, size) in enumerate(zip(buffers, sizes, strict=True)):
-            if luggage.leaving[rank]:
-                luggage.write(rank, buffer[size:])
+            if payload.leaving[rank]:
+                payload.write(rank, buffer[size:])
     return buffers
 
 
-def _started(all_to_all: AllToAll, sizes: list[int], luggage: Luggage | None) -> PendingExchange:
-    return all_to_all.start(sizes if luggage is None else _added(sizes, luggage.arriving))
+def _started(all_to_all: AllToAll, sizes: list[int], payload: ExtraPayload | None) -> PendingExchange:
+    return all_to_all.start(sizes if payload is None else _added(sizes, payload.arriving))
 
 
 def _added(sizes: list[int], more: list[int]) -> list[int]:

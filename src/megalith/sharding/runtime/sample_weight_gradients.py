@@ -15,24 +15,24 @@ from torch import Tensor
 
 from megalith.comm.all_to_all import AllToAll, PendingExchange
 from megalith.comm.context import CommContext
-from megalith.sharding.runtime.exchange import Received
-from megalith.sharding.runtime.layout import ExchangeLayout, Stream, WorkerLayout
-from megalith.sharding.runtime.places import Found, StreamPlaces, rank_edges
+from megalith.sharding.layout.exchange_layout import ExchangeLayout
+from megalith.sharding.layout.types import Stream, WorkerLayout
+from megalith.sharding.runtime.id_positions import IdPositionFinder, IdPositions, rank_edges
+from megalith.sharding.runtime.input_dist import Received
 from megalith.sharding.runtime.routing import Bags
+from megalith.sharding.wire_format import WEIGHT_BYTES
 
-_BYTES = 4
 
-
-class Returning(NamedTuple):
+class PendingWeightGradients(NamedTuple):
     """Gradients on their way."""
 
     exchange: PendingExchange | None
     own: list[Tensor]
     """Of this rank's ids that it looked up itself, stream by stream."""
-    found: Found
+    found: IdPositions
 
 
-class WeightGradients:
+class SampleWeightGradients:
     """The exchange is made when weights want a gradient for the first time: all ranks do so together."""
 
     def __init__(self, layout: ExchangeLayout, rank: int, comm: CommContext | None) -> None:
@@ -41,9 +41,9 @@ class WeightGradients:
         self._streams = [_weighted(worker) for worker in layout.workers]
         own = layout.workers[rank]
         self._numbers = [own.streams.index(stream) for stream in self._streams[rank]]
-        self._places = StreamPlaces((s for some in self._streams for s in some), len(layout.features))
+        self._positions = IdPositionFinder((s for some in self._streams for s in some), len(layout.features))
 
-    def start(self, received: Received, gradients: Tensor) -> Returning:
+    def start(self, received: Received, gradients: Tensor) -> PendingWeightGradients:
         """Sends each rank the gradients of the weights that came from it; `gradients` of all that came."""
         if self._all_to_all is None and self._comm is not None:
             self._all_to_all = self._comm.all_to_all("gradients of sample weights")
@@ -52,18 +52,18 @@ class WeightGradients:
         parts = [
             [gradients[one[rank] : one[rank + 1]] for one in edges] for rank in range(len(received.batches))
         ]
-        found = self._places(received.own)
+        found = self._positions(received.own)
         exchange = None
         if self._all_to_all is not None:
-            sizes = [_BYTES * sum(map(len, some)) for some in parts]
+            sizes = [WEIGHT_BYTES * sum(map(len, some)) for some in parts]
             for rank, (buffer, some) in enumerate(zip(self._all_to_all.buffers(sizes), parts, strict=True)):
                 if rank != self._rank and sizes[rank]:
                     torch.cat(some, out=buffer.view(torch.float32))
-            arriving = [_BYTES * sum(map(found.count, streams)) for streams in self._streams]
+            arriving = [WEIGHT_BYTES * sum(map(found.count, streams)) for streams in self._streams]
             exchange = self._all_to_all.start(arriving)
-        return Returning(exchange, parts[self._rank], found)
+        return PendingWeightGradients(exchange, parts[self._rank], found)
 
-    def finish(self, returning: Returning, bags: Bags, replicated: Tensor | None) -> Tensor:
+    def finish(self, returning: PendingWeightGradients, bags: Bags, replicated: Tensor | None) -> Tensor:
         """Waits, and adds up the gradient of each of this rank's weights."""
         total = torch.zeros(len(bags.values))
         arrived: list[Tensor] = []
@@ -81,16 +81,13 @@ class WeightGradients:
                 if stream.rows is None:
                     here += part
                 else:
-                    here.index_add_(0, found.places[stream], part)
+                    here.index_add_(0, found.positions[stream], part)
         return total if replicated is None else total.add_(replicated)
 
 
 def _weighted(worker: WorkerLayout) -> tuple[Stream, ...]:
     """The streams of a worker that sums and means read."""
     read = {
-        stream
-        for holding in worker.pooled_holdings
-        if holding.table.pooling != "max"
-        for stream in holding.streams
+        stream for local in worker.pooled_shards if local.table.pooling != "max" for stream in local.streams
     }
     return tuple(stream for stream in worker.streams if stream in read)

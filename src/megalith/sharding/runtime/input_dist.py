@@ -8,12 +8,13 @@ its own, so that one collective is enough from the second batch on and it can ru
     head      batch, ids of every bag (-1: they differ), number of ids, number of distinct ids (-1: all are
               there), whether sample weights follow (1) and want a gradient (2)
     lengths   [streams, batch], left out where every bag has as many ids
-    ids       stream by stream; deduplicated, the distinct ones, then the place of every id among them
+    ids       stream by stream; deduplicated, the distinct ones, then the position of every id among them
     weights   of samples
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,19 +26,23 @@ from megalith.comm.all_to_all import AllToAll, PendingExchange
 from megalith.comm.context import CommContext
 from megalith.comm.peer_lost import peer_errors
 from megalith.core.errors import ConfigError
-from megalith.sharding.runtime.layout import ExchangeLayout
+from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.runtime.routing import Bags, Outgoing, Router
+from megalith.sharding.wire_format import (
+    HEAD_UNITS,
+    MAX_NARROW_DISTINCT,
+    UNIT_BYTES,
+    next_room,
+    position_units,
+)
 
-_HEAD = 5
 _UNIT = torch.int32
-"""Messages are counted in numbers of four bytes."""
-_UNIT_BYTES = 4
 _UNDER_WAY = 2
 """Batches whose ids may travel at a time."""
 
 
 @dataclass
-class Sent:
+class PendingInput:
     """An exchange under way."""
 
     bags: Bags
@@ -71,7 +76,9 @@ class _Message(NamedTuple):
     weighted: int
 
 
-class IndexExchange:
+class InputDist:
+    """The part of one rank. Made by the sharded collection; a pipeline may call it a batch ahead."""
+
     def __init__(
         self,
         layout: ExchangeLayout,
@@ -89,8 +96,8 @@ class IndexExchange:
         self._id_type = torch.int64 if wide_ids else torch.int32
         self._id_units = 2 if wide_ids else 1
         self._deduplicate = deduplicate
-        self._room_out = [_HEAD] * self._world_size
-        self._room_in = [_HEAD] * self._world_size
+        self._room_out = [HEAD_UNITS] * self._world_size
+        self._room_in = [HEAD_UNITS] * self._world_size
         self._room_out[rank] = self._room_in[rank] = 0
         self._number = self._num_received = 0
         self._all_to_all: AllToAll | None = None
@@ -102,7 +109,7 @@ class IndexExchange:
         self._ladder = torch.zeros(1, dtype=torch.int64)
         self._ladder_step = 1
 
-    def send(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> Sent:
+    def send(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> PendingInput:
         """Starts the exchange of a batch and returns; ids must have been checked."""
         if self._number - self._num_received == _UNDER_WAY:
             raise ConfigError(
@@ -123,7 +130,7 @@ class IndexExchange:
                 size if same_host else room
                 for same_host, size, room in zip(self._same_host, sizes, self._room_out, strict=True)
             ]
-            buffers = self._all_to_all.buffers([_UNIT_BYTES * room for room in rooms])
+            buffers = self._all_to_all.buffers([UNIT_BYTES * room for room in rooms])
             for worker, (parts, buffer) in enumerate(zip(messages, buffers, strict=True)):
                 if not parts:
                     continue
@@ -134,10 +141,10 @@ class IndexExchange:
                     whole = torch.cat(parts)
                     units.copy_(whole[:room])
                     late.append((self._send_rest(whole[room:], worker), whole))
-            pending = self._all_to_all.start([_UNIT_BYTES * room for room in self._room_in])
-        return Sent(bags, outgoing[self._rank], self._number, pending, late, sizes)
+            pending = self._all_to_all.start([UNIT_BYTES * room for room in self._room_in])
+        return PendingInput(bags, outgoing[self._rank], self._number, pending, late, sizes)
 
-    def receive(self, sent: Sent) -> Received:
+    def receive(self, sent: PendingInput) -> Received:
         """Waits for the exchange and puts together what this worker looks up."""
         messages = self._messages(sent)
         self._num_received += 1
@@ -199,18 +206,15 @@ class IndexExchange:
         return [head, *outgoing.lengths, *ids, *weights]
 
     def _distinct(self, values: list[Tensor], num_values: int) -> tuple[list[Tensor], int]:
-        """Each id of a stream once, and where every id stands among them; or all ids, where that is less."""
-        sizes = torch.tensor([part.numel() for part in values])
-        ids = torch.cat(values).long()
-        span = int(ids.max()) + 1
-        keys = ids + torch.repeat_interleave(torch.arange(len(values)) * span, sizes)
-        distinct, places = torch.unique(keys, return_inverse=True)
-        places = places.to(_place_type(len(distinct)))
-        if len(distinct) * self._id_units + _units(places) >= num_values * self._id_units:
+        """Each id of a stream once, and every id's position among them; or all ids, where that is less."""
+        distinct, positions = _distinct_by_stream(values)
+        units = position_units(num_values, len(distinct))
+        if len(distinct) * self._id_units + units >= num_values * self._id_units:
             return values, -1
-        if places.dtype == torch.int16 and len(places) % 2:
-            places = torch.cat([places, places.new_zeros(1)])
-        return [distinct.remainder(span).to(self._id_type), places.view(_UNIT)], len(distinct)
+        positions = positions.to(_position_type(len(distinct)))
+        if positions.dtype == torch.int16 and len(positions) % 2:
+            positions = torch.cat([positions, positions.new_zeros(1)])
+        return [distinct.to(self._id_type), positions.view(_UNIT)], len(distinct)
 
     def _send_rest(self, rest: Tensor, worker: int) -> dist.Work:
         assert self._comm is not None
@@ -220,11 +224,11 @@ class IndexExchange:
         assert work is not None
         return work
 
-    def _messages(self, sent: Sent) -> list[_Message]:
+    def _messages(self, sent: PendingInput) -> list[_Message]:
         if self._comm is None or self._all_to_all is None or sent.pending is None:
             return [self._own(sent)]
         whole = [one.view(_UNIT) for one in self._all_to_all.wait(sent.pending)]
-        heads = [one[:_HEAD].tolist() for one in whole]
+        heads = [one[:HEAD_UNITS].tolist() for one in whole]
         rests: list[dist.Work] = []
         for rank, head in enumerate(heads):
             if rank == self._rank or self._same_host[rank]:
@@ -239,8 +243,8 @@ class IndexExchange:
                 assert work is not None
                 rests.append(work)
                 whole[rank] = joined
-            self._room_in[rank] = _next_room(self._room_in[rank], size)
-            self._room_out[rank] = _next_room(self._room_out[rank], sent.sizes[rank])
+            self._room_in[rank] = next_room(self._room_in[rank], size)
+            self._room_out[rank] = next_room(self._room_out[rank], sent.sizes[rank])
         with peer_errors():
             for work in (*rests, *(work for work, _ in sent.late)):
                 work.wait()
@@ -254,12 +258,12 @@ class IndexExchange:
         lengths = self._num_streams * batch if uniform < 0 else 0
         ids = num_values * self._id_units
         if num_distinct >= 0:
-            ids = num_distinct * self._id_units + _place_units(num_values, num_distinct)
-        return _HEAD + lengths + ids + num_values * bool(weighted)
+            ids = num_distinct * self._id_units + position_units(num_values, num_distinct)
+        return HEAD_UNITS + lengths + ids + num_values * bool(weighted)
 
     def _parse(self, head: list[int], message: Tensor) -> _Message:
         batch, uniform, num_values, num_distinct, weighted = head
-        lengths, at = None, _HEAD
+        lengths, at = None, HEAD_UNITS
         if uniform < 0:
             lengths = message[at : at + self._num_streams * batch].view(self._num_streams, batch)
             at += lengths.numel()
@@ -269,10 +273,11 @@ class IndexExchange:
         if num_distinct >= 0:
             distinct = self._ids(message[at : at + num_distinct * self._id_units])
             at += num_distinct * self._id_units
-            units = _place_units(num_values, num_distinct)
-            places = message[at : at + units].view(_place_type(num_distinct))[:num_values].long()
-            # Places of two bytes are read with a sign.
-            values = distinct.index_select(0, places & 0xFFFF if num_distinct <= 1 << 16 else places)
+            units = position_units(num_values, num_distinct)
+            positions = message[at : at + units].view(_position_type(num_distinct))[:num_values].long()
+            # Positions of two bytes are read with a sign.
+            narrow = num_distinct <= MAX_NARROW_DISTINCT
+            values = distinct.index_select(0, positions & 0xFFFF if narrow else positions)
             at += units
         else:
             values = self._ids(message[at : at + num_values * self._id_units])
@@ -285,7 +290,7 @@ class IndexExchange:
     def _ids(self, units: Tensor) -> Tensor:
         return units if self._id_units == 1 else units.clone().view(torch.int64)
 
-    def _own(self, sent: Sent) -> _Message:
+    def _own(self, sent: PendingInput) -> _Message:
         lengths = torch.stack(sent.own.lengths) if sent.own.lengths else None
         uniform = -1 if lengths is not None or not self._num_streams else sent.bags.uniform
         own, weighted = sent.own, _weighted(sent.bags)
@@ -301,20 +306,23 @@ def _weighted(bags: Bags) -> int:
     return 0 if bags.sample_weights is None else 1 + bags.sample_weights.requires_grad
 
 
-def _next_room(room: int, size: int) -> int:
-    """Room for the next message after one of `size`: both ends reckon it alike."""
-    if size > 2 * room or 2 * size < room:
-        return size
-    return size + size // 16 if size > room else room
+def _position_type(num_distinct: int) -> torch.dtype:
+    return torch.int16 if num_distinct <= MAX_NARROW_DISTINCT else torch.int32
 
 
-def _place_type(num_distinct: int) -> torch.dtype:
-    return torch.int16 if num_distinct <= 1 << 16 else torch.int32
-
-
-def _place_units(num_values: int, num_distinct: int) -> int:
-    return -(-num_values // 2) if num_distinct <= 1 << 16 else num_values
-
-
-def _units(places: Tensor) -> int:
-    return -(-places.numel() * places.element_size() // 4)
+def _distinct_by_stream(values: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """The distinct ids of each stream, stream by stream, and every id's position among all of them."""
+    ids = torch.cat(values).long()
+    span = int(ids.max()) + 1
+    if span <= torch.iinfo(torch.int64).max // len(values):
+        # One search for all streams, each in a range of keys of its own.
+        sizes = torch.tensor([part.numel() for part in values])
+        keys = ids + torch.repeat_interleave(torch.arange(len(values)) * span, sizes)
+        distinct, positions = torch.unique(keys, return_inverse=True)
+        return distinct.remainder(span), positions
+    found = [torch.unique(part.long(), return_inverse=True) for part in values]
+    starts = [0, *itertools.accumulate(len(distinct) for distinct, _ in found)]
+    return (
+        torch.cat([distinct for distinct, _ in found]),
+        torch.cat([positions + start for (_, positions), start in zip(found, starts, strict=False)]),
+    )

@@ -1,0 +1,1 @@
+"""What each worker is sent, holds and returns under a plan, without torch."""

@@ -1,0 +1,169 @@
+"""What the layout of a plan is made of: value types, without torch.
+
+stream         ids that travel to a worker: those of a feature, or those of them in a range of rows
+LocalShard     a rectangle of a table on a worker, which is a table of its own there
+SequencePiece  a feature's vectors, or some rows and columns of them, that a worker has for a sequence
+source         whose vectors a sample's rank receives: a worker, or a node that has added up its workers
+ColumnRange    columns that lie side by side both at a source and in the pooled output
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from megalith.core.schema import TableSpec
+from megalith.sharding.plan import Shard
+
+
+class Stream(NamedTuple):
+    """Ids that travel to a worker."""
+
+    feature: int
+    """Its number in the order of features."""
+    rows: tuple[int, int] | None
+    """Only ids of these rows travel, counted from the first; None sends all as they are."""
+
+
+class ColumnRange(NamedTuple):
+    """Columns that lie side by side both at a source and in the pooled output."""
+
+    source: int
+    column: int
+    """The first of the columns at the source."""
+    output: int
+    """The first of them in the pooled output."""
+    width: int
+
+
+class LocalShard(NamedTuple):
+    """A rectangle of a table on a worker, which is a table of its own there."""
+
+    table: TableSpec
+    """The table that it is a part of."""
+    shard: Shard
+    cut: bool
+    """Whether rows of the table lie on several workers: then parts are sums, whatever the pooling."""
+    in_node: bool
+    """Whether the node adds the parts up before they leave it."""
+    streams: tuple[Stream, ...]
+
+    @property
+    def name(self) -> str:
+        """Tells the rectangles of a table apart."""
+        (first, last), (left, right) = self.shard.rows, self.shard.columns
+        return f"{self.table.name}[{first}:{last},{left}:{right}]"
+
+    def spec(self) -> TableSpec:
+        """The rectangle as a table, whose features are named after streams."""
+        padding, (first, last) = self.table.padding_index, self.shard.rows
+        inside = padding is not None and first <= padding < last
+        return TableSpec(
+            name=self.name,
+            rows=self.shard.num_rows,
+            dim=self.shard.dim,
+            features=tuple(_stream_name(stream) for stream in self.streams),
+            pooling="sum" if self.cut and self.table.pooling == "mean" else self.table.pooling,
+            dtype=self.table.dtype,
+            padding_index=padding - first if inside and padding is not None else None,
+        )
+
+
+class RowPartition(NamedTuple):
+    """Streams that share out the ids of a feature by row."""
+
+    feature: int
+    bounds: tuple[int, ...]
+    """Rows where parts begin, and where the last one ends."""
+    streams: tuple[tuple[int, Stream] | None, ...]
+    """(worker, stream) of each part; None drops its ids."""
+
+
+class SequencePiece(NamedTuple):
+    """What a worker looks up for a sequence: a vector for every id of a stream, or some columns of it."""
+
+    sequence: int
+    """Its number in the order of tables and features."""
+    stream: Stream
+    columns: tuple[int, int]
+    """Of the table."""
+
+    @property
+    def width(self) -> int:
+        """Columns of each vector."""
+        return self.columns[1] - self.columns[0]
+
+
+class MeanOutput(NamedTuple):
+    """A mean over rows that lie on several workers: the sample's rank divides the sum."""
+
+    feature: int
+    padding: int | None
+    output: int
+    width: int
+
+
+@dataclass(frozen=True)
+class WorkerLayout:
+    """What one worker holds, is sent and returns."""
+
+    local_shards: tuple[LocalShard, ...]
+    """Those that nodes add up stand behind the others, those of sequences behind all."""
+    streams: tuple[Stream, ...]
+    direct_columns: tuple[ColumnRange, ...]
+    """Columns that go straight to the samples' ranks; `output` counts in the pooled output."""
+    node_columns: tuple[ColumnRange, ...]
+    """Columns that the node adds up; `column` counts from the first of them, `output` in the node's sum."""
+    pieces: tuple[SequencePiece, ...]
+    """Of sequences, shard by shard, stream by stream."""
+
+    @property
+    def pooled_shards(self) -> tuple[LocalShard, ...]:
+        """The shards whose vectors are pooled."""
+        return tuple(local for local in self.local_shards if local.table.pooling != "none")
+
+    @property
+    def sequence_shards(self) -> tuple[LocalShard, ...]:
+        """The shards that have a vector for every id."""
+        return self.local_shards[len(self.pooled_shards) :]
+
+    @property
+    def num_pooled_streams(self) -> int:
+        """Streams that are pooled stand first."""
+        return len({stream for local in self.pooled_shards for stream in local.streams})
+
+    @property
+    def vector_widths(self) -> list[int]:
+        """Of the direct columns, vector by vector."""
+        return [local.shard.dim for local in self.pooled_shards if not local.in_node for _ in local.streams]
+
+    @property
+    def direct_width(self) -> int:
+        """Columns that go straight to the samples' ranks."""
+        return sum(columns.width for columns in self.direct_columns)
+
+    @property
+    def node_width(self) -> int:
+        """Columns that the node adds up."""
+        return sum(columns.width for columns in self.node_columns)
+
+
+@dataclass(frozen=True)
+class NodeLayout:
+    """What a node adds up, level by level; `source` is the worker's number in the node."""
+
+    vector_widths: tuple[int, ...]
+    levels: tuple[tuple[ColumnRange, ...], ...]
+    spans: tuple[ColumnRange, ...]
+    """From the columns of the sum to the pooled output."""
+
+    @property
+    def width(self) -> int:
+        """Columns of the node's sum."""
+        return sum(self.vector_widths)
+
+
+def _stream_name(stream: Stream) -> str:
+    return (
+        str(stream.feature) if stream.rows is None else f"{stream.feature}[{stream.rows[0]}:{stream.rows[1]}]"
+    )
