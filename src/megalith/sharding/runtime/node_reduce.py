@@ -47,8 +47,11 @@ class NodeReduce:
         sent = [torch.cat([blocks[rank] for rank in ranks]) for ranks in self._relayed_ranks]
         sizes = [4 * mine * width for width in self._widths]
         arrived = _exchange(self._vectors, sent, sizes)
-        chunks = {place: chunk.view(mine, -1) for place, chunk in enumerate(arrived)}
-        chunks[self._place] = sent[self._place]
+        arrived[self._place] = sent[self._place]
+        chunks = {
+            place: chunk.view(mine, width)
+            for place, (chunk, width) in enumerate(zip(arrived, self._widths, strict=True))
+        }
         return self._assemble(chunks, mine)
 
     def spread(self, gradient: Tensor, batches: Sequence[int]) -> Tensor:
@@ -62,7 +65,8 @@ class NodeReduce:
         arrived[self._place] = sent[self._place].view(-1)
         by_rank: dict[int, Tensor] = {}
         for ranks, rows in zip(self._relayed_ranks, arrived, strict=True):
-            by_rank |= zip(ranks, rows.view(-1, width).split([batches[rank] for rank in ranks]), strict=True)
+            counts = [batches[rank] for rank in ranks]
+            by_rank |= zip(ranks, rows.view(sum(counts), width).split(counts), strict=True)
         return torch.cat([by_rank[rank] for rank in range(len(batches))])
 
     def _samples(self, batches: Sequence[int]) -> list[int]:
