@@ -17,7 +17,7 @@ from megalith.cli.bench_tables import (
     show_ranking,
     show_train,
 )
-from megalith.cli.output import JsonFlag, print_json, progress_console
+from megalith.cli.output import JsonFlag, note, print_json
 
 bench = typer.Typer(
     help="Measure this machine, beside the tools one would use instead.", no_args_is_help=True
@@ -187,7 +187,7 @@ def plan(
 
 
 def _say(message: str) -> None:
-    progress_console.print(message, style="dim", highlight=False)
+    note((message, "dim"))
 
 
 def _finish(

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from megalith.cli.output import JsonFlag, print_json, print_table, progress_console
+from megalith.cli.output import JsonFlag, print_json, print_table, progress_console, text_column
 
 
 class Source(StrEnum):
@@ -59,7 +59,7 @@ def synth(
     """Generate click data shaped like Criteo or Avazu, with a known best log loss."""
     from time import perf_counter
 
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, TimeRemainingColumn
 
     from megalith.data.synth.generate import generate
     from megalith.data.synth.stream import SynthOptions
@@ -76,9 +76,9 @@ def synth(
     )
     options.check()
     columns = (
-        TextColumn("Generating"),
+        text_column("Generating"),
         BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
+        text_column("{task.percentage:>3.0f}%"),
         TimeRemainingColumn(),
     )
     start = perf_counter()

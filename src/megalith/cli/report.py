@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from megalith.cli.output import JsonFlag, console, print_json
+from megalith.cli.output import JsonFlag, print_json, say
 
 
 def report(
@@ -43,7 +43,7 @@ def report(
     if json:
         print_json({"run": str(run), "out": str(target), "bytes": size, **headline})
         return
-    console.print(f"Wrote {target} ({format_bytes(size)}); open it in a browser.", highlight=False)
+    say(f"Wrote {target} ({format_bytes(size)}); open it in a browser.")
 
 
 def _is_plan(path: Path) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from megalith.cli.output import JsonFlag, console, print_json, progress_console
+from megalith.cli.output import JsonFlag, note, print_json, progress_console, say
 
 if TYPE_CHECKING:
     from megalith.train.session import Session
@@ -87,7 +88,7 @@ def _train(
         ranks.from_first(lambda: run.write_recipe(settings))
         step = trainer.resume()
         if progress is not None:
-            progress.print(f"Going on with {run.folder} from step {step:,}.", highlight=False)
+            note(f"Going on with {run.folder} from step {step:,}.")
     else:
 
         def create() -> None:
@@ -176,20 +177,20 @@ def _evaluate(
 def _print_summary(summary: dict[str, Any]) -> None:
     from megalith.core.units import format_bytes, format_count, format_seconds
 
-    console.print(
+    say(
         f"{summary['step']:,} of {summary['total_steps']:,} steps in {format_seconds(summary['seconds'])}, "
         f"{format_count(summary['samples_per_second'])} samples/s; {summary['tables']} tables of "
-        f"{format_bytes(summary['table_bytes'])}, {format_count(summary['dense_parameters'])} dense weights.",
-        highlight=False,
+        f"{format_bytes(summary['table_bytes'])}, {format_count(summary['dense_parameters'])} dense weights."
     )
+    run = shlex.quote(summary["run"])
     if not summary["finished"]:
-        console.print(f"Stopped by {summary['stopped_by']}; go on with: megalith train {summary['run']}")
+        say(f"Stopped by {summary['stopped_by']}; go on with: megalith train {run}")
         return
     if summary["stopped_by"]:
-        console.print(f"Stopped early; the best evaluation was at step {summary['best_step']:,}.")
+        say(f"Stopped early; the best evaluation was at step {summary['best_step']:,}.")
     if "evaluation" in summary:
         _print_evaluation(summary["evaluation"])
-    console.print(f"Run: {summary['run']}    report: megalith report {summary['run']}", highlight=False)
+    say(f"Run: {summary['run']}    report: megalith report {run}")
 
 
 def _print_evaluation(result: dict[str, Any]) -> None:
@@ -198,4 +199,4 @@ def _print_evaluation(result: dict[str, Any]) -> None:
     line = f"{result['split']} at step {result['step']:,}: " + ", ".join(numbers)
     if "best_ne" in result:
         line += f" (best possible NE {result['best_ne']:.5f}, {100 * result['above_best']:.2f}% above it)"
-    console.print(line, highlight=False)
+    say(line)

@@ -63,6 +63,25 @@ def nearest(name: str, choices: list[str] | tuple[str, ...]) -> str:
     return "valid names: " + ", ".join(choices) + "."
 
 
+def without_controls(text: str, keep: str = "") -> str:
+    """`text` with control characters written out, so that a name which holds some can neither break a
+    sentence into lines nor move the cursor.
+
+    >>> without_controls("a\\nb")
+    'a\\\\nb'
+    """
+    return "".join(one if one.isprintable() or one in keep else _written_out(one) for one in text)
+
+
+def _written_out(character: str) -> str:
+    # Spaces of other scripts are not "printable", and stay; a byte that is no UTF-8 is shown as one.
+    if character.isspace() and character not in "\t\n\r\v\f\x1c\x1d\x1e\x1f\x85\u2028\u2029":
+        return character
+    if 0xDC80 <= ord(character) <= 0xDCFF:
+        return f"\\x{ord(character) - 0xDC00:02x}"
+    return character.encode("unicode_escape").decode("ascii")
+
+
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
     """Turns a failing write into a StorageError that names the path and the fix."""

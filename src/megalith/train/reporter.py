@@ -7,6 +7,7 @@ from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from megalith.core.errors import storage_errors
 from megalith.core.units import format_count
@@ -40,12 +41,12 @@ class Reporter:
             self._writer = SummaryWriter(str(self._run.tensorboard))
         if self._console is not None:
             self._progress = Progress(
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(),
                 MofNCompleteColumn(),
-                TextColumn("steps, {task.fields[rate]} samples/s, left"),
+                TextColumn("steps, {task.fields[rate]} samples/s, left", markup=False),
                 TimeRemainingColumn(compact=True),
-                TextColumn("{task.fields[shown]}"),
+                TextColumn("{task.fields[shown]}", markup=False),
                 console=self._console,
                 transient=True,
             )
@@ -90,7 +91,8 @@ class Reporter:
         else:
             where = f"step {entry['step']:>7,}  {entry['split']}"
             numbers = ", ".join(f"{name} {_shown(entry[key])}" for name, key in _EVAL_COLUMNS)
-            self._console.print(f"{where}: {numbers}", highlight=False)
+            line = Text(f"{where}: {numbers}")
+            self._console.print(line, highlight=False, soft_wrap=True)
 
 
 _EVAL_COLUMNS = (("NE", "ne"), ("log loss", "log_loss"), ("AUC", "auc"), ("calibration", "calibration"))

@@ -20,7 +20,7 @@ from typing import NamedTuple, NoReturn
 
 import torch.distributed as dist
 
-from megalith.core.errors import MegalithError
+from megalith.core.errors import MegalithError, without_controls
 from megalith.sharding.runtime import process_group
 from megalith.sharding.runtime.ranks import Ranks
 
@@ -95,7 +95,7 @@ def _leave(ranks: Ranks, error: BaseException) -> NoReturn:
 
 def _say(sentence: str) -> None:
     # In one write, so that sentences of two ranks do not mix.
-    sys.stderr.write(f"megalith: {sentence}\n")
+    sys.stderr.write(f"megalith: {without_controls(sentence)}\n")
 
 
 def _tell_torchrun(message: str, seconds_later: int = 0) -> None:
