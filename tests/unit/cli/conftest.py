@@ -24,10 +24,10 @@ class Done(NamedTuple):
         """The one sentence of a command that was refused."""
         assert self.code == 2, self.out + self.err
         assert self.out == ""
-        lines = self.err.strip().splitlines()
-        assert len(lines) == 1, self.err
-        assert lines[0].startswith("megalith: ")
-        return lines[0]
+        *before, sentence = self.err.strip().splitlines()
+        assert all(line.startswith(("Going on with ", "step ")) for line in before), self.err
+        assert sentence.startswith("megalith: "), self.err
+        return sentence
 
 
 def run_command(*arguments):
