@@ -3,7 +3,8 @@
 RUN/config.yaml         the recipe, complete with every default
 RUN/metrics.jsonl       one line for each report of training or evaluation
 RUN/plan.json           which tables lie where, if there is more than one rank
-RUN/trace.jsonl         spans; those of rank R > 0 are in trace-rank-R.jsonl
+RUN/trace.jsonl         spans; those of rank R > 0 are in trace-rank-R.jsonl; see megalith.core.trace
+RUN/trace.1.jsonl ...   the most recent spans of a long run
 RUN/checkpoints/        see megalith.checkpoint.store
 RUN/evaluation-S.json   the full evaluation on split S, with its calibration curve
 RUN/summary.json        how the run ended
@@ -13,14 +14,19 @@ RUN/tensorboard/        the same metrics for TensorBoard
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from megalith.core.config import to_yaml
 from megalith.core.errors import ConfigError, StorageError, storage_errors
-from megalith.core.files import read_jsonl, write_atomic
+from megalith.core.files import write_atomic
+from megalith.core.trace import trace_parts
 from megalith.sharding.plan import ShardingPlan
 from megalith.train.config import Recipe
 from megalith.train.recipe import load_recipe
+from megalith.train.records import read_metrics
+
+_RANK = re.compile(r"trace-rank-(\d+)\.")
 
 
 class Run:
@@ -41,10 +47,9 @@ class Run:
         return self.folder / f"trace-rank-{rank}.jsonl" if rank else self.trace
 
     def traces(self) -> list[Path]:
-        """The traces of all ranks that left one, by rank."""
-        found = self.folder.glob("trace-rank-*.jsonl")
-        others = sorted(found, key=lambda path: (len(path.name), path.name))
-        return [path for path in (self.trace, *others) if path.exists()]
+        """The traces of all ranks that left one, by rank, each in the order in which it was written."""
+        numbers = {found[1] for path in self.folder.glob("trace-rank-*") if (found := _RANK.match(path.name))}
+        return [part for rank in (0, *sorted(map(int, numbers))) for part in trace_parts(self.trace_of(rank))]
 
     def evaluation(self, split: str) -> Path:
         return self.folder / f"evaluation-{split}.json"
@@ -84,5 +89,5 @@ class Run:
 
 def cut_back(path: Path, last_step: int) -> None:
     """Drops what was reported after `last_step`; a resumed run reports it again."""
-    kept = [entry for entry in read_jsonl(path) if entry["step"] <= last_step]
+    kept = [entry for entry in read_metrics(path) if entry["step"] <= last_step]
     write_atomic(path, "".join(json.dumps(entry) + "\n" for entry in kept))

@@ -30,6 +30,7 @@ from megalith.train.evaluation import choose_split, evaluate
 from megalith.train.learner import Learner
 from megalith.train.pipeline import Pipeline
 from megalith.train.placing import place_again, place_tables
+from megalith.train.records import read_evaluation, read_summary
 from megalith.train.reporter import Reporter
 from megalith.train.run import Run, cut_back
 from megalith.train.schedule import lr_factor
@@ -99,11 +100,11 @@ class Trainer:
         # From here the clocks of all ranks' traces run.
         ranks.from_each(lambda: None)
         trace = self.run.trace_of(ranks.rank) if config.trace else None
-        tracer = Tracer(trace, ranks.rank if ranks.world_size > 1 else None)
+        tracer = Tracer(trace, ranks.rank if ranks.world_size > 1 else None, config.trace_bytes)
         reporter = Reporter(
             self.run, self.total_steps, config.tensorboard, self.console, silent=not ranks.is_first
         )
-        with StopSignal() as signal, reporter:
+        with tracer, StopSignal() as signal, reporter:
             stopped = self._train(signal, reporter, tracer)
             if not stopped:
                 self.store.wait()
@@ -113,7 +114,6 @@ class Trainer:
                 with tracer.span("evaluate"):
                     self._final_evaluation(reporter)
             self.store.close()
-        tracer.close()
         return ranks.from_first(lambda: self._finish(stopped, first_step, time.perf_counter() - began))
 
     def _train(self, signal: StopSignal, reporter: Reporter, tracer: Tracer) -> str | None:
@@ -278,8 +278,7 @@ class Trainer:
             "machine": this_machine(self.run.folder).to_dict(),
         }
         if stopped is None and self.eval_split is not None:
-            final = json.loads(self.run.evaluation(self.eval_split).read_text(encoding="utf-8"))
-            summary["evaluation"] = without_curve(final)
+            summary["evaluation"] = without_curve(read_evaluation(self.run.evaluation(self.eval_split)))
         return summary
 
 
@@ -319,7 +318,7 @@ def without_curve(result: dict[str, Any]) -> dict[str, Any]:
 
 def _preferred_step(run: Run, recipe: Recipe, store: CheckpointStore) -> int:
     if recipe.train.early_stopping is not None and run.summary.exists():
-        best = json.loads(run.summary.read_text(encoding="utf-8")).get("best_step")
+        best = read_summary(run.summary).get("best_step")
         if best in store.steps():
             return int(best)
     latest = store.latest()
