@@ -82,7 +82,8 @@ def synth(
         TimeRemainingColumn(),
     )
     start = perf_counter()
-    with Progress(*columns, console=progress_console, transient=True) as bar:
+    silent = not progress_console.is_terminal
+    with Progress(*columns, console=progress_console, transient=True, disable=silent) as bar:
         task = bar.add_task("rows", total=options.total_rows)
         truths = generate(
             options, out, output_format.value, overwrite, threads, lambda made: bar.advance(task, made)
