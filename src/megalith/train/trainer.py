@@ -69,7 +69,8 @@ class Trainer:
         )
         self.eval_split = choose_split(data, self.dataset)
         self.plan = place_tables(recipe, self.dataset, self.ranks)
-        self.learner = Learner(recipe, self.dataset.schema, self.plan)
+        copied = recipe.train.background_checkpoints
+        self.learner = Learner(recipe, self.dataset.schema, self.plan, second_copy=copied)
         self.store = CheckpointStore(run.checkpoints, recipe.train.keep_checkpoints, self.ranks.apart())
         self._overlap = self.plan is not None and recipe.sharding.pipeline
         self._pipeline: Pipeline | None = None
