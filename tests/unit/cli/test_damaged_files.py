@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+from command_runs import run_command
 
 DEEP = "[" * 5000 + "]" * 5000
 
@@ -232,8 +233,6 @@ def test_measurements_of_ones_own(command, tmp_path, how):
 @pytest.fixture(scope="session")
 def counted(tmp_path_factory):
     """Criteo text and what was prepared from it, vocabulary and all."""
-    from conftest import run_command
-
     folder = tmp_path_factory.mktemp("counted")
     sizes = ["--rows", 300, "--valid-rows", 0, "--test-rows", 0, "--threads", 1]
     run_command("data", "synth", "criteo", *sizes, "--format", "text", "--out", folder / "text")
