@@ -30,7 +30,7 @@ def main() -> None:
         sentence = _sentence(error)
         if sentence is None or os.environ.get("MEGALITH_DEBUG"):
             raise
-        if isinstance(error, OSError):
+        if isinstance(error, OSError) and error.filename is None:
             drop_output()
         print(f"megalith: {sentence}", file=sys.stderr)
         code = 2

@@ -85,6 +85,7 @@ def search(
     """The best plans for a model on a cluster, and why."""
     from megalith.cli.explore_files import check_folder, write_plans
     from megalith.cli.explore_tables import show_search
+    from megalith.core.files import check_target
     from megalith.explore.load import resolve_cluster
     from megalith.explore.predict import predict as predict_step
     from megalith.explore.search import search as search_plans
@@ -92,6 +93,8 @@ def search(
     asked = _load(job, overrides, hardware)
     if out is not None:
         check_folder(out, overwrite)
+    if report is not None:
+        check_target(report)
     with working(f"Searching for {asked.name or 'the job'}") as update:
         result = search_plans(asked, progress=update)
     cluster = resolve_cluster(result.best.job.cluster, asked.hardware)
@@ -211,8 +214,10 @@ def catalog(
 
     files = tuple(hardware or ())
     if probe is not None:
+        from megalith.core.files import check_target
         from megalith.hardware.probe import probe as measure
 
+        check_target(probe)
         measure().write(probe)
         files = (*files, probe)
     content = catalog_content(files)

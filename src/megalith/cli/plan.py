@@ -80,6 +80,7 @@ def plan(
 ) -> None:
     """Place every embedding table on the workers of a cluster; with --dry-run, check that it would work."""
     from megalith.core.errors import ConfigError
+    from megalith.core.files import check_target
     from megalith.sharding.plan import read_plan
     from megalith.sharding.planner import make_plan
 
@@ -87,6 +88,8 @@ def plan(
         raise ConfigError("--plan names a plan to check; add --dry-run.")
     if tables is not None and recipe is not None and "=" not in recipe:
         raise ConfigError("Give a recipe or --tables, not both.")
+    if out is not None:
+        check_target(out)
     cluster = find_cluster(hardware)
     if tables is not None:
         specs, traffic, optimizer, batch, exchange = _from_file(_tables_path(tables))
