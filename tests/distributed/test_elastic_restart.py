@@ -43,7 +43,7 @@ def test_lost_ranks_are_started_again_and_end_where_an_undisturbed_run_does(tiny
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["finished"]
     assert result.stderr.count(f"exitcode: {-signal.SIGKILL}") == 2, result.stderr
-    assert "Going on with" in result.stderr
+    assert "Resuming" in result.stderr
     assert "from step 5" in result.stderr
     assert "from step 10" in result.stderr
     # Once for each loss: nobody knows more of it.

@@ -2,24 +2,68 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+from pathlib import Path
 
 
 def main() -> None:
-    """Runs a command; a MegalithError becomes its one sentence on standard error and exit code 2."""
-    from megalith.core.errors import MegalithError
-
+    """Runs a command. What the user can put right is one sentence on standard error and exit code 2; Ctrl-C
+    and a reader that went away (head, less) are no errors and say nothing."""
+    _open_streams()
+    code: int | str | None = 0
     try:
-        from megalith.cli.app import app
+        try:
+            from megalith.cli.app import app
 
-        app()
-    except MegalithError as error:
-        if os.environ.get("MEGALITH_DEBUG"):
-            raise
-        print(f"megalith: {error}", file=sys.stderr)
-        sys.exit(2)
+            app()
+        except SystemExit as leaving:
+            code = leaving.code
+        # Here, where its failure can be told, and not while the interpreter ends.
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = 130
     except BrokenPipeError:
-        # The reader of our output (head, less) went away; nothing is wrong.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        drop_output()
+    except Exception as error:
+        sentence = _sentence(error)
+        if sentence is None or os.environ.get("MEGALITH_DEBUG"):
+            raise
+        if isinstance(error, OSError) and error.filename is None:
+            drop_output()
+        print(f"megalith: {sentence}", file=sys.stderr)
+        code = 2
+    sys.exit(code)
+
+
+def _sentence(error: Exception) -> str | None:
+    """What to say of an error; None for what only we can put right, whose traceback is shown."""
+    from megalith.core.errors import MegalithError, without_controls
+
+    if isinstance(error, MegalithError):
+        return without_controls(str(error))
+    if isinstance(error, OSError) and error.filename is not None:
+        # The commands name the file and the fix themselves; this is for the odd path that none of them met.
+        return without_controls(f"{os.fsdecode(error.filename)}: {error.strerror}; check the path.")
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return "Standard output cannot be written because its disk is full; free space there."
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+        return "The memory of this machine does not suffice; make the model, its tables or the batch smaller."
+    return None
+
+
+def drop_output() -> None:
+    """Sends what is left of standard output nowhere, so that the interpreter can end without complaint."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _open_streams() -> None:
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            # Closed by whoever started us.
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
+        else:
+            # A name that the encoding of the terminal does not have is written out.
+            stream.reconfigure(errors="backslashreplace")

@@ -17,13 +17,26 @@ from megalith.cli.bench_tables import (
     show_ranking,
     show_train,
 )
-from megalith.cli.output import JsonFlag, print_json, progress_console
+from megalith.cli.output import JsonFlag, note, print_json
 
 bench = typer.Typer(
     help="Measure this machine, beside the tools one would use instead.", no_args_is_help=True
 )
 
-OutOption = Annotated[Path | None, typer.Option("--out", help="Also write the result to this JSON file.")]
+
+def _checked(out: Path | None) -> Path | None:
+    """Found before minutes of measuring, not after them."""
+    from megalith.core.files import check_target
+
+    if out is not None:
+        check_target(out)
+    return out
+
+
+OutOption = Annotated[
+    Path | None,
+    typer.Option("--out", callback=_checked, help="Also write the result to this JSON file."),
+]
 
 
 PeerOption = Annotated[
@@ -187,7 +200,7 @@ def plan(
 
 
 def _say(message: str) -> None:
-    progress_console.print(message, style="dim", highlight=False)
+    note((message, "dim"))
 
 
 def _finish(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import typer
-
-from megalith.cli.output import print_table
+from megalith.cli.output import print_table, say
 
 
 def show_data(results: dict[str, Any]) -> None:
@@ -17,7 +15,7 @@ def show_data(results: dict[str, Any]) -> None:
     if "generate" in results:
         text = results["generate"]
         how = "reused" if text["reused"] else f"generated in {text['seconds']:.0f} s"
-        typer.echo(f"{text['rows']:,} rows of text, {format_bytes(text['bytes'])}, {how}")
+        say(f"{text['rows']:,} rows of text, {format_bytes(text['bytes'])}, {how}")
     if "prepare" in results:
         prepare = results["prepare"]
         rows = []
@@ -32,7 +30,7 @@ def show_data(results: dict[str, Any]) -> None:
                 rows.append([name, format_count(rate), *times, format_bytes(memory)])
         print_table("Prepare", ["", "rows/s", "seconds", "cpu seconds", "peak memory"], rows)
         if "speed_ratio" in prepare:
-            typer.echo(
+            say(
                 f"{prepare['speed_ratio']:.2f} times the rows/s of polars ({prepare['cpu_ratio']:.2f} by "
                 f"processor time) in {prepare['memory_ratio']:.2f} times its memory"
             )
@@ -120,7 +118,7 @@ def show_train(results: dict[str, Any]) -> None:
     columns = ["", "ms", "spread", "samples/s", "loss", "x"]
     print_table("A training step of DLRM (x: the peer's ms over ours)", columns, rows)
     if "parallel_efficiency" in results:
-        typer.echo(f"Parallel efficiency: {results['parallel_efficiency']:.0%} of one process for each")
+        say(f"Parallel efficiency: {results['parallel_efficiency']:.0%} of one process for each")
         sent = results["sent_bytes_a_step"]
         rows = [[name, format_bytes(count)] for name, count in sent.items()]
         print_table("Sent by all ranks for the tables, a step", ["", "bytes"], rows)
@@ -136,9 +134,7 @@ def show_explore(results: dict[str, Any]) -> None:
     from megalith.core.units import format_bytes
 
     limits = results["limits"]
-    typer.echo(
-        f"Start: {results['start']['median_seconds']:.2f} s (asked: at most {limits['start_seconds']:g} s)"
-    )
+    say(f"Start: {results['start']['median_seconds']:.2f} s (asked: at most {limits['start_seconds']:g} s)")
     rows = [
         [
             name,

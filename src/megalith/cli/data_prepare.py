@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from megalith.cli.output import JsonFlag, print_json, print_table, progress_console
+from megalith.cli.output import JsonFlag, print_json, print_table, progress_console, say, text_column
 
 if TYPE_CHECKING:
     from megalith.data.prepare import Prepared, PrepareOptions
@@ -157,11 +157,11 @@ def summary(out: Path, prepared: Prepared) -> dict[str, object]:
 
 
 def _prepare_with_progress(options: PrepareOptions) -> Prepared:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
     from megalith.data.prepare import prepare as run
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (text_column("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     silent = not progress_console.is_terminal
     with Progress(*columns, console=progress_console, transient=True, disable=silent) as bar:
         task = bar.add_task("reading", total=None)
@@ -177,7 +177,7 @@ def _show(out: Path, prepared: Prepared) -> None:
     result = summary(out, prepared)
     schema = prepared.schema
     speed = f"{result['rows_per_second']:,} rows/s"
-    print(f"{out}: {result['rows']:,} rows in {prepared.seconds:.1f} s ({speed})")
+    say(f"{out}: {result['rows']:,} rows in {prepared.seconds:.1f} s ({speed})")
     print_table(
         "",
         ("split", "rows", "click rate", "parts"),
@@ -187,15 +187,14 @@ def _show(out: Path, prepared: Prepared) -> None:
         ],
     )
     ids = sum(feature.num_ids for feature in schema.categorical)
-    print(
-        f"{len(schema.numeric)} numeric columns, {len(schema.categorical)} features with {ids:,} ids;",
-        end=" ",
+    say(
+        f"{len(schema.numeric)} numeric columns, {len(schema.categorical)} features with {ids:,} ids; "
+        f"peak memory {format_bytes(float(str(result['peak_memory_bytes'])))}."
     )
-    print(f"peak memory {format_bytes(float(str(result['peak_memory_bytes'])))}.")
     if schema.bad_rows:
-        print(f"{schema.bad_rows:,} bad rows were left out:")
+        say(f"{schema.bad_rows:,} bad rows were left out:")
         for bad in schema.preparation["first_bad_rows"][:5]:
-            print(f"  {bad['file']}, line {bad['line']} {bad['problem']}")
+            say(f"  {bad['file']}, line {bad['line']} {bad['problem']}")
 
 
 def _exit_at_signal(number: int, frame: FrameType | None) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from megalith.cli.output import JsonFlag, console, print_json, print_table, progress_console
+from megalith.cli.output import JsonFlag, console, note, print_json, print_table, working
 
 
 def stats(
@@ -20,8 +20,8 @@ def stats(
     from megalith.core.units import format_count
     from megalith.data.stats import STATISTICS_FILE, measure, write_statistics
 
-    with progress_console.status("Measuring") as status:
-        found = measure(path, split, lambda column: status.update(f"Measuring {column}"))
+    with working("Measuring") as update:
+        found = measure(path, split, lambda column: update(f"Measuring {column}"))
     if save:
         write_statistics(path, found)
     if json:
@@ -43,7 +43,7 @@ def stats(
     # A column that most data sets do not need appears only where it says something; 80 characters are few.
     if any(one.unknown_share for one in found.features):
         columns["unknown"] = [f"{one.unknown_share:.3f}" for one in found.features]
-        if console.width < 90:
+        if console.is_terminal and console.width < 90:
             del columns["skew"]
     print_table(title, list(columns), zip(*columns.values(), strict=True))
     bags = [one for one in found.features if one.max_length > 1]
@@ -67,4 +67,4 @@ def stats(
             columns["null"] = [f"{one.null_share:.3f}" for one in found.numeric]
         print_table("", list(columns), zip(*columns.values(), strict=True))
     if save:
-        progress_console.print(f"Wrote {path / STATISTICS_FILE}")
+        note(f"Wrote {path / STATISTICS_FILE}")

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from megalith.cli.output import JsonFlag, print_json, print_table, progress_console
+from megalith.cli.output import JsonFlag, print_json, print_table, progress_console, text_column
 
 
 class Source(StrEnum):
@@ -59,7 +59,7 @@ def synth(
     """Generate click data shaped like Criteo or Avazu, with a known best log loss."""
     from time import perf_counter
 
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, TimeRemainingColumn
 
     from megalith.data.synth.generate import generate
     from megalith.data.synth.stream import SynthOptions
@@ -76,13 +76,14 @@ def synth(
     )
     options.check()
     columns = (
-        TextColumn("Generating"),
+        text_column("Generating"),
         BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
+        text_column("{task.percentage:>3.0f}%"),
         TimeRemainingColumn(),
     )
     start = perf_counter()
-    with Progress(*columns, console=progress_console, transient=True) as bar:
+    silent = not progress_console.is_terminal
+    with Progress(*columns, console=progress_console, transient=True, disable=silent) as bar:
         task = bar.add_task("rows", total=options.total_rows)
         truths = generate(
             options, out, output_format.value, overwrite, threads, lambda made: bar.advance(task, made)

@@ -16,7 +16,8 @@ from typing import Annotated, Any
 
 import typer
 
-from megalith.cli.output import JsonFlag, console, print_json, progress_console
+from megalith.cli.output import JsonFlag, note, print_json
+from megalith.cli.output import say as print_line
 
 MARKER = "demo.json"
 _MADE = ("data", "run", "report.html", MARKER)
@@ -35,8 +36,6 @@ def demo(
     """The whole journey on generated data, in minutes."""
     from time import perf_counter
 
-    from rich.markup import escape
-
     from megalith.core.errors import StorageError
     from megalith.core.files import write_atomic
 
@@ -46,11 +45,7 @@ def demo(
             f"{out} exists and no demo made it; choose another --out, or pass --overwrite to replace "
             f"{', '.join(_MADE[:-1])} in it."
         )
-    say: Callable[[str], None] = (
-        (lambda line: None)
-        if json_output
-        else lambda line: console.print(line, highlight=False, soft_wrap=True)
-    )
+    say: Callable[..., None] = (lambda *parts: None) if json_output else print_line
     began = perf_counter()
     data, run, page = out / "data", out / "run", out / "report.html"
     # The marker goes first: a demo that was stopped half-way may be started again.
@@ -64,14 +59,14 @@ def demo(
         ("report", ["report", run, "--out", page], _report),
     ):
         words = [str(word) for word in command]
-        say(f"\n[bold]$ megalith {escape(shlex.join(words))}[/bold]")
+        say((f"\n$ megalith {shlex.join(words)}", "bold"))
         start = perf_counter()
         results[name] = _run(words)
         if name == "train" and not results[name]["finished"]:
-            progress_console.print(f"Stopped; start again with: megalith demo --out {out}", highlight=False)
+            note(f"Stopped; start again with: megalith demo --out {shlex.quote(str(out))}")
             raise typer.Exit(130)
         seconds = perf_counter() - start
-        say(f"  [green]✓[/green] {escape(sentence(results[name]))} [dim]({seconds:.1f} s)[/dim]")
+        say("  ", ("✓", "green"), f" {sentence(results[name])} ", (f"({seconds:.1f} s)", "dim"))
     seconds = perf_counter() - began
     scored = results["eval"]
     if json_output:
@@ -82,16 +77,17 @@ def demo(
         f"The best possible on this data is {scored['best_ne']:.4f}: "
         f"{100 * scored['above_best']:.1f}% above it."
     )
-    say(f"Report: [bold]{escape(str(page))}[/bold] (open it in a browser)\n\nWhat to try next:")
+    say("Report: ", (str(page), "bold"), " (open it in a browser)\n\nWhat to try next:")
     for line, why in (
         (
-            f"megalith train demo data.path={data} 'model={{kind: dcnv2, dim: 8}}' --out {out / 'dcnv2'}",
+            f"megalith train demo {shlex.quote(f'data.path={data}')} 'model={{kind: dcnv2, dim: 8}}' "
+            f"--out {shlex.quote(str(out / 'dcnv2'))}",
             "DCN-v2",
         ),
-        (f"tensorboard --logdir {out}", "runs side by side"),
+        (f"tensorboard --logdir {shlex.quote(str(out))}", "runs side by side"),
         ("megalith data prepare --help", "your own clicks: Criteo, Avazu, libFM, Parquet"),
     ):
-        say(f"  {escape(line)}  [dim]# {why}[/dim]")
+        say(f"  {line}  ", (f"# {why}", "dim"))
 
 
 def _run(words: Sequence[str]) -> Result:

@@ -8,14 +8,14 @@ from typing import Literal
 
 import typer
 
-from megalith.cli.output import JsonFlag, console, print_json
+from megalith.cli.output import JsonFlag, print_json, say
 
 State = Literal["ok", "optional", "missing"]
 
-_MARKS: dict[State, str] = {
-    "ok": "[green]✓[/green]",
-    "optional": "[yellow]○[/yellow]",
-    "missing": "[red]✗[/red]",
+_MARKS: dict[State, tuple[str, str]] = {
+    "ok": ("✓", "green"),
+    "optional": ("○", "yellow"),
+    "missing": ("✗", "red"),
 }
 _GIB = 2**30
 
@@ -47,10 +47,10 @@ def doctor(json: JsonFlag = False) -> None:
     else:
         width = max(len(check.name) for check in checks)
         for check in checks:
-            line = f"{_MARKS[check.state]} {check.name:<{width}}  {check.found}"
-            console.print(line + (f"; {check.fix}" if check.fix else ""), highlight=False, soft_wrap=True)
+            fix = f"; {check.fix}" if check.fix else ""
+            say(_MARKS[check.state], f" {check.name:<{width}}  {check.found}{fix}")
         verdict = f"Missing: {', '.join(missing)}." if missing else "All that is needed is here."
-        console.print(f"\n{verdict}", highlight=False)
+        say(f"\n{verdict}")
     if missing:
         raise typer.Exit(2)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from megalith.cli.output import JsonFlag, print_json, progress_console
+from megalith.cli.output import JsonFlag, note, print_json, say, working
 
 if TYPE_CHECKING:
     from megalith.explore.job import Job
@@ -85,6 +85,7 @@ def search(
     """The best plans for a model on a cluster, and why."""
     from megalith.cli.explore_files import check_folder, write_plans
     from megalith.cli.explore_tables import show_search
+    from megalith.core.files import check_target
     from megalith.explore.load import resolve_cluster
     from megalith.explore.predict import predict as predict_step
     from megalith.explore.search import search as search_plans
@@ -92,8 +93,10 @@ def search(
     asked = _load(job, overrides, hardware)
     if out is not None:
         check_folder(out, overwrite)
-    with progress_console.status(f"Searching for {asked.name or 'the job'}") as status:
-        result = search_plans(asked, progress=lambda line: status.update(line))
+    if report is not None:
+        check_target(report)
+    with working(f"Searching for {asked.name or 'the job'}") as update:
+        result = search_plans(asked, progress=update)
     cluster = resolve_cluster(result.best.job.cluster, asked.hardware)
     if out is not None:
         write_plans(asked, cluster, result, out, overwrite)
@@ -136,8 +139,8 @@ def compare(
         raise ConfigError("explore compare: name a second job, or a cluster with --cluster.")
     one = _load(job, settings, hardware)
     two = _load(other or job, [*settings, *([f"cluster={cluster}"] if cluster else [])], hardware)
-    with progress_console.status("Comparing") as status:
-        comparison = compare_jobs(one, two, say=lambda line: status.update(line))
+    with working("Comparing") as update:
+        comparison = compare_jobs(one, two, say=update)
     if as_json:
         print_json(comparison.to_dict())
         return
@@ -158,7 +161,7 @@ def validate(
     from megalith.cli.explore_tables import show_validation
     from megalith.explore.validate import validate as replay
 
-    with progress_console.status("Replaying published measurements"):
+    with working("Replaying published measurements"):
         found = replay(file)
     if as_json:
         print_json(found.to_dict())
@@ -181,18 +184,16 @@ def scenarios(
 
     jobs = list(scenario_jobs(names))
     rows, parts = [], {}
-    with progress_console.status("Scenarios") as status:
+    with working("Scenarios") as update:
         for number, job in enumerate(jobs, start=1):
-            status.update(f"{number} of {len(jobs)}: {job.name}")
+            update(f"{number} of {len(jobs)}: {job.name}")
             row = run_scenario(job)
             rows.append(row)
             if ablation:
                 parts[job.name] = parts_of(job)
             gain = row.over_production
             shown = "" if gain is None else f", {gain:+.1%} over production"
-            progress_console.print(
-                f"{job.name}: {row.best.prediction.step_seconds:.4g} s{shown}", style="dim"
-            )
+            note((f"{job.name}: {row.best.prediction.step_seconds:.4g} s{shown}", "dim"))
     if as_json:
         print_json({"scenarios": [row.to_dict() for row in rows], "ablation": parts})
         return
@@ -213,8 +214,10 @@ def catalog(
 
     files = tuple(hardware or ())
     if probe is not None:
+        from megalith.core.files import check_target
         from megalith.hardware.probe import probe as measure
 
+        check_target(probe)
         measure().write(probe)
         files = (*files, probe)
     content = catalog_content(files)
@@ -231,8 +234,6 @@ def _load(job: str, overrides: list[str] | None, hardware: list[Path] | None) ->
 
 
 def _wrote(*paths: Path | None) -> None:
-    from megalith.cli.output import console
-
     for path in paths:
         if path is not None:
-            console.print(f"Wrote {path}.", highlight=False)
+            say(f"Wrote {path}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from megalith.core.config import to_yaml
-from megalith.core.errors import StorageError
+from megalith.core.errors import StorageError, storage_errors
 from megalith.core.files import new_folder, write_atomic
 from megalith.explore.flags import trainer_files
 from megalith.explore.job import Job
@@ -26,6 +26,8 @@ def check_folder(folder: Path, overwrite: bool) -> None:
     """Found before the search, not after it."""
     if folder.exists() and not overwrite:
         raise StorageError(f"{folder} exists already; choose another folder or pass --overwrite.")
+    with storage_errors(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
 
 
 def write_plans(asked: Job, cluster: Cluster, result: SearchResult, folder: Path, overwrite: bool) -> None:

@@ -7,10 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
-from rich.table import Table
-
-from megalith.cli.output import console, print_table
+from megalith.cli.output import print_table, say
 from megalith.core.units import format_bandwidth, format_bytes, format_count, format_duration
 from megalith.explore.job import Job, TransformerModel
 from megalith.explore.plan_text import axes_of_levels, bound_name, plan_words, sensitivity_name
@@ -93,12 +90,11 @@ def show_search(job: Job, cluster: Cluster, result: SearchResult) -> None:
     print_table("The best plans", ["", "step", "slower", "MFU", "memory", "across sites", "bound by"], rows)
     for place, plan in enumerate(result.top, start=1):
         changed = " It changes the mathematics of training." if plan.changes_mathematics else ""
-        words = f"{escape(plan_words(plan.job))} [dim]({escape(plan.provenance)})[/dim]"
-        _say(f"[bold]{place}[/bold] {words}{changed}")
-    console.print()
+        say((str(place), "bold"), f" {plan_words(plan.job)} ", (f"({plan.provenance})", "dim"), changed)
+    say()
     for sentence in result.explanation:
-        _say(f"- {escape(sentence)}")
-    console.print()
+        say(f"- {sentence}")
+    say()
     print_table(
         "What a better part would bring",
         ["had one", "saved", "step"],
@@ -133,7 +129,7 @@ def show_comparison(found: Comparison) -> None:
             ),
         ],
     )
-    _say(f"The two differ by {sure} than both may be wrong.")
+    say(f"The two differ by {sure} than both may be wrong.")
     print_table(
         "What differs",
         ["", *names],
@@ -229,7 +225,7 @@ def show_scenarios(rows: Sequence[ScenarioRow], parts: dict[str, dict[str, float
         gains = [gain for gain in found if gain is not None]
         if gains:
             best, middle = f"{max(gains):.2%}", f"{median(gains):.2%}"
-            _say(
+            say(
                 f"Over {name}: {best} at best, {middle} in the median of {len(gains)} "
                 f"(ScaleAcross Explorer reports up to {paper:.2%})."
             )
@@ -300,7 +296,7 @@ def show_catalog(content: dict[str, Any]) -> None:
         ],
     )
     for title in ("models", "jobs", "scenarios"):
-        _say(f"[bold]{title.capitalize()}[/bold]: {escape(', '.join(content[title]))}")
+        say((title.capitalize(), "bold"), f": {', '.join(content[title])}")
 
 
 def _title(job: Job, cluster: Cluster) -> str:
@@ -310,10 +306,7 @@ def _title(job: Job, cluster: Cluster) -> str:
 
 
 def _facts(title: str, rows: Iterable[Sequence[str]]) -> None:
-    table = Table(title=title, title_justify="left", show_header=False)
-    for row in rows:
-        table.add_row(*map(escape, row))
-    console.print(table)
+    print_table(title, ["", ""], rows, header=False)
 
 
 def _shares(title: str, parts: dict[str, float], whole: float, unit: str) -> None:
@@ -369,10 +362,6 @@ def _pareto(result: SearchResult) -> None:
             for plan in shown
         ],
     )
-
-
-def _say(line: str) -> None:
-    console.print(line, highlight=False, soft_wrap=True)
 
 
 def _gain(gain: float | None) -> str:

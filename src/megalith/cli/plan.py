@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from megalith.cli.output import JsonFlag, console, print_json, print_table
+from megalith.cli.output import JsonFlag, print_json, print_table, say
 
 if TYPE_CHECKING:
     from megalith.core.schema import TableSpec
@@ -79,6 +80,7 @@ def plan(
 ) -> None:
     """Place every embedding table on the workers of a cluster; with --dry-run, check that it would work."""
     from megalith.core.errors import ConfigError
+    from megalith.core.files import check_target
     from megalith.sharding.plan import read_plan
     from megalith.sharding.planner import make_plan
 
@@ -86,6 +88,8 @@ def plan(
         raise ConfigError("--plan names a plan to check; add --dry-run.")
     if tables is not None and recipe is not None and "=" not in recipe:
         raise ConfigError("Give a recipe or --tables, not both.")
+    if out is not None:
+        check_target(out)
     cluster = find_cluster(hardware)
     if tables is not None:
         specs, traffic, optimizer, batch, exchange = _from_file(_tables_path(tables))
@@ -144,7 +148,7 @@ def plan(
         return
     _show(made, global_batch)
     if out is not None:
-        console.print(f"Wrote {out}; `megalith report {out}` draws it.", highlight=False)
+        say(f"Wrote {out}; `megalith report {shlex.quote(str(out))}` draws it.")
 
 
 def find_cluster(name_or_file: str) -> Cluster:
@@ -271,13 +275,12 @@ def _show(made: ShardingPlan, global_batch: int) -> None:
     slowest = ", ".join(
         f"{name} {format_duration(one['seconds'])}" for name, one in phases.items() if one["counted"]
     )
-    console.print(
+    say(
         f"Embedding part of a step of {global_batch:,} samples on {made.world_size:,} "
         f"{estimate['device']}: {format_duration(estimate['step_seconds'])} ({slowest}), bound by "
         f"{estimate['bound_by']}; at most {estimate['gap']:.2%} above the best possible, "
         f"imbalance {estimate['imbalance']:.1%}; found by {estimate['algorithm']} in "
-        f"{estimate['planning_seconds']:.1f} s.",
-        highlight=False,
+        f"{estimate['planning_seconds']:.1f} s."
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from megalith.cli.output import console, print_table
+from megalith.cli.output import print_table, say
 
 if TYPE_CHECKING:
     from megalith.sharding.dry_run import Batch, DryRun
@@ -62,10 +62,9 @@ def show_dry_run(checked: DryRun) -> None:
     print_table("What travels in a step, all workers together", ["", "bytes"], travels)
     capacity = ", ".join(f"{format_bytes(checked.memory_capacity_bytes[tier])} {tier}" for tier in used)
     link = checked.largest_link
-    console.print(
+    say(
         f"{checked.ids_checked:,} ids of {checked.samples_checked:,} samples each reach every column of "
         f"their row exactly once, and all columns of {checked.num_tables:,} tables come back. Memory fits "
         f"{checked.device} ({capacity}). The fullest pair, {link['from']:.0f} to {link['to']:.0f}, exchanges "
-        f"{format_bytes(link['bytes'])} a step. Checked in {checked.seconds:.1f} s.",
-        highlight=False,
+        f"{format_bytes(link['bytes'])} a step. Checked in {checked.seconds:.1f} s."
     )

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from megalith.cli.output import JsonFlag, console, print_json
+from megalith.cli.output import JsonFlag, print_json, say
 
 
 def report(
@@ -33,6 +33,8 @@ def report(
 
     is_result = run.is_file()
     target = out or (run.with_suffix(".html") if is_result else Run(run).report)
+    if is_result and chrome_trace is not None:
+        raise ConfigError(f"--chrome-trace draws the spans of a run, and {run} is a file; name the run.")
     if target.is_dir():
         raise ConfigError(f"--out {target} is a folder; name a file, such as {target / 'report.html'}.")
     write_file = write_plan_report if is_result and _is_plan(run) else write_bench_report
@@ -43,15 +45,15 @@ def report(
     if json:
         print_json({"run": str(run), "out": str(target), "bytes": size, **headline})
         return
-    console.print(f"Wrote {target} ({format_bytes(size)}); open it in a browser.", highlight=False)
+    say(f"Wrote {target} ({format_bytes(size)}); open it in a browser.")
 
 
 def _is_plan(path: Path) -> bool:
     """Whether a file is a sharding plan; what is neither that nor a benchmark, the benchmark refuses."""
-    import json
+    from megalith.core.errors import MegalithError
+    from megalith.core.files import read_json_object
 
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return "placements" in read_json_object(path, fix="")
+    except MegalithError:
         return False
-    return isinstance(content, dict) and "placements" in content

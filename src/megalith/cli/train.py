@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from megalith.cli.output import JsonFlag, console, print_json, progress_console
+from megalith.cli.output import JsonFlag, note, print_json, progress_console, say
 
 if TYPE_CHECKING:
     from megalith.train.config import Recipe
@@ -87,7 +88,7 @@ def _train(session: Session, start: _Start) -> dict[str, Any]:
         summary = ranks.from_first(run.finished)
         if summary is not None:
             if progress is not None:
-                progress.print(f"{run.folder} has come to its end already.", highlight=False)
+                note(f"{run.folder} has come to its end already.")
             return summary
     with ExitStack() as held:
         # A folder that is there is ours from here on; a new one is made when everything else is right.
@@ -102,7 +103,7 @@ def _train(session: Session, start: _Start) -> dict[str, Any]:
             ranks.from_first(lambda: run.write_recipe(settings))
             step = trainer.resume(start.from_step)
             if progress is not None:
-                progress.print(f"Going on with {run.folder} from step {step:,}.", highlight=False)
+                note(f"Resuming {run.folder} from step {step:,}.")
         else:
             ranks.from_first(lambda: run.create(settings, start.overwrite))
         return _fit(session, trainer, keep=goes_on)
@@ -157,7 +158,7 @@ def _fit(session: Session, trainer: Trainer, keep: bool) -> dict[str, Any]:
         known = isinstance(error, MegalithError) or ranks.world_size > 1
         if known and ranks.is_first and not keep and trainer.step == 0:
             # A folder that only stands in the way of the next try.
-            trainer.run.discard()
+            trainer.run.discard(with_folder=True)
         raise
 
 
@@ -235,20 +236,20 @@ def _evaluate(
 def _print_summary(summary: dict[str, Any]) -> None:
     from megalith.core.units import format_bytes, format_count, format_seconds
 
-    console.print(
+    say(
         f"{summary['step']:,} of {summary['total_steps']:,} steps in {format_seconds(summary['seconds'])}, "
         f"{format_count(summary['samples_per_second'])} samples/s; {summary['tables']} tables of "
-        f"{format_bytes(summary['table_bytes'])}, {format_count(summary['dense_parameters'])} dense weights.",
-        highlight=False,
+        f"{format_bytes(summary['table_bytes'])}, {format_count(summary['dense_parameters'])} dense weights."
     )
+    run = shlex.quote(summary["run"])
     if not summary["finished"]:
-        console.print(f"Stopped by {summary['stopped_by']}; go on with: megalith train {summary['run']}")
+        say(f"Stopped by {summary['stopped_by']}; go on with: megalith train {run}")
         return
     if summary["stopped_by"]:
-        console.print(f"Stopped early; the best evaluation was at step {summary['best_step']:,}.")
+        say(f"Stopped early; the best evaluation was at step {summary['best_step']:,}.")
     if "evaluation" in summary:
         _print_evaluation(summary["evaluation"])
-    console.print(f"Run: {summary['run']}    report: megalith report {summary['run']}", highlight=False)
+    say(f"Run: {summary['run']}    report: megalith report {run}")
 
 
 def _print_evaluation(result: dict[str, Any]) -> None:
@@ -257,4 +258,4 @@ def _print_evaluation(result: dict[str, Any]) -> None:
     line = f"{result['split']} at step {result['step']:,}: " + ", ".join(numbers)
     if "best_ne" in result:
         line += f" (best possible NE {result['best_ne']:.5f}, {100 * result['above_best']:.2f}% above it)"
-    console.print(line, highlight=False)
+    say(line)

@@ -12,7 +12,9 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from megalith.core.errors import ConfigError, nearest
+from megalith.core.bounded_yaml import YamlError, parse_yaml
+from megalith.core.errors import ConfigError, MegalithError, nearest
+from megalith.core.files import MAX_DEPTH, read_text
 
 
 class Config(BaseModel):
@@ -26,19 +28,12 @@ ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
 def load_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file, or one sentence that names the file and line."""
+    text = read_text(path, fix="name a YAML file", missing="check the path", error=ConfigError)
     try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise ConfigError(f"{path} does not exist; check the path.") from error
-    except (IsADirectoryError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not a YAML text file.") from error
-    try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path}, line {mark.line + 1}" if mark else str(path)
-        problem = getattr(error, "problem", None) or "not valid YAML"
-        raise ConfigError(f"{where}: {problem}; fix the YAML there.") from error
+        content = parse_yaml(text)
+    except YamlError as error:
+        where = str(path) if error.line is None else f"{path}, line {error.line}"
+        raise ConfigError(f"{where}: {error}; fix the YAML there.") from error
     if not isinstance(content, dict):
         raise ConfigError(f"{path} must hold a mapping of keys to values.")
     return content
@@ -54,12 +49,18 @@ def apply_overrides(content: dict[str, Any], overrides: Sequence[str]) -> dict[s
     for override in overrides:
         key, separator, text = override.partition("=")
         if not separator or not key.strip():
-            raise ConfigError(f"Override '{override}' must have the form key=value, such as train.steps=100.")
+            raise ConfigError(
+                f"Override '{_shortened(override)}' must have the form key=value, such as train.steps=100."
+            )
         try:
-            value = yaml.safe_load(text) if text else None
-        except yaml.YAMLError as error:
-            raise ConfigError(f"Override '{override}': '{text}' is not a YAML value; quote it.") from error
+            value = parse_yaml(text) if text else None
+        except YamlError as error:
+            raise ConfigError(
+                f"Override '{_shortened(override)}' has no YAML value ({error}); quote it."
+            ) from error
         *parents, last = key.strip().split(".")
+        if len(parents) >= MAX_DEPTH:
+            raise ConfigError(f"Override '{_shortened(override)}' has more dots than any key; check it.")
         node = result
         for parent in parents:
             child = node.get(parent)
@@ -67,19 +68,29 @@ def apply_overrides(content: dict[str, Any], overrides: Sequence[str]) -> dict[s
                 child = node[parent] = {}
             if not isinstance(child, dict):
                 raise ConfigError(
-                    f"Override '{override}': '{parent}' is a single value and has no keys inside."
+                    f"Override '{_shortened(override)}': '{parent}' is a single value and has no keys inside."
                 )
             node = child
         node[last] = value
     return result
 
 
-def parse_config(cls: type[ConfigT], content: dict[str, Any], source: str) -> ConfigT:
-    """`content` as a `cls`; the first thing wrong becomes one sentence that names `source` and the key."""
+def parse_config(
+    cls: type[ConfigT],
+    content: dict[str, Any],
+    source: str,
+    fix: str = "",
+    error: type[MegalithError] = ConfigError,
+) -> ConfigT:
+    """`content` as a `cls`; the first thing wrong becomes one sentence that names `source` and the key.
+
+    `fix` says what to do about a file that no one writes by hand.
+    """
     try:
         return cls.model_validate(content)
-    except ValidationError as error:
-        raise ConfigError(_sentence(cls, error, source)) from error
+    except ValidationError as problem:
+        sentence = _sentence(cls, problem, source)
+        raise error(f"{sentence.rstrip('.')}; {fix}." if fix else sentence) from problem
 
 
 def load_config(cls: type[ConfigT], path: Path, overrides: Sequence[str] = ()) -> ConfigT:
@@ -90,6 +101,10 @@ def load_config(cls: type[ConfigT], path: Path, overrides: Sequence[str] = ()) -
 def to_yaml(config: BaseModel) -> str:
     """The configuration, complete with its defaults, as YAML that `load_config` reads back."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+
+
+def _shortened(text: str, most: int = 80) -> str:
+    return text if len(text) <= most else f"{text[:most]}..."
 
 
 def _copy(node: Any) -> Any:

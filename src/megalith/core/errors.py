@@ -63,17 +63,40 @@ def nearest(name: str, choices: list[str] | tuple[str, ...]) -> str:
     return "valid names: " + ", ".join(choices) + "."
 
 
+def without_controls(text: str, keep: str = "") -> str:
+    """`text` with control characters written out, so that a name which holds some can neither break a
+    sentence into lines nor move the cursor.
+
+    >>> without_controls("a\\nb")
+    'a\\\\nb'
+    """
+    return "".join(one if one.isprintable() or one in keep else _written_out(one) for one in text)
+
+
+def _written_out(character: str) -> str:
+    # Spaces of other scripts are not "printable", and stay; a byte that is no UTF-8 is shown as one.
+    if character.isspace() and character not in "\t\n\r\v\f\x1c\x1d\x1e\x1f\x85\u2028\u2029":
+        return character
+    if 0xDC80 <= ord(character) <= 0xDCFF:
+        return f"\\x{ord(character) - 0xDC00:02x}"
+    return character.encode("unicode_escape").decode("ascii")
+
+
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Turns a failing write into a StorageError that names the path and the fix."""
+    """Turns a failing write into a StorageError that names the path and the fix. An error that names a file
+    elsewhere, such as one that is being read, is not about `path` and stays what it is."""
     try:
         yield
     except OSError as error:
-        if error.errno in _FULL or any(os.strerror(number) in str(error) for number in _FULL):
+        full = error.errno in _FULL or any(os.strerror(number) in str(error) for number in _FULL)
+        if full:
             raise StorageError(
                 f"The disk is full (or a quota or file size limit is reached) while writing {path}; free "
                 "space there or choose another folder."
             ) from error
+        if error.errno is None or not _concerns(error.filename, path):
+            raise
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise StorageError(
                 f"No permission to write {path}; choose a folder you own or change its permissions."
@@ -83,4 +106,16 @@ def storage_errors(path: Path) -> Iterator[None]:
                 f"Cannot write {path} because another file of that name stands in the way; move it or choose "
                 "another path."
             ) from error
-        raise
+        raise StorageError(f"Cannot write {path} ({error.strerror}); choose another path.") from error
+
+
+def _concerns(filename: object, path: Path) -> bool:
+    """Whether an error about `filename` is one about writing `path`: that, a folder above it, a file below
+    it, or the temporary name beside it under which it is made."""
+    if not isinstance(filename, (str, bytes, os.PathLike)):
+        return True
+    named, target = Path(os.path.abspath(os.fsdecode(filename))), Path(os.path.abspath(path))  # noqa: PTH100
+    if target.is_relative_to(named) or named.is_relative_to(target):
+        return True
+    beside = named.relative_to(target.parent).parts if named.is_relative_to(target.parent) else ()
+    return bool(beside) and beside[0].startswith(f".{target.name}.partial-")

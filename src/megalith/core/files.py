@@ -1,8 +1,10 @@
-"""Writes that are seen whole or not at all: a temporary name beside the target, fsync, rename."""
+"""Writes that are seen whole or not at all: a temporary name beside the target, fsync, rename. Reads that
+end in one sentence, whatever has become of the file."""
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import glob
 import json
 import os
@@ -13,9 +15,21 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from megalith.core.errors import DataError, StorageError, storage_errors
+from megalith.core.errors import DataError, MegalithError, StorageError, storage_errors
 
 _PARTIAL = ".partial-"
+MAX_DEPTH = 100
+_TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
+_KINDS = {
+    type(None): "null",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    str: "a string",
+    list: "a list",
+}
+
+Failure = type[MegalithError]
 
 
 def write_atomic(path: Path, content: bytes | str) -> None:
@@ -36,19 +50,109 @@ def write_atomic(path: Path, content: bytes | str) -> None:
         sync_folder(path.parent)
 
 
+def append(path: Path, content: bytes) -> None:
+    """Adds to the end of a file, which is made if need be. Nothing stays in a buffer, so a full disk is met
+    here and not once more when the file is closed."""
+    left = memoryview(content)
+    with storage_errors(path), path.open("ab", buffering=0) as file:
+        while left:
+            left = left[file.write(left) :]
+
+
+def check_target(path: Path) -> None:
+    """Refuses a file that cannot be written, before the work whose result is to go there."""
+    with storage_errors(path):
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = _partial_name(path)
+        partial.touch()
+        partial.unlink()
+
+
+def read_text(path: Path, *, fix: str, missing: str | None = None, error: Failure = DataError) -> str:
+    """The text of a file. `fix` says what to do about a damaged one, `missing` about one that is not there.
+
+    >>> read_text(Path("nothing"), fix="make it again")
+    Traceback (most recent call last):
+    megalith.core.errors.DataError: nothing does not exist; make it again.
+    """
+    try:
+        if path.is_char_device():
+            # Such as /dev/zero, which has no end.
+            raise error(f"{path} is a device, not a file; {fix}.")
+        return path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError) as problem:
+        raise error(f"{path} does not exist; {missing or fix}.") from problem
+    except IsADirectoryError as problem:
+        raise error(f"{path} is a folder, not a file; {fix}.") from problem
+    except UnicodeDecodeError as problem:
+        raise error(f"{path} is not UTF-8 text; {fix}.") from problem
+    except PermissionError as problem:
+        raise error(f"No permission to read {path}; change its permissions.") from problem
+    except OSError as problem:
+        raise error(f"{path} cannot be read ({problem.strerror}); check the path and the disk.") from problem
+    except ValueError as problem:
+        raise error(f"{str(path)!r} is no path ({problem}); check it.") from problem
+
+
+def read_json_object(
+    path: Path, *, fix: str, missing: str | None = None, error: Failure = DataError
+) -> dict[str, Any]:
+    """The JSON object in a file, or one sentence that names the file and says `fix`."""
+    text = read_text(path, fix=fix, missing=missing, error=error)
+    if not text.strip():
+        raise error(f"{path} is empty; {fix}.")
+    try:
+        content = parse_json(text)
+    except ValueError as problem:
+        raise error(f"{path} is damaged ({problem}); {fix}.") from problem
+    if not isinstance(content, dict):
+        raise error(f"{path} holds {_KINDS[type(content)]} instead of an object; {fix}.")
+    return content
+
+
+def parse_json(text: str) -> Any:
+    """The value of a JSON text; a ValueError says what is wrong with it, too deep a nesting included."""
+    try:
+        content = json.loads(text)
+    except RecursionError as error:
+        raise ValueError(_TOO_DEEP) from error
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise ValueError(f"{where}: {error.msg[:1].lower()}{error.msg[1:]}") from error
+    level = [content]
+    for _ in range(MAX_DEPTH):
+        level = [
+            child
+            for node in level
+            for child in (node.values() if isinstance(node, dict) else node if isinstance(node, list) else ())
+            if isinstance(child, (dict, list))
+        ]
+        if not level:
+            return content
+    raise ValueError(_TOO_DEEP)
+
+
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """The lines of a JSONL file, none if it is missing; a last line that a kill cut short is passed over."""
+    """The objects of a JSONL file, one a line, none if it is missing; a last line that a kill cut short is
+    passed over."""
     if not path.exists():
         return []
     entries = []
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = read_text(path, fix="delete it").splitlines()
     for number, line in enumerate(lines, start=1):
         try:
-            entries.append(json.loads(line))
-        except json.JSONDecodeError as error:
+            entry = parse_json(line)
+        except ValueError as error:
             if number == len(lines):
                 break
             raise DataError(f"{path}, line {number} is not JSON; delete the line.") from error
+        if not isinstance(entry, dict):
+            raise DataError(
+                f"{path}, line {number} holds {_KINDS[type(entry)]} instead of an object; delete the line."
+            )
+        entries.append(entry)
     return entries
 
 
@@ -58,10 +162,10 @@ def new_folder(path: Path, overwrite: bool = False) -> Iterator[Path]:
 
     With `overwrite` an existing folder is replaced at that moment, and kept if the block fails.
     """
-    if path.exists() and not overwrite:
-        raise StorageError(f"{path} exists already; choose another folder or pass --overwrite.")
-    partial = _partial_name(path)
     with storage_errors(path):
+        if path.exists() and not overwrite:
+            raise StorageError(f"{path} exists already; choose another folder or pass --overwrite.")
+        partial = _partial_name(path)
         partial.mkdir(parents=True)
         try:
             yield partial

@@ -6,6 +6,14 @@
 
 A span is one line: name, start and duration in seconds since the tracer began, thread, attributes; where
 several processes work together, also the rank of this one.
+
+A trace has a bound, however long the run: its beginning and its most recent part are kept.
+
+    trace.jsonl      the first half of the bound, kept for good
+    trace.1.jsonl    then a quarter each: when the second is full it takes the place of the first
+    trace.2.jsonl    and a new one is begun
+
+What is dropped is not forgotten: each of the later parts begins with the totals of everything before it.
 """
 
 from __future__ import annotations
@@ -17,70 +25,170 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TextIO
+from types import TracebackType
+from typing import Any
 
-from megalith.core.files import write_atomic
+from megalith.core.errors import DataError, StorageError, storage_errors
+from megalith.core.files import append, parse_json, write_atomic
+from megalith.core.trace_totals import SpanTotals
+
+MAX_BYTES = 64 << 20
+_PENDING_BYTES = 1 << 16
+TOTALS_KEY = "totals_before"
 
 
 class Tracer:
-    """Writes spans to a JSONL file; with no path every span costs next to nothing and writes nothing."""
+    """Writes spans to a JSONL file and the parts beside it, `max_bytes` in all; with no path every span costs
+    next to nothing and writes nothing. Use as a context, or close it.
 
-    def __init__(self, path: Path | None = None, rank: int | None = None) -> None:
-        self._file: TextIO | None = path.open("a", encoding="utf-8") if path else None
+    A trace that exists is written on, within the same bound.
+    """
+
+    def __init__(self, path: Path | None = None, rank: int | None = None, max_bytes: int = MAX_BYTES) -> None:
+        self._path, self._max_bytes = path, max_bytes
         self._rank = {} if rank is None else {"rank": rank}
         self._begin = time.perf_counter()
         self._lock = threading.Lock()
+        self._pending: list[bytes] = []
+        self._pending_bytes = 0
+        self._totals = SpanTotals()
+        self._part, self._size = path, 0
+        if path is not None:
+            self._open(path)
+
+    def __enter__(self) -> Tracer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        # What went wrong before is what must be said.
+        with suppress(StorageError):
+            self.close()
 
     @contextmanager
     def span(self, name: str, **attributes: Any) -> Iterator[None]:
-        if self._file is None:
+        if self._path is None:
             yield
             return
         start = time.perf_counter()
         try:
             yield
-        finally:
-            self.record(name, start - self._begin, time.perf_counter() - start, **attributes)
+        except BaseException:
+            with suppress(StorageError):
+                self.record(name, start - self._begin, time.perf_counter() - start, **attributes)
+            raise
+        self.record(name, start - self._begin, time.perf_counter() - start, **attributes)
 
     def record(self, name: str, start_seconds: float, duration_seconds: float, **attributes: Any) -> None:
         """Writes a span that was timed elsewhere."""
-        if self._file is None:
+        if self._path is None:
             return
-        line = json.dumps(
-            {
-                "name": name,
-                "start": round(start_seconds, 7),
-                "duration": round(duration_seconds, 7),
-                "thread": threading.current_thread().name,
-                "process": os.getpid(),
-                **self._rank,
-                **({"attributes": attributes} if attributes else {}),
-            }
-        )
+        span = {
+            "name": name,
+            "start": round(start_seconds, 7),
+            "duration": round(duration_seconds, 7),
+            "thread": threading.current_thread().name,
+            "process": os.getpid(),
+            **self._rank,
+            **({"attributes": attributes} if attributes else {}),
+        }
+        line = json.dumps(span).encode() + b"\n"
         with self._lock:
-            self._file.write(line + "\n")
+            if self._size + len(line) > self._room():
+                self._next_part()
+            self._totals.add(span)
+            self._pending.append(line)
+            self._pending_bytes += len(line)
+            self._size += len(line)
+            if self._pending_bytes >= _PENDING_BYTES:
+                self._write()
 
     def flush(self) -> None:
-        if self._file is not None:
-            self._file.flush()
+        with self._lock:
+            self._write()
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        try:
+            self.flush()
+        finally:
+            self._path = None
+
+    def _room(self) -> int:
+        """Bytes that the part which is being written may have."""
+        return self._max_bytes // 2 if self._part == self._path else self._max_bytes // 4
+
+    def _open(self, path: Path) -> None:
+        """Finds the part to write on; what earlier sessions wrote is taken into the totals."""
+        self._totals = read_totals(path)
+        newer = _later_part(path, 2)
+        if newer.exists():
+            self._part, self._size = newer, newer.stat().st_size
+        elif _later_part(path, 1).exists():
+            # A kill has come while `_next_part` was at work.
+            self._next_part()
+        elif path.exists():
+            self._size = path.stat().st_size
+            if self._size > self._room():
+                # Written without a bound, or with another.
+                self._size = self._room()
+                with storage_errors(path):
+                    os.truncate(path, self._size)
+
+    def _next_part(self) -> None:
+        self._write()
+        assert self._path is not None
+        older, newer = _later_part(self._path, 1), _later_part(self._path, 2)
+        with storage_errors(newer):
+            if newer.exists():
+                newer.replace(older)
+        line = json.dumps({TOTALS_KEY: self._totals.to_dict()}).encode() + b"\n"
+        self._part, self._size = newer, len(line)
+        self._pending, self._pending_bytes = [line], len(line)
+
+    def _write(self) -> None:
+        if not self._pending or self._part is None:
+            return
+        content = b"".join(self._pending)
+        self._pending, self._pending_bytes = [], 0
+        append(self._part, content)
+
+
+def trace_parts(path: Path) -> list[Path]:
+    """The files of a trace that there are, in the order in which they were written."""
+    parts = (path, _later_part(path, 1), _later_part(path, 2))
+    return [part for part in parts if part.exists()]
+
+
+def read_totals(path: Path) -> SpanTotals:
+    """The totals of all spans of a trace, dropped ones included; of none where there is no trace."""
+    totals = SpanTotals()
+    parts = trace_parts(path)
+    # The first of the later parts knows all that was before it.
+    for entry in _entries([part for part in parts if part != path] or parts):
+        before = entry.get(TOTALS_KEY)
+        if before is None:
+            totals.add(entry)
+        else:
+            totals = SpanTotals.from_dict(before) or totals
+    return totals
 
 
 def read_spans(paths: Iterable[Path]) -> list[dict[str, Any]]:
     """The spans of several files, such as one for each rank. Half a line, as a kill leaves it, is passed over
     wherever it is: a resumed run has written on after it."""
-    spans = []
-    for path in paths:
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            with suppress(ValueError):
-                span = json.loads(line)
-                if isinstance(span, dict) and {"name", "start", "duration", "thread"} <= span.keys():
-                    spans.append(span)
-    return spans
+    return [
+        span
+        for span in _entries(paths)
+        if isinstance(span.get("name"), str)
+        and isinstance(span.get("thread"), str)
+        and isinstance(span.get("start"), (int, float))
+        and isinstance(span.get("duration"), (int, float))
+        and all(isinstance(span.get(key, 0), int) for key in ("process", "rank"))
+    ]
 
 
 def to_chrome(spans: list[dict[str, Any]], path: Path) -> None:
@@ -109,3 +217,23 @@ def to_chrome(spans: list[dict[str, Any]], path: Path) -> None:
         for span in spans
     ]
     write_atomic(path, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+
+
+def _entries(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
+    """The objects of some JSONL files, line by line: a trace is large and never held."""
+    for path in paths:
+        if path.is_char_device():
+            continue
+        try:
+            with path.open(encoding="utf-8", errors="replace") as file:
+                for line in file:
+                    with suppress(ValueError):
+                        entry = parse_json(line)
+                        if isinstance(entry, dict):
+                            yield entry
+        except OSError as error:
+            raise DataError(f"{path} cannot be read ({error.strerror}); move it away.") from error
+
+
+def _later_part(path: Path, number: int) -> Path:
+    return path.with_suffix(f".{number}{path.suffix}")

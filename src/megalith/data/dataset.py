@@ -10,15 +10,14 @@ Ids: 0 is a missing value, 1 a value outside the vocabulary, 2 and up the vocabu
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from megalith.core.config import Config, parse_config
 from megalith.core.errors import ConfigError, DataError, nearest
-from megalith.core.files import write_atomic
+from megalith.core.files import read_json_object, write_atomic
 from megalith.core.schema import FeatureSpec
 
 SCHEMA_FILE = "schema.json"
@@ -34,6 +33,15 @@ class Split(Config):
     files: tuple[str, ...]
     best_log_loss: float | None = None
     """Generated data only: log loss of the planted click probabilities, which no model can beat."""
+
+    @field_validator("files")
+    @classmethod
+    def _files_lie_inside(cls, files: tuple[str, ...]) -> tuple[str, ...]:
+        for name in files:
+            path = PurePosixPath(name)
+            if not name or "\0" in name or path.is_absolute() or ".." in path.parts:
+                raise ValueError(f"{name!r} is not the name of a file inside the data set's folder")
+        return files
 
     @property
     def click_rate(self) -> float:
@@ -55,6 +63,15 @@ class DatasetSchema(Config):
     bad_rows: int = 0
     preparation: dict[str, Any] = Field(default_factory=dict)
     """How the columns were made (transforms, minimum count, hash size), enough to do it again."""
+
+    @field_validator("splits")
+    @classmethod
+    def _splits_name_files(cls, splits: dict[str, Split]) -> dict[str, Split]:
+        # A run writes evaluation-SPLIT.json.
+        for name in splits:
+            if not name.isprintable() or not name or "/" in name:
+                raise ValueError(f"{name!r} cannot be the name of a split")
+        return splits
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -88,21 +105,19 @@ class Dataset:
 
 def read_schema(folder: Path) -> DatasetSchema:
     path = folder / SCHEMA_FILE
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
+    if not path.exists():
         raise DataError(
             f"{folder} is not a prepared data set ({SCHEMA_FILE} is missing); make one with "
             "`megalith data prepare` or `megalith data synth`."
-        ) from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} is damaged; run `megalith data prepare` again.") from error
-    version = content.get("version") if isinstance(content, dict) else None
+        )
+    fix = "run `megalith data prepare` again"
+    content = read_json_object(path, fix=fix)
+    version = content.get("version")
     if version != VERSION:
         raise DataError(
             f"{path} has version {version}, this package reads {VERSION}; prepare the data again."
         )
-    return parse_config(DatasetSchema, content, str(path))
+    return parse_config(DatasetSchema, content, str(path), fix, DataError)
 
 
 def write_schema(folder: Path, schema: DatasetSchema) -> None:

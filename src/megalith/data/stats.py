@@ -6,7 +6,6 @@ One column at a time in one pass, so memory holds the counts of one feature howe
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from megalith.core.config import Config, parse_config
 from megalith.core.errors import DataError
-from megalith.core.files import write_atomic
+from megalith.core.files import read_json_object, write_atomic
 from megalith.core.schema import FeatureSpec
 from megalith.data.dataset import FIRST_ID, MISSING_ID, UNKNOWN_ID, Dataset
 
@@ -133,19 +132,12 @@ def write_statistics(folder: Path, statistics: Statistics) -> None:
 def read_statistics(folder: Path) -> Statistics:
     """What `megalith data stats --save` left beside the data."""
     path = folder / STATISTICS_FILE
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise DataError(f"{path} is missing; run `megalith data stats {folder} --save`.") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} is damaged; run `megalith data stats {folder} --save` again.") from error
-    version = content.get("version") if isinstance(content, dict) else None
+    fix = f"run `megalith data stats {folder} --save`"
+    content = read_json_object(path, fix=fix)
+    version = content.get("version")
     if version != VERSION:
-        raise DataError(
-            f"{path} has version {version}, this package reads {VERSION}; "
-            f"run `megalith data stats {folder} --save`."
-        )
-    return parse_config(Statistics, content, str(path))
+        raise DataError(f"{path} has version {version}, this package reads {VERSION}; {fix}.")
+    return parse_config(Statistics, content, str(path), fix, DataError)
 
 
 def skew_of(counts: NDArray[np.int64]) -> float | None:

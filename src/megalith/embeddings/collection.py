@@ -21,6 +21,7 @@ from megalith.core.errors import ConfigError, nearest
 from megalith.core.schema import TableSpec, check_tables
 from megalith.embeddings.check import LookupCheck
 from megalith.embeddings.layout import Layout
+from megalith.embeddings.memory import check_fits, taking_memory
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad
 from megalith.embeddings.table_state import WEIGHT, TableShard, TableState, part_specs
 from megalith.ops import embedding as ops
@@ -84,16 +85,18 @@ class EmbeddingCollection(nn.Module):
         self.lr_factor = 1.0
         """Multiplies every optimizer's learning rate; a schedule sets it before each step."""
         self.num_steps = 0
-        self._check = LookupCheck(tables, device)
-        self._weights = [
-            _start_values((windows or {}).get(table.name) or _whole(table), seed).to(device)
-            for table in tables
-        ]
-        self._first = [_state(t, o.first_state, device) for t, o in zip(tables, self.optimizers, strict=True)]
-        self._second = [
-            _state(t, o.second_state, device) for t, o in zip(tables, self.optimizers, strict=True)
-        ]
         on_cpu = torch.device(device).type == "cpu"
+        if on_cpu:
+            check_fits(tables, self.optimizers)
+        self._check = LookupCheck(tables, device)
+        both = list(zip(tables, self.optimizers, strict=True))
+        with taking_memory(tables, self.optimizers):
+            self._weights = [
+                _start_values((windows or {}).get(table.name) or _whole(table), seed).to(device)
+                for table in tables
+            ]
+            self._first = [_state(table, one.first_state, device) for table, one in both]
+            self._second = [_state(table, one.second_state, device) for table, one in both]
         self._native = ops.Tables(self._weights, self._first, self._second) if on_cpu else None
         self._distinct_optimizers = tuple(dict.fromkeys(self.optimizers))
         self._settings: list[Step] = []

@@ -11,13 +11,15 @@ are held out, and their errors are given apart.
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from megalith.core.errors import DataError
+from megalith.core.errors import DataError, MegalithError
+from megalith.core.files import read_text
 from megalith.explore.job import ClusterSpec, Job, LevelSpec, Network, Parallel, Training, TransformerModel
 from megalith.explore.pipeline.schedules import build_schedule
 from megalith.explore.pipeline.simulate import simulate
@@ -86,12 +88,22 @@ class ValidationReport:
 
 
 def read_rows(path: Path | None = None) -> list[Row]:
-    path = path or FOLDER / "llm_training.csv"
+    """The rows of a file of measurements; one of the user's must have the columns of ours."""
+    shipped = FOLDER / "llm_training.csv"
+    text = read_text(path or shipped, fix=f"write a table like {shipped}", missing="check the path")
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            return list(csv.DictReader(file))
-    except FileNotFoundError as error:
-        raise DataError(f"{path} does not exist; check the path.") from error
+        reader = csv.DictReader(io.StringIO(text, newline=""))
+        rows = list(reader)
+    except csv.Error as error:
+        raise DataError(f"{path} is not CSV ({error}); write a table like {shipped}.") from error
+    if path is not None and path.parent != FOLDER:
+        wanted = list(read_rows()[0])
+        lacking = next((name for name in wanted if name not in (reader.fieldnames or ())), None)
+        if lacking is not None:
+            raise DataError(f"{path} has no column '{lacking}'; write a table like {shipped}.")
+        if not rows:
+            raise DataError(f"{path} holds no measurements; add a row for each.")
+    return rows
 
 
 def job_of(row: Row) -> Job:
@@ -162,7 +174,15 @@ def validate(path: Path | None = None) -> ValidationReport:
     """Every row predicted and compared; `path` names another file of the same columns."""
     rows = read_rows(path)
     known = fitted_rows(read_rows())
-    results = [_result(row, row["id"] in known) for row in rows]
+    results = []
+    for number, row in enumerate(rows, start=1):
+        try:
+            results.append(_result(row, row["id"] in known))
+        except (MegalithError, ValueError, TypeError, AttributeError, ZeroDivisionError) as error:
+            if path is None:
+                raise
+            said = str(error).splitlines() or [type(error).__name__]
+            raise DataError(f"{path}, row {number} ({row['id']}): {said[0]}; fix the row.") from error
     held_out = [result for result in results if not result.fitted]
     bubbles = tuple(_bubble(row) for row in read_rows(FOLDER / "bubbles.csv")) if path is None else ()
     return ValidationReport(tuple(results), _groups(results), _groups(held_out), bubbles)

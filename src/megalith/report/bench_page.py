@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from megalith.core.errors import DataError
-from megalith.core.files import write_atomic
+from megalith.core.files import read_json_object, write_atomic
 from megalith.core.units import format_bytes
 from megalith.report.shell import Chart, figures_html, html_page, section_html
 
@@ -21,20 +20,23 @@ _AXES = {"dim": "columns", "lookups": "ids a bag", "batch": "samples a step", "r
 def write_bench_report(result: Path, out: Path) -> Values:
     """Draws a result file, whole or not at all; returns what it is of."""
     content = read_result(result)
-    write_atomic(out, render_bench(content))
+    try:
+        page = render_bench(content)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
+        # Results have no schema of their own; a key that is not as expected is met while drawing.
+        raise DataError(
+            f"{result} does not hold what `megalith bench {content['suite']}` writes "
+            f"({type(error).__name__}: {error}); make it again."
+        ) from error
+    write_atomic(out, page)
     return {"suite": content["suite"], "time": content["time"]}
 
 
 def read_result(path: Path) -> Values:
     """A result as `megalith bench ... --out` wrote it."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"{path} is no result of `megalith bench`: {error}; pass a file that --out wrote."
-        ) from error
+    content = read_json_object(path, fix="pass a file that --out of `megalith bench` wrote")
     keys = {"suite", "time", "machine", "versions", "settings", "results"}
-    if not isinstance(content, dict) or not keys <= content.keys() or content["suite"] not in _CHARTS:
+    if not keys <= content.keys() or str(content["suite"]) not in _CHARTS:
         raise DataError(
             f"{path} is no result that can be drawn; pass a file that --out of `megalith bench "
             f"{'|'.join(_CHARTS)}` wrote."

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from megalith.core.errors import ConfigError, DataError
-from megalith.core.files import read_jsonl
+from megalith.core.errors import ConfigError
 from megalith.report.tables import TablesFacts, collect_tables
 from megalith.report.timing import TimeSpent, read_time_spent
 from megalith.train.config import Recipe
+from megalith.train.records import read_evaluation, read_metrics, read_summary
 from megalith.train.run import Run
 
 Values = dict[str, Any]
@@ -92,14 +91,14 @@ def collect(folder: Path) -> RunFacts:
         )
     run = Run(folder)
     recipe = run.recipe()
-    entries = finite(read_jsonl(run.metrics))
+    entries = finite(read_metrics(run.metrics))
     training = [entry for entry in entries if entry.get("kind") == "train"]
     evaluations = [
         {**entry, "trained_samples": entry["step"] * recipe.data.batch_size}
         for entry in entries
         if entry.get("kind") == "eval"
     ]
-    summary = _read_json(run.summary) if run.summary.exists() else {}
+    summary = finite(read_summary(run.summary)) if run.summary.exists() else {}
     seconds = summary.get("seconds")
     return RunFacts(
         folder=folder,
@@ -125,21 +124,6 @@ def finite(value: Any) -> Any:
 
 def _finals(folder: Path) -> list[Values]:
     """Test first: it is what nothing was chosen by."""
-    found = []
-    for path in sorted(folder.glob("evaluation-*.json")):
-        content = _read_json(path)
-        if not {"split", "step", "samples"} <= content.keys():
-            raise DataError(f"{path} is not an evaluation; make it again with `megalith eval {folder}`.")
-        found.append(content)
+    found = [finite(read_evaluation(path)) for path in sorted(folder.glob("evaluation-*.json"))]
     order = {"test": 0, "valid": 1}
     return sorted(found, key=lambda one: (order.get(one["split"], 2), one["split"]))
-
-
-def _read_json(path: Path) -> Values:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise DataError(f"{path} is damaged; delete it and make it again.") from error
-    if not isinstance(content, dict):
-        raise DataError(f"{path} does not hold an object; delete it and make it again.")
-    return finite(content)

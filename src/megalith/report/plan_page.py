@@ -35,8 +35,17 @@ def write_plan_report(plan: Path, out: Path) -> dict[str, Any]:
     made = read_plan(plan)
     if "workers" not in made.estimate:
         raise DataError(f"{plan} has no estimate to draw; make it with `megalith plan RECIPE --out {plan}`.")
-    write_atomic(out, render_plan(made, plan.stem))
-    return {key: made.estimate[key] for key in ("step_seconds", "lower_bound_seconds", "gap", "bound_by")}
+    try:
+        page = render_plan(made, plan.stem)
+        shown = ("step_seconds", "lower_bound_seconds", "gap", "bound_by")
+        headline = {key: made.estimate[key] for key in shown}
+    except (KeyError, TypeError, ValueError, AttributeError, StopIteration, ArithmeticError) as error:
+        raise DataError(
+            f"{plan} has an estimate that cannot be drawn ({type(error).__name__}: {error}); make it with "
+            f"`megalith plan RECIPE --out {plan}`."
+        ) from error
+    write_atomic(out, page)
+    return headline
 
 
 def render_plan(plan: ShardingPlan, name: str) -> str:

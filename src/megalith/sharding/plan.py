@@ -8,7 +8,7 @@ runtime does follows from the rectangles and, for kinds that stay inside a node,
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 
 from megalith.core.config import Config
 from megalith.core.errors import PlanError
-from megalith.core.files import write_atomic
+from megalith.core.files import read_json_object, write_atomic
 from megalith.core.schema import TableSpec
 
 Kind = Literal["table_wise", "row_wise", "column_wise", "data_parallel", "table_row", "table_column", "grid"]
@@ -136,15 +136,8 @@ class ShardingPlan(Config):
 
 def read_plan(path: Path) -> ShardingPlan:
     """The plan in a file, or one sentence that names it."""
-    try:
-        content: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        version = content.get("version")
-    except FileNotFoundError as error:
-        raise PlanError(
-            f"{path} does not exist; make it with `megalith plan RECIPE --out {path}`."
-        ) from error
-    except (OSError, ValueError, AttributeError) as error:
-        raise PlanError(f"{path} is not a plan; make it with `megalith plan RECIPE --out {path}`.") from error
+    content = read_json_object(path, fix=f"make it with `megalith plan RECIPE --out {path}`", error=PlanError)
+    version = content.get("version")
     if version != VERSION:
         raise PlanError(f"{path} has plan version {version}, this package reads {VERSION}; make it again.")
     try:

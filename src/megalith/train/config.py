@@ -98,6 +98,8 @@ class LoopConfig(Config):
     early_stopping: EarlyStoppingConfig | None = None
     tensorboard: bool = True
     trace: bool = True
+    trace_bytes: int = Field(default=64 << 20, ge=1 << 16)
+    """A rank's trace is no longer than this: of a long run it keeps the beginning and the end."""
 
     @model_validator(mode="after")
     def _has_an_end(self) -> LoopConfig:

@@ -24,6 +24,7 @@ from megalith.models.base import ModelInputs
 from megalith.sharding.plan import ShardingPlan
 from megalith.sharding.runtime.collection import ShardedEmbeddingCollection
 from megalith.train.config import AdaGradConfig, AdamConfig, DenseOptimizer, Recipe
+from megalith.train.memory import check_memory
 from megalith.train.pipeline import Stages
 from megalith.train.replica import Replica
 
@@ -31,10 +32,18 @@ from megalith.train.replica import Replica
 class Learner:
     """A model with its tables, ready to train on batches of one schema; with a plan, a rank's part of it."""
 
-    def __init__(self, recipe: Recipe, schema: DatasetSchema, plan: ShardingPlan | None = None) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        schema: DatasetSchema,
+        plan: ShardingPlan | None = None,
+        second_copy: bool = False,
+    ) -> None:
+        """`second_copy` says that checkpoints will be written from a copy, which must fit into memory too."""
         inputs = ModelInputs(len(schema.numeric), schema.categorical)
         tables = recipe.model.tables(schema.categorical)
         self.tables: list[TableSpec] = tables
+        check_memory(tables, recipe.embeddings.optimizer, plan, Ranks.all(), second_copy)
         seed = recipe.train.seed
         # One seed makes the start values of the dense part; tables take theirs from it and their name.
         torch.manual_seed(seed)

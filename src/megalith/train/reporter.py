@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
-from megalith.core.errors import storage_errors
+from megalith.core.files import append
 from megalith.core.units import format_count
 from megalith.train.run import Run
+
+if TYPE_CHECKING:
+    from megalith.train.events import EventFile
 
 # What a run's result must not depend on: everything else in metrics.jsonl is the same from run to run.
 CLOCK_KEYS = ("seconds", "samples_per_second", "wait_seconds")
@@ -25,29 +29,28 @@ class Reporter:
     ) -> None:
         self._run, self._total_steps, self._silent = run, total_steps, silent
         self._use_tensorboard, self._console = tensorboard, console
-        self._file: TextIO | None = None
-        self._writer: Any = None
+        self._events: EventFile | None = None
         self._progress: Progress | None = None
 
     def __enter__(self) -> Reporter:
         if self._silent:
             return self
-        with storage_errors(self._run.metrics):
-            self._file = self._run.metrics.open("a", encoding="utf-8")
+        append(self._run.metrics, b"")
         if self._use_tensorboard:
-            from torch.utils.tensorboard import SummaryWriter
+            from megalith.train.events import EventFile
 
-            self._writer = SummaryWriter(str(self._run.tensorboard))
+            self._events = EventFile(self._run.tensorboard)
         if self._console is not None:
             self._progress = Progress(
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(),
                 MofNCompleteColumn(),
-                TextColumn("steps, {task.fields[rate]} samples/s, left"),
+                TextColumn("steps, {task.fields[rate]} samples/s, left", markup=False),
                 TimeRemainingColumn(compact=True),
-                TextColumn("{task.fields[shown]}"),
+                TextColumn("{task.fields[shown]}", markup=False),
                 console=self._console,
                 transient=True,
+                disable=not self._console.is_terminal,
             )
             self._progress.start()
             self._progress.add_task("training", total=self._total_steps, rate="?", shown="")
@@ -56,10 +59,6 @@ class Reporter:
     def __exit__(self, *_: object) -> None:
         if self._progress is not None:
             self._progress.stop()
-        if self._writer is not None:
-            self._writer.close()
-        if self._file is not None:
-            self._file.close()
 
     def advance(self, step: int) -> None:
         if self._progress is not None:
@@ -67,13 +66,12 @@ class Reporter:
 
     def write(self, entry: dict[str, Any]) -> None:
         """One entry: `kind` is train or eval, numbers may be nested one level deep."""
-        if self._file is not None:
-            with storage_errors(self._run.metrics):
-                self._file.write(json.dumps(entry) + "\n")
-                self._file.flush()
-        if self._writer is not None:
-            for name, value in _numbers(entry):
-                self._writer.add_scalar(f"{entry['kind']}/{name}", value, entry["step"])
+        if self._silent:
+            return
+        append(self._run.metrics, json.dumps(entry).encode() + b"\n")
+        if self._events is not None:
+            numbers = ((f"{entry['kind']}/{name}", value) for name, value in _numbers(entry))
+            self._events.add_scalars(numbers, entry["step"])
         if self._console is not None and self._progress is not None:
             self._show(entry)
 
@@ -90,7 +88,8 @@ class Reporter:
         else:
             where = f"step {entry['step']:>7,}  {entry['split']}"
             numbers = ", ".join(f"{name} {_shown(entry[key])}" for name, key in _EVAL_COLUMNS)
-            self._console.print(f"{where}: {numbers}", highlight=False)
+            line = Text(f"{where}: {numbers}")
+            self._console.print(line, highlight=False, soft_wrap=True)
 
 
 _EVAL_COLUMNS = (("NE", "ne"), ("log loss", "log_loss"), ("AUC", "auc"), ("calibration", "calibration"))

@@ -3,7 +3,8 @@
 RUN/config.yaml         the recipe, complete with every default
 RUN/metrics.jsonl       one line for each report of training or evaluation
 RUN/plan.json           which tables lie where, if there is more than one rank
-RUN/trace.jsonl         spans; those of rank R > 0 are in trace-rank-R.jsonl
+RUN/trace.jsonl         spans; those of rank R > 0 are in trace-rank-R.jsonl; see megalith.core.trace
+RUN/trace.1.jsonl ...   the most recent spans of a long run
 RUN/checkpoints/        see megalith.checkpoint.store
 RUN/evaluation-S.json   the full evaluation on split S, with its calibration curve
 RUN/summary.json        how the run ended
@@ -13,6 +14,7 @@ RUN/tensorboard/        the same metrics for TensorBoard
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,11 +25,15 @@ from megalith.checkpoint.store import CheckpointStore
 from megalith.comm.ranks import Ranks
 from megalith.core.config import to_yaml
 from megalith.core.errors import ConfigError, StorageError, storage_errors
-from megalith.core.files import read_jsonl, write_atomic
+from megalith.core.files import write_atomic
 from megalith.core.lock import FolderLock
+from megalith.core.trace import trace_parts
 from megalith.sharding.plan import ShardingPlan
 from megalith.train.config import Recipe
 from megalith.train.recipe import load_recipe
+from megalith.train.records import read_metrics
+
+_RANK = re.compile(r"trace-rank-(\d+)\.")
 
 
 class Run:
@@ -49,10 +55,9 @@ class Run:
         return self.folder / f"trace-rank-{rank}.jsonl" if rank else self.trace
 
     def traces(self) -> list[Path]:
-        """The traces of all ranks that left one, by rank."""
-        found = self.folder.glob("trace-rank-*.jsonl")
-        others = sorted(found, key=lambda path: (len(path.name), path.name))
-        return [path for path in (self.trace, *others) if path.exists()]
+        """The traces of all ranks that left one, by rank, each in the order in which it was written."""
+        numbers = {found[1] for path in self.folder.glob("trace-rank-*") if (found := _RANK.match(path.name))}
+        return [part for rank in (0, *sorted(map(int, numbers))) for part in trace_parts(self.trace_of(rank))]
 
     def evaluation(self, split: str) -> Path:
         return self.folder / f"evaluation-{split}.json"
@@ -86,8 +91,8 @@ class Run:
             self.folder.mkdir(parents=True, exist_ok=True)
         self.write_recipe(recipe)
 
-    def discard(self) -> None:
-        """Removes the files of the run, and the folder if nothing else is in it."""
+    def discard(self, with_folder: bool = False) -> None:
+        """Removes the files of the run; `with_folder` also the folder, if nothing else is in it."""
         own = (
             self.config,
             self.metrics,
@@ -104,7 +109,7 @@ class Run:
                     shutil.rmtree(path)
                 else:
                     path.unlink(missing_ok=True)
-        if not any(path != self._lock.path for path in self.folder.iterdir()):
+        if with_folder and not any(path != self._lock.path for path in self.folder.iterdir()):
             shutil.rmtree(self.folder)
 
     def write_recipe(self, recipe: Recipe) -> None:
@@ -135,7 +140,7 @@ class Run:
 
 def cut_back(path: Path, last_step: int) -> None:
     """Drops what was reported after `last_step`; a resumed run reports it again."""
-    kept = [entry for entry in read_jsonl(path) if entry["step"] <= last_step]
+    kept = [entry for entry in read_metrics(path) if entry["step"] <= last_step]
     content = "".join(json.dumps(entry) + "\n" for entry in kept)
     if not path.exists() or path.read_text(encoding="utf-8") != content:
         write_atomic(path, content)

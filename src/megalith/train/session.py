@@ -23,7 +23,7 @@ import torch.distributed as dist
 from megalith.comm import process_group
 from megalith.comm.peer_lost import PeerLostError
 from megalith.comm.ranks import Ranks
-from megalith.core.errors import MegalithError
+from megalith.core.errors import MegalithError, without_controls
 
 _ACCEPTED = "megalith/accepted"
 # Of whatever was said first: the other ranks ended because of it.
@@ -94,7 +94,7 @@ def _leave(ranks: Ranks, error: BaseException) -> NoReturn:
 
 def _say(sentence: str) -> None:
     # In one write, so that sentences of two ranks do not mix.
-    sys.stderr.write(f"megalith: {sentence}\n")
+    sys.stderr.write(f"megalith: {without_controls(sentence)}\n")
 
 
 def _tell_torchrun(message: str, seconds_later: int = 0) -> None:

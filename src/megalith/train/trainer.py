@@ -30,6 +30,7 @@ from megalith.train.evaluation import choose_split, evaluate
 from megalith.train.learner import Learner
 from megalith.train.pipeline import Pipeline
 from megalith.train.placing import place_again, place_tables
+from megalith.train.records import read_evaluation, read_summary
 from megalith.train.reporter import Reporter
 from megalith.train.run import Run, cut_back
 from megalith.train.schedule import lr_factor
@@ -68,7 +69,8 @@ class Trainer:
         )
         self.eval_split = choose_split(data, self.dataset)
         self.plan = place_tables(recipe, self.dataset, self.ranks)
-        self.learner = Learner(recipe, self.dataset.schema, self.plan)
+        copied = recipe.train.background_checkpoints
+        self.learner = Learner(recipe, self.dataset.schema, self.plan, second_copy=copied)
         apart = self.ranks.with_own_group()
         self.store = CheckpointStore(run.checkpoints, recipe.train.keep_checkpoints, apart)
         self._overlap = self.plan is not None and recipe.sharding.pipeline
@@ -124,11 +126,11 @@ class Trainer:
         # From here the clocks of all ranks' traces run.
         ranks.from_each(lambda: None)
         trace = self.run.trace_of(ranks.rank) if config.trace else None
-        tracer = Tracer(trace, ranks.rank if ranks.world_size > 1 else None)
+        tracer = Tracer(trace, ranks.rank if ranks.world_size > 1 else None, config.trace_bytes)
         reporter = Reporter(
             self.run, self.total_steps, config.tensorboard, self.console, silent=not ranks.is_first
         )
-        with StopSignal() as signal, reporter:
+        with tracer, StopSignal() as signal, reporter:
             stopped = self._train(signal, reporter, tracer)
             if not stopped:
                 self.store.wait()
@@ -138,7 +140,6 @@ class Trainer:
                 with tracer.span("evaluate"):
                     self._final_evaluation(reporter)
             self.store.close()
-        tracer.close()
         return ranks.from_first(lambda: self._finish(stopped, first_step, time.perf_counter() - began))
 
     def _train(self, signal: StopSignal, reporter: Reporter, tracer: Tracer) -> str | None:
@@ -303,8 +304,7 @@ class Trainer:
             "machine": this_machine(self.run.folder).to_dict(),
         }
         if stopped is None and self.eval_split is not None:
-            final = json.loads(self.run.evaluation(self.eval_split).read_text(encoding="utf-8"))
-            summary["evaluation"] = without_curve(final)
+            summary["evaluation"] = without_curve(read_evaluation(self.run.evaluation(self.eval_split)))
         return summary
 
 
@@ -345,7 +345,7 @@ def without_curve(result: dict[str, Any]) -> dict[str, Any]:
 
 def _preferred_step(run: Run, recipe: Recipe, store: CheckpointStore) -> int:
     if recipe.train.early_stopping is not None and run.summary.exists():
-        best = json.loads(run.summary.read_text(encoding="utf-8")).get("best_step")
+        best = read_summary(run.summary).get("best_step")
         if best in store.steps():
             return int(best)
     latest = store.latest()

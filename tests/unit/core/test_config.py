@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, ValidationError
 
-from megalith.core.config import Config, apply_overrides, load_config, parse_config, to_yaml
+from megalith.core.config import Config, apply_overrides, load_config, load_yaml, parse_config, to_yaml
 from megalith.core.errors import ConfigError
 
 
@@ -105,3 +105,60 @@ def test_overriding_leaves_the_original_alone(values):
 def test_parse_config_takes_the_first_unknown_key_over_what_follows_from_it():
     with pytest.raises(ConfigError, match="unknown key 'nam'"):
         parse_config(Outer, {"nam": "a"}, "here")
+
+
+BOMB = "\n".join(
+    ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    + [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12)]
+)
+MERGED = "\n".join(
+    ["a0: &a0 {k: v}"] + [f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}" for i in range(1, 12)]
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[" * 5000 + "]" * 5000, "line 1: nested more than 100 levels deep"),
+        ("a:\n  " + "- " * 5000 + "b", "line 2: nested more than 100 levels deep"),
+        (
+            "\n".join(" " * level + "a:" for level in range(5000)),
+            "line 100: nested more than 100 levels deep",
+        ),
+        (BOMB, "line 7: more than 1,000,000 values with aliases written out"),
+        (MERGED, "values with aliases written out"),
+        ("a: &a [*a]", "line 1: an alias stands for something that contains it"),
+        ("a: &a {<<: *a}", "an alias stands for something that contains it"),
+        ("a: 2024-99-99", "a value is not what it looks like"),
+        ("a: !!timestamp x", "a value is not what it looks like"),
+        ("a: !!bool x", "a value is not what it looks like"),
+        ("a: !!int x", "a value is not what it looks like"),
+        ("a: " + "9" * 5000, "a value is not what it looks like"),
+        ("a: !!python/object/apply:os.system [ls]", "could not determine a constructor"),
+        ("a: \x00", "special characters are not allowed"),
+        ("? [a]\n: b", "unhashable"),
+    ],
+)
+def test_yaml_that_is_too_much_or_no_value_is_one_sentence(tmp_path, text, problem):
+    path = tmp_path / "hostile.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as refusal:
+        load_yaml(path)
+    assert str(refusal.value).startswith(str(path))
+    assert problem in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_aliases_within_bounds_are_read(tmp_path):
+    path = tmp_path / "some.yaml"
+    path.write_text("base: &base {a: 1}\none: *base\ntwo: {<<: *base, b: 2}\n")
+    assert load_yaml(path) == {"base": {"a": 1}, "one": {"a": 1}, "two": {"a": 1, "b": 2}}
+
+
+@pytest.mark.parametrize(
+    "override", ["a=" + "[" * 5000, "a=2024-99-99", ".".join("a" * 5000) + "=1", "=1", "a" * 5000]
+)
+def test_an_override_that_is_too_much_is_a_short_sentence(override):
+    with pytest.raises(ConfigError) as refusal:
+        apply_overrides({}, [override])
+    assert len(str(refusal.value)) < 300

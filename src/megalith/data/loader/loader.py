@@ -105,11 +105,19 @@ class Loader:
         self._step_rows = batch_size * world_size if share == "batches" else batch_size
         self._num_batches, self._rows_an_epoch = self._extent()
         if drop_last and not self._num_batches:
-            raise DataError(
-                f"{dataset.folder}: {self._rows.rows:,} rows do not fill one batch of {batch_size:,}"
-                + (f" over {world_size} ranks" if share == "slices" else f" on each of {world_size} ranks")
-                + "; choose a smaller batch or drop_last=False."
-            )
+            raise DataError(self._too_few_rows())
+
+    def _too_few_rows(self) -> str:
+        rows, ranks = self._rows.rows, self._world_size
+        if self._share == "slices":
+            over, most = f" over {ranks} ranks", rows
+        else:
+            over, most = f" on each of {ranks} ranks", rows // ranks
+        smaller = f"a smaller one (data.batch_size={most} at most)" if most else "other splits or fewer ranks"
+        return (
+            f"{self.dataset.folder}: {rows:,} rows do not fill one batch of {self.batch_size:,}"
+            f"{over if ranks > 1 else ''}; take {smaller}."
+        )
 
     def _extent(self) -> tuple[int, int]:
         """Steps of an epoch, and the rows in them in the order that this rank follows."""

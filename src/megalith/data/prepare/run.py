@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Generator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -14,16 +14,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from megalith.core.errors import ConfigError, DataError, StorageError, storage_errors
+from megalith.core.errors import ConfigError, DataError
 from megalith.core.files import new_folder, remove_partials
 from megalith.core.schema import FeatureSpec
-from megalith.data.dataset import DatasetSchema, Split, write_schema
+from megalith.data.dataset import SCHEMA_FILE, DatasetSchema, Split, read_schema, write_schema
 from megalith.data.prepare.options import PrepareOptions
 from megalith.data.prepare.pipeline import OrderedPipeline
 from megalith.data.prepare.recipe import Recipe, make_recipe
 from megalith.data.prepare.rows import BadRows, Placed, RowNumbers
 from megalith.data.prepare.splits import ValidRule
-from megalith.data.prepare.vocabulary import IdMaps, counted_ids, hashed_ids, loaded_ids
+from megalith.data.prepare.vocabulary import IdMaps, counted_ids, hashed_ids, loaded_ids, vocabulary_path
 from megalith.data.prepare.writer import Column, SplitWriter
 from megalith.data.readers import Bag, Source, open_text
 from megalith.ops.text import KeyCounter
@@ -49,7 +49,7 @@ def prepare(options: PrepareOptions, progress: Progress | None = None) -> Prepar
     begin = time.perf_counter()
     out = options.out
     remove_partials(out.parent, out.name)
-    with _write_errors(out), new_folder(out, options.overwrite) as folder:
+    with new_folder(out, options.overwrite) as folder:
         if options.source != "parquet":
             for path in (*options.files, *options.test_files):
                 _check_input(path, options)
@@ -106,9 +106,11 @@ class _Run:
         if self.recipe.hash_buckets:
             return hashed_ids(len(features), self.recipe.hash_buckets)
         if options.vocabulary_from:
-            return loaded_ids(
+            ids = loaded_ids(
                 options.vocabulary_from, features, self.folder, self.work_folder, options.memory_bytes
             )
+            self._check_sizes(ids, options.vocabulary_from)
+            return ids
         with KeyCounter(len(features), options.memory_bytes, self.work_folder) as counter:
             rows = RowNumbers(
                 BadRows(options.max_bad_rows), options.limit_rows, self._report("counting values")
@@ -142,6 +144,16 @@ class _Run:
                 options.memory_bytes,
                 options.threads,
             )
+
+    def _check_sizes(self, ids: IdMaps, origin: Path) -> None:
+        """A vocabulary of another size than its data set says would give ids that its tables do not have."""
+        declared = {feature.name: feature.num_ids for feature in read_schema(origin).categorical}
+        for feature, num_ids in zip(self.source.features, ids.num_ids, strict=True):
+            if num_ids != declared.get(feature.name):
+                raise DataError(
+                    f"{vocabulary_path(origin, feature.name)} is not the vocabulary that "
+                    f"{origin / SCHEMA_FILE} describes; prepare {origin} again."
+                )
 
     def _write(
         self, split: str, source: Source, ids: IdMaps, rule: ValidRule, bad_rows: BadRows
@@ -247,15 +259,3 @@ def _check_input(path: Path, options: PrepareOptions) -> None:
     with open_text(path) as stream:
         if not stream.readinto(bytearray(1)):
             raise DataError(f"{path} is empty; leave it out or get it again.")
-
-
-@contextmanager
-def _write_errors(out: Path) -> Iterator[None]:
-    """What `storage_errors` does not know (a quota, a broken disk) becomes a sentence too."""
-    try:
-        with storage_errors(out):
-            yield
-    except OSError as error:
-        raise StorageError(
-            f"Cannot write {out} ({error.strerror or error}); choose another folder or check the disk."
-        ) from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from urllib.parse import quote
@@ -72,24 +73,35 @@ def loaded_ids(
 ) -> IdMaps:
     """The ids of another data set, whose vocabulary files are copied so that this one is complete."""
     (folder / FOLDER).mkdir()
+    paths = [vocabulary_path(origin, feature.name) for feature in features]
     sizes = []
-    for feature in features:
-        path = vocabulary_path(origin, feature.name)
-        try:
-            shutil.copyfile(path, vocabulary_path(folder, feature.name))
-            sizes.append(pq.read_metadata(path).num_rows)
-        except FileNotFoundError as error:
-            raise DataError(f"{path} is missing; prepare {origin} again.") from error
-        except pa.ArrowException as error:
-            raise DataError(f"{path} is damaged; prepare {origin} again.") from error
+    for feature, path in zip(features, paths, strict=True):
+        with _sound(path, origin):
+            found = pq.read_metadata(path)
+            size, kind = found.num_rows, found.schema.to_arrow_schema().field("key").type
+        if kind != pa.uint64():
+            raise DataError(f"{path} is no vocabulary (its keys are {kind}); prepare {origin} again.")
+        sizes.append(size)
+        shutil.copyfile(path, vocabulary_path(folder, feature.name))
     lookups = _lookups(sizes, work_folder, memory_bytes)
-    for feature, lookup in zip(features, lookups, strict=True):
+    for path, lookup in zip(paths, lookups, strict=True):
         first_id = FIRST_ID
-        with pq.ParquetFile(vocabulary_path(folder, feature.name)) as file:
+        with _sound(path, origin), pq.ParquetFile(path) as file:
             for batch in file.iter_batches(_PIECE_ENTRIES, columns=["key"]):
                 lookup.insert(batch.column(0).to_numpy(), first_id)
                 first_id += batch.num_rows
     return IdMaps([lookup.map for lookup in lookups], [FIRST_ID + size for size in sizes])
+
+
+@contextmanager
+def _sound(path: Path, origin: Path) -> Iterator[None]:
+    """What goes wrong with a vocabulary file is said of it, not of the folder that is being written."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise DataError(f"{path} is missing; prepare {origin} again.") from error
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise DataError(f"{path} is damaged; prepare {origin} again.") from error
 
 
 def vocabulary_path(folder: Path, feature: str) -> Path:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from megalith.core.config import load_yaml
 from megalith.core.errors import ConfigError, nearest
+from megalith.core.files import read_json_object
 
 _FOLDER = Path(__file__).parent
 
@@ -36,15 +36,11 @@ def describe_model(name: str) -> dict[str, Any]:
 
 def from_hugging_face(path: Path) -> dict[str, Any]:
     """A transformer's description out of `config.json`; sequences as long as the model can take."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ConfigError(f"{path} does not exist; check the path.") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not JSON; pass a Hugging Face config.json.") from error
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path} must hold one JSON object, as a Hugging Face config.json does.")
+    fix = "pass a Hugging Face config.json"
+    content = read_json_object(path, fix=fix, missing="check the path", error=ConfigError)
     content = content.get("text_config") or content
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: key 'text_config' is no object; {fix}.")
 
     def read(*keys: str, default: Any = None) -> Any:
         return next((content[key] for key in keys if content.get(key) is not None), default)
