@@ -6,12 +6,12 @@ import os
 from collections.abc import Sequence
 from functools import partial
 
+from megalith.comm.ranks import Ranks
 from megalith.core.schema import TableSpec
 from megalith.embeddings.memory import check_fits, memory_of
 from megalith.embeddings.optimizers import RowOptimizer
 from megalith.hardware.free_memory import available_bytes
 from megalith.sharding.plan import ShardingPlan
-from megalith.sharding.runtime.ranks import Ranks
 
 
 def check_memory(

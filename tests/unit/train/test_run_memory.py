@@ -4,10 +4,10 @@ import json
 import shutil
 
 import pytest
-from megalith.sharding.runtime.ranks import Ranks
 from typer.testing import CliRunner
 
 from megalith.cli.app import app
+from megalith.comm.ranks import Ranks
 from megalith.core.errors import PlanError
 from megalith.core.schema import TableSpec
 from megalith.embeddings.optimizers import SGD, RowWiseAdaGrad
