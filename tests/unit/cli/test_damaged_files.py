@@ -38,6 +38,13 @@ def run(trained, tmp_path):
 
 
 @pytest.fixture
+def unfinished(run):
+    """A run that `train` goes on with: one that was killed before it wrote how it ended."""
+    (run / "summary.json").unlink()
+    return run
+
+
+@pytest.fixture
 def own_data(data, tmp_path):
     return shutil.copytree(data, tmp_path / "own")
 
@@ -52,9 +59,9 @@ def refused(done, path):
 
 @pytest.mark.parametrize("how", LINES)
 @pytest.mark.parametrize("arguments", [["train"], ["report"]], ids=" ".join)
-def test_metrics(command, run, arguments, how):
-    damage(run / "metrics.jsonl", how)
-    refused(command(*arguments, run), run / "metrics.jsonl")
+def test_metrics(command, unfinished, arguments, how):
+    damage(unfinished / "metrics.jsonl", how)
+    refused(command(*arguments, unfinished), unfinished / "metrics.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -69,10 +76,10 @@ def test_metrics(command, run, arguments, how):
     ],
 )
 @pytest.mark.parametrize("arguments", [["train"], ["report"]], ids=" ".join)
-def test_a_line_of_metrics_without_its_keys(command, run, arguments, line):
-    text = (run / "metrics.jsonl").read_text()
-    (run / "metrics.jsonl").write_text(json.dumps(line) + "\n" + text)
-    sentence = refused(command(*arguments, run), run / "metrics.jsonl")
+def test_a_line_of_metrics_without_its_keys(command, unfinished, arguments, line):
+    text = (unfinished / "metrics.jsonl").read_text()
+    (unfinished / "metrics.jsonl").write_text(json.dumps(line) + "\n" + text)
+    sentence = refused(command(*arguments, unfinished), unfinished / "metrics.jsonl")
     assert "metrics.jsonl, line 1: " in sentence
 
 
@@ -120,9 +127,9 @@ def test_a_trace_that_cannot_be_read_is_passed_over(command, run, how):
 
 
 @pytest.mark.parametrize("arguments", [["train"], ["report"], ["report", "--chrome-trace", "x.json"]])
-def test_a_trace_that_is_a_folder(command, run, arguments):
-    damage(run / "trace.jsonl", "folder")
-    refused(command(arguments[0], run, *arguments[1:]), run / "trace.jsonl")
+def test_a_trace_that_is_a_folder(command, unfinished, arguments):
+    damage(unfinished / "trace.jsonl", "folder")
+    refused(command(arguments[0], unfinished, *arguments[1:]), unfinished / "trace.jsonl")
 
 
 @pytest.mark.parametrize("how", JSON)
