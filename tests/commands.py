@@ -12,7 +12,7 @@ import tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from forked import PATIENCE_SECONDS, Forked
+from forked import PATIENCE_SECONDS, WIDE, Forked
 
 
 def megalith(*arguments, first=None):
@@ -41,7 +41,8 @@ def run(command, **options):
 def started(command, **options):
     """A running command; what it has started ends with it when the block is left."""
     words = [str(word) for word in command]
-    process = subprocess.Popen(words, text=True, start_new_session=True, **options)
+    environment = {**options.pop("env", os.environ), "COLUMNS": WIDE}
+    process = subprocess.Popen(words, text=True, start_new_session=True, env=environment, **options)
     try:
         with process:
             try:

@@ -1,9 +1,9 @@
 """For every test: the same surroundings whatever the machine, its user and its terminal are.
 
 One thread a process, since tests run side by side on all cores already: idle OpenMP threads spin, and with
-several processes on each core a step of microseconds takes milliseconds. Hypothesis draws the same examples each
-time, so that a change is judged by what it changed; `HYPOTHESIS_PROFILE=explore` draws new ones. How long it takes
-to draw one says nothing about the code: no deadline, no complaint.
+several processes on each core a step of microseconds takes milliseconds. Hypothesis draws the same examples
+each time, so that a change is judged by what it changed; `HYPOTHESIS_PROFILE=explore` draws new ones. How
+long it takes to draw one says nothing about the code: no deadline, no complaint.
 """
 
 import os
@@ -19,7 +19,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 _SURROUNDINGS = {
     "LC_ALL": "C.UTF-8",
     "NO_COLOR": "1",
-    "OMP_NUM_THREADS": "1",
     "PYTHONUTF8": "1",
     "TERM": "dumb",
     "TZ": "UTC",
@@ -36,8 +35,8 @@ _FORGOTTEN = (
 for name in _FORGOTTEN:
     os.environ.pop(name, None)
 os.environ.update(_SURROUNDINGS)
-# Tests hold for any width; give another one to see it.
-os.environ.setdefault("COLUMNS", "80")
+# The sanitizers' tests have two.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 settings.register_profile(
     "same", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]

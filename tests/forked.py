@@ -1,8 +1,8 @@
 """Real processes that need not import anything: a server that has imported torch and Megalith forks each.
 
 A process takes a tenth of a second to start, not three, and begins as a fresh one does: without a process
-group, random numbers drawn or native state. `run_forked(function, ...)` gives its result; `Forked` is for tests
-that send signals. Ranks (distributed/processes.py) and commands (commands.py) are made of it.
+group, random numbers drawn or native state. `run_forked(function, ...)` gives its result; `Forked` is for
+tests that send signals. Ranks (distributed/processes.py) and commands (commands.py) are made of it.
 """
 
 import ctypes
@@ -12,11 +12,16 @@ import os
 import pickle
 import signal
 import sys
+import threading
 import traceback
 from pathlib import Path
 
 PATIENCE_SECONDS = 900
 """Only a process that hangs takes as long, on however busy a machine; what waits for it then fails."""
+
+WIDE = "1000"
+"""Columns of the terminal that processes think they have, more than any path: where lines break is for the
+tests of the printing itself."""
 
 # Not megalith.cli: it looks at the environment when it is imported.
 _PRELOADED = [
@@ -53,7 +58,7 @@ class Forked:
         self.results, theirs = _CONTEXT.Pipe(duplex=False)
         # Plain bytes: tensors would travel as shared memory, one descriptor each.
         work = pickle.dumps((function, arguments))
-        place = Path.cwd(), dict(os.environ), output
+        place = Path.cwd(), {**os.environ, "COLUMNS": WIDE}, output
         self._process = _CONTEXT.Process(target=_run, args=(theirs, work, place, list(sys.path)))
         self._process.start()
         theirs.close()
@@ -108,6 +113,21 @@ def results_of(processes):
             number = pending.pop(pipe)
             found[number] = processes[number].result(0 if not ready else PATIENCE_SECONDS)
     return found
+
+
+def signalled_at_call(number, wanted, thread="MainThread", function=None):
+    """Sends a signal to this process when `thread` has called so many functions, or `function` so often."""
+    calls = 0
+
+    def count(frame, event, _):
+        nonlocal calls
+        if event == "call" and threading.current_thread().name == thread:
+            calls += function is None or frame.f_code is function.__code__
+            if calls == wanted:
+                os.kill(os.getpid(), number)
+
+    threading.setprofile(count)
+    sys.setprofile(count)
 
 
 def _run(pipe, work, place, path):

