@@ -5,17 +5,20 @@ BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 NATIVE := $(wildcard csrc/*.cpp csrc/*.h csrc/CMakeLists.txt)
 
+# One worker runs all tests of a file, which share what they build; tests/conftest.py puts the longest first.
+SIDE_BY_SIDE := -n 2 --dist loadfile --no-loadscope-reorder
+
 .PHONY: demo build test test-all lint bench docs clean
 
 demo: build
 	$(BIN)/megalith demo
 
 test: .venv/.dev
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
 # Everything: the slow and heavy checks too.
 test-all: .venv/.dev
-	$(BIN)/python -m pytest -n 2 -m "slow or not slow"
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "slow or not slow"
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

@@ -1,16 +1,15 @@
 """Real processes that train the same tables two ways: sharded over all of them, and whole in each.
 
-Cases are drawn by the parent and many run in one group of processes, since starting one takes seconds.
+Cases are drawn by the parent and many run in one group of processes.
 """
 
 import itertools
 import os
-import tempfile
 from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from processes import on_ranks
 
 import megalith as mg
 from megalith.sharding.plan import ExchangeConfig, Placement, Shard, ShardingPlan
@@ -192,22 +191,18 @@ def run_cases(world_size, cases, apart=()):
     """Runs all cases in one group of processes; the first that fails ends them all. Ranks of `apart` share no
     memory with others, as if each were on a machine of its own."""
     assert all(case.plan.world_size == world_size for case in cases)
-    with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_work, (world_size, cases, folder, apart), world_size)
+    on_ranks(world_size, _check_all, cases, apart)
 
 
-def _work(rank, world_size, cases, folder, apart):
-    torch.set_num_threads(1)
+def _check_all(cases, apart):
+    rank = dist.get_rank()
     if rank in apart:
         os.environ["MEGALITH_SHARED_MEMORY"] = "0"
-    store = dist.FileStore(f"{folder}/store", world_size)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
     for case in cases:
         try:
             check(case, rank)
         except Exception as error:
             raise AssertionError(f"{case.name}, rank {rank}") from error
-    dist.destroy_process_group()
 
 
 def check(case, rank):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from commands import megalith, unwrapped
 from megalith.bench.peers import OURS, Shape
 from megalith.bench.ranks import ALONE, bench_ranks, make_plan
 from megalith.core.errors import ConfigError
@@ -18,25 +17,11 @@ SHAPE = Shape(tables=3, rows=50, dim=8, batch=16, lookups=2)
 
 def test_two_ranks_are_measured_beside_one(tmp_path: Path) -> None:
     out, page = tmp_path / "result.json", tmp_path / "page.html"
-    small = (
-        "--tables",
-        "3",
-        "--rows",
-        "50",
-        "--dim",
-        "8",
-        "--batch",
-        "16",
-        "--lookups",
-        "2",
-        "--repeats",
-        "1",
-    )
-    run = [sys.executable, "-m", "megalith"]
-    bench = [*run, "bench", "train", "--ranks", "2", "--peer", "none", *small, "--out", str(out)]
-    done = subprocess.run(bench, capture_output=True, text=True, timeout=120)
+    sizes = {"tables": 3, "rows": 50, "dim": 8, "batch": 16, "lookups": 2, "repeats": 1}
+    small = [word for name, size in sizes.items() for word in (f"--{name}", size)]
+    done = megalith("bench", "train", "--ranks", 2, "--peer", "none", *small, "--out", out)
     assert done.returncode == 0, done.stderr
-    assert "Parallel efficiency" in done.stdout
+    assert "Parallel efficiency" in unwrapped(done.stdout)
     content = json.loads(out.read_text())
     assert content["settings"]["ranks"] == 2
     assert content["settings"]["sharding"] == "table_wise"
@@ -51,9 +36,7 @@ def test_two_ranks_are_measured_beside_one(tmp_path: Path) -> None:
     # Half of the samples' vectors go to the other rank, and their gradients come back; with a few bytes more.
     assert 8 * 3 * 8 * 4 <= results["sent_bytes_a_step"]["vectors"] < 2 * 8 * 3 * 8 * 4
     assert set(results["sent_bytes_a_step"]) == {"indices", "vectors", "gradients"}
-    report = subprocess.run(
-        [*run, "report", str(out), "--out", str(page)], capture_output=True, text=True, timeout=60
-    )
+    report = megalith("report", out, "--out", page)
     assert report.returncode == 0, report.stderr
     assert "Sent between ranks" in page.read_text()
 

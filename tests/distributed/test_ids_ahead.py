@@ -1,11 +1,9 @@
 """Ids of coming batches on their way while others are looked up."""
 
-import tempfile
-
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from processes import on_ranks
 from sharded_worlds import drawn_step, plan_of
 
 import megalith as mg
@@ -18,10 +16,8 @@ TABLES = [
 ]
 
 
-def _work(rank, folder):
-    torch.set_num_threads(1)
-    store = dist.FileStore(f"{folder}/store", 2)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+def look_up_ahead():
+    rank = dist.get_rank()
     generator = torch.Generator().manual_seed(0)
     # Messages of growing and shrinking sizes: those that no longer fit what was agreed on follow behind.
     sizes = (3, 300, 5, 70, 2, 500, 500, 1)
@@ -49,11 +45,9 @@ def _work(rank, folder):
             sent = sharded.send(ids, offsets, unlike if rank else torch.ones(len(ids)))
             with pytest.raises(ConfigError, match="pass them alike on all ranks"):
                 sharded.receive(sent)
-    dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("shared", ["0", "1"])
 def test_ids_of_two_batches_travel_at_a_time(shared, monkeypatch):
     monkeypatch.setenv("MEGALITH_SHARED_MEMORY", shared)
-    with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_work, (folder,), 2)
+    on_ranks(2, look_up_ahead)

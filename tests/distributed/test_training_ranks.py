@@ -3,12 +3,14 @@
 import json
 import os
 import signal
+import threading
 
 import pytest
 import torch
 from processes import on_ranks
 from small_runs import losses, make_recipe, make_weighted_bags, outcome, train, weights, write_plan
 
+from forked import PATIENCE_SECONDS
 from megalith.checkpoint.store import CheckpointStore
 from megalith.comm.ranks import Ranks
 from megalith.core.files import read_jsonl
@@ -77,10 +79,35 @@ def test_sample_weights_and_bags_count_as_in_one_process(tmp_path):
     assert numbers(outcome(many)) == pytest.approx(numbers(outcome(one)), rel=2e-3, abs=2e-3)
 
 
+def train_in_step(recipe, folder, overrides):
+    """Trains where a step and the exchange of the next batch's ids each go on only once both have begun."""
+    settings = load_recipe(str(recipe), overrides)
+    trainer = Trainer(settings, Run(folder))
+    trainer.ranks.from_first(lambda: Run(folder).create(settings))
+    learner, both = trainer.learner, threading.Barrier(2, timeout=PATIENCE_SECONDS)
+    exchange, step, exchanges = learner.exchange, learner.step, []
+
+    def meet_in_exchange(batch):
+        exchanges.append(batch)
+        if 1 < len(exchanges) <= trainer.total_steps:
+            both.wait()
+        return exchange(batch)
+
+    def meet_in_step(*arguments):
+        if trainer.step + 1 < trainer.total_steps:
+            both.wait()
+        return step(*arguments)
+
+    learner.exchange, learner.step = meet_in_exchange, meet_in_step
+    trainer.fit()
+
+
 def test_the_pipeline_changes_no_bit_and_its_trace_shows_the_overlap(tiny_recipe, tiny_data, tmp_path):
     plan = f"sharding.plan={write_plan(tmp_path / 'plan.json', tiny_recipe, 2)}"
-    ahead = train(tiny_recipe, tmp_path / "ahead", 2, plan, "train.background_checkpoints=true")
-    after = train(tiny_recipe, tmp_path / "after", 2, plan, "sharding.pipeline=false")
+    settings = (plan, "train.eval_every=1000")
+    ahead, overrides = Run(tmp_path / "ahead"), [*settings, "train.background_checkpoints=true"]
+    on_ranks(2, train_in_step, tiny_recipe, ahead.folder, overrides)
+    after = train(tiny_recipe, tmp_path / "after", 2, *settings, "sharding.pipeline=false")
     assert outcome(ahead) == outcome(after)
     other = weights(after, tiny_data)
     assert all(torch.equal(value, other[name]) for name, value in weights(ahead, tiny_data).items())
@@ -89,7 +116,8 @@ def test_the_pipeline_changes_no_bit_and_its_trace_shows_the_overlap(tiny_recipe
         exchanges = [span for span in spans if span["name"] == "exchange ids"]
         steps = [span for span in spans if span["name"] == "step"]
         assert {span["thread"] for span in exchanges} == {"megalith-pipeline_0"}
-        assert any(overlap(one, other) > 0 for one in exchanges for other in steps)
+        assert len(steps) == 24
+        assert all(overlap(one, other) > 0 for one, other in zip(exchanges[1:24], steps, strict=False))
 
 
 def overlap(one, other):

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from commands import run
+
 ROOT = Path(__file__).parents[2]
 FRAPPE = ROOT.parent / "shared" / "data" / "frappe"
 
 
 def benchmark(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "benchmarks" / "frappe.py"), "--peer", "none", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    return run([sys.executable, ROOT / "benchmarks" / "frappe.py", "--peer", "none", *arguments])
 
 
 def test_missing_data_is_one_sentence(tmp_path: Path) -> None:

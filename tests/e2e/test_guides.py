@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from commands import run
 
 GUIDES = Path(__file__).parents[2] / "docs" / "guides"
 _BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -27,14 +28,7 @@ def run_guide(name: str, folder: Path) -> None:
             script.append(content)
     assert len(script) > 1, f"{name} has no command"
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-c", "\n".join(script)],
-        cwd=folder,
-        env={**os.environ, "PATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run(["bash", "-c", "\n".join(script)], cwd=folder, env={**os.environ, "PATH": path})
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -8,11 +8,14 @@ import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from commands import megalith, megalith_from_nothing, run, sentence_of, started, unwrapped
+from forked import PATIENCE_SECONDS
 from megalith.data.dataset import Dataset
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -20,9 +23,7 @@ COMMAND = [sys.executable, "-m", "megalith", "data", "prepare"]
 LINE = "\t".join(["1", *"3" * 13, *(f"{number:08x}" for number in range(26))]) + "\n"
 
 
-def prepare(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
-    command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)  # type: ignore[call-overload,no-any-return]
+prepare = partial(megalith, "data", "prepare")
 
 
 @pytest.fixture
@@ -34,7 +35,8 @@ def train(tmp_path: Path) -> Path:
 
 
 def test_json_is_one_object_and_nothing_else(train: Path, tmp_path: Path) -> None:
-    done = prepare("criteo", train, "--out", tmp_path / "out", "--test", train, "--json")
+    out = tmp_path / "out"
+    done = megalith_from_nothing("data", "prepare", "criteo", train, "--out", out, "--test", train, "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["rows"] == 2000
@@ -47,17 +49,14 @@ def test_people_read_a_table(train: Path, tmp_path: Path) -> None:
     train.write_text(LINE * 10 + "bad\n")
     done = prepare("criteo", train, "--out", tmp_path / "out", "--max-bad-rows", 3)
     assert done.returncode == 0, done.stderr
-    assert "10 rows in" in done.stdout
-    assert "1 bad rows were left out:" in done.stdout
-    assert f"{train}, line 11 has 1 fields instead of 40" in done.stdout
+    said = unwrapped(done.stdout)
+    assert "10 rows in" in said
+    assert "1 bad rows were left out:" in said
+    assert f"{train}, line 11 has 1 fields instead of 40" in said
 
 
 def assert_refused(done: subprocess.CompletedProcess[str], out: Path, message: str) -> None:
-    assert done.returncode == 2, done.stderr
-    assert done.stdout == ""
-    assert done.stderr.startswith("megalith: ")
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert message in done.stderr
+    assert message in sentence_of(done)
     assert not out.exists()
     assert not list(out.parent.glob(".*"))
 
@@ -68,13 +67,13 @@ def test_a_bad_row_is_one_sentence_and_exit_code_2(train: Path, tmp_path: Path) 
     assert_refused(done, tmp_path / "out", f"{train}, line 11 has 1 fields instead of 40; correct it or pass")
 
 
+def allow_small_files_only() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+
 def test_a_write_that_fails_leaves_nothing(train: Path, tmp_path: Path) -> None:
     train.write_text("".join(LINE.replace("\t3\t", f"\t{number * 7919}\t") for number in range(3000)))
-
-    def allow_small_files_only() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-
-    done = prepare("criteo", train, "--out", tmp_path / "out", preexec_fn=allow_small_files_only)
+    done = prepare("criteo", train, "--out", tmp_path / "out", first=allow_small_files_only)
     assert_refused(done, tmp_path / "out", "file size limit is reached")
 
 
@@ -94,7 +93,7 @@ def test_a_full_disk_leaves_nothing(train: Path, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def waiting(tmp_path: Path) -> tuple[subprocess.Popen[str], Path]:
+def waiting(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """A preparation in the midst of its rows: it reads from a pipe whose end never comes."""
     pipe = tmp_path / "input" / "pipe.tsv"
     pipe.parent.mkdir(exist_ok=True)
@@ -103,20 +102,18 @@ def waiting(tmp_path: Path) -> tuple[subprocess.Popen[str], Path]:
     command = [*COMMAND, "criteo", str(pipe), "--out", str(out), "--hash-buckets", "100"]
     # A shell that runs the tests in the background has them ignore Ctrl-C, and children inherit that.
     heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heed)
-    with pipe.open("w") as end:
+    with started(command, stderr=subprocess.PIPE, preexec_fn=heed) as process, pipe.open("w") as end:
+        # More than a pipe holds: once all is written the reader has taken rows.
         end.write(LINE * 1000)
         end.flush()
         yield process, out
-        process.kill()
-        process.communicate()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_cleans_up(waiting: tuple[subprocess.Popen[str], Path], number: int) -> None:
     process, out = waiting
     process.send_signal(number)
-    assert process.wait(timeout=30) not in (0, 2)
+    assert process.wait(PATIENCE_SECONDS) not in (0, 2)
     assert list(out.parent.iterdir()) == [out.parent / "input"]
 
 
@@ -125,7 +122,7 @@ def test_a_kill_leaves_a_hidden_folder_that_the_next_run_clears(
 ) -> None:
     process, out = waiting
     process.kill()
-    process.wait(timeout=30)
+    process.wait(PATIENCE_SECONDS)
     assert not out.exists()
     [left] = out.parent.glob(".*")
     assert left.name.startswith(".out.partial-")
@@ -166,4 +163,5 @@ def test_preparing_never_imports_torch(train: Path, tmp_path: Path) -> None:
         "prepare(PrepareOptions(source='criteo', files=(Path(sys.argv[1]),), out=Path(sys.argv[2])));"
         "assert 'torch' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", script, train, tmp_path / "out"], check=True, timeout=120)
+    done = run([sys.executable, "-c", script, train, tmp_path / "out"])
+    assert done.returncode == 0, done.stderr

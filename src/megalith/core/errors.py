@@ -6,7 +6,8 @@
     ├── PlanError            a plan that does not fit
     ├── StorageError         a disk or file system that refuses
     ├── CheckpointError      a checkpoint that is missing, damaged or of another shape
-    └── ServeError           a request or an exported model that cannot be served
+    ├── ServeError           a request or an exported model that cannot be served
+    └── BoundError           a lower bound that does not hold: a defect of Megalith, not of what it was given
 
 The command line prints the sentence and exits with 2; `--debug` shows the traceback.
 """
@@ -49,6 +50,10 @@ class CheckpointError(MegalithError):
 
 class ServeError(MegalithError):
     """A request or an exported model cannot be served."""
+
+
+class BoundError(MegalithError):
+    """A lower bound is above a value that was found: a defect of Megalith that makes its gaps worthless."""
 
 
 def nearest(name: str, choices: list[str] | tuple[str, ...]) -> str:

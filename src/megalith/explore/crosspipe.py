@@ -83,6 +83,7 @@ def crosspipe(job: Job, *, budget: int = 48) -> Plan:
         provenance="CrossPipe-like: pipeline across sites, greedy order, usual placement and network",
         cross_site_bytes=cross_site_bytes(cluster, prediction),
         cost_per_step=cost_per_step(cluster, prediction),
+        in_space=False,
     )
 
 

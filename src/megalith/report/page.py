@@ -120,10 +120,11 @@ def _main_tile(found: Values, where: str) -> str:
     note = "Below 1 is better than predicting the click rate"
     if ne is not None and best is not None and best < 1:
         # Of all that can be learnt from this data, the share that was.
-        learnt = min(1.0, max(0.0, (1 - ne) / (1 - best)))
+        learnt = (1 - ne) / (1 - best)
+        filled = min(1.0, max(0.0, learnt))
         gauge = (
             f'<div class="gauge" role="img" aria-label="{learnt:.0%} of what can be learnt">'
-            f'<span class="reached" style="width:{100 * learnt:.1f}%"></span></div>'
+            f'<span class="reached" style="width:{100 * filled:.1f}%"></span></div>'
         )
         note = (
             f"Best possible {best:.4f}: {100 * found['above_best']:.2f}% above it, "

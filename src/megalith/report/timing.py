@@ -32,4 +32,8 @@ def read_time_spent(trace: Path, session_seconds: float | None = None) -> TimeSp
     if session_seconds is not None:
         sessions[-1] = max(sessions[-1], session_seconds)
     spent = {name: seconds for name, seconds in totals.seconds.items() if seconds}
-    return TimeSpent(spent, max(0.0, sum(sessions) - sum(spent.values())), len(sessions), totals.steps)
+    in_parts = sum(spent.values())
+    # A session that began after the last span of the one before, in a process of the same number, looks like
+    # its continuation; parts do not overlap, so that all took at least as long as they did.
+    total = max(sum(sessions), in_parts)
+    return TimeSpent(spent, total - in_parts, len(sessions), totals.steps)

@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from commands import megalith, unwrapped
+
 
 def bench_data(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "megalith",
-        "bench",
-        "data",
-        "--rows",
-        "3000",
-        "--repeats",
-        "2",
-        *arguments,
-    ]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return megalith("bench", "data", "--rows", 3000, "--repeats", 2, *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -57,4 +46,4 @@ def test_a_second_run_reuses_the_data_and_prints_a_table(workdir: Path, content:
     done = bench_data("--workdir", str(workdir), "--only", "loader")
     assert done.returncode == 0, done.stderr
     assert "generating" not in done.stderr
-    assert "megalith, shuffled, batch 2048" in done.stdout
+    assert "megalith, shuffled, batch 2048" in unwrapped(done.stdout)

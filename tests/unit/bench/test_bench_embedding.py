@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from commands import megalith, unwrapped
 from megalith.bench import embedding
 from megalith.bench.embedding import bench_embedding, draw, shapes_of
 from megalith.bench.peers import OURS, Shape, bytes_needed, choose_peers
@@ -115,11 +114,11 @@ def test_a_sweep_over_small_shapes_runs(monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_command_prints_a_table_and_saves_the_result(tmp_path: Path) -> None:
     out = tmp_path / "result.json"
     small = ("--tables", "2", "--rows", "500", "--batch", "8", "--repeats", "1", "--peer", "torch")
-    command = [sys.executable, "-m", "megalith", "bench", "embedding", *small, "--out", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = megalith("bench", "embedding", *small, "--out", out)
     assert done.returncode == 0, done.stderr
-    assert "64, 10, zipf" in done.stdout
-    assert "Share of what the memory can do" in done.stdout
+    said = unwrapped(done.stdout)
+    assert "64, 10, zipf" in said
+    assert "Share of what the memory can do" in said
     content = json.loads(out.read_text())
     assert content["suite"] == "embedding"
     assert len(content["results"]["measured"]) == 6

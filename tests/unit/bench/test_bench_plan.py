@@ -21,7 +21,8 @@ def test_plans_are_compared_with_greedy() -> None:
     found = bench_plan([(6, 2, 256)], seeds=1, optimizers=["sgd"])["results"]["measured"][0]["plans"]
     assert list(found) == ["greedy", "karmarkar_karp", "greedy + local search", "best"]
     assert found["best"]["step_seconds"] <= found["greedy"]["step_seconds"]
-    assert found["best"]["gap"] >= 0
+    bound = found["best"]["step_seconds"] / (1 + found["best"]["gap"])
+    assert all(bound <= plan["step_seconds"] * (1 + 1e-9) for plan in found.values())
 
 
 def test_random_plans_cover_their_tables_and_differ() -> None:
@@ -42,7 +43,7 @@ def test_random_plans_cover_their_tables_and_differ() -> None:
 def test_a_plan_that_is_given_costs_what_the_planner_said(size: int, hardware: str) -> None:
     tables, traffic = skewed_tables(20, seed=2)
     cluster = catalog().cluster(hardware)
-    plan = make_plan(tables, cluster, world_size=size, global_batch=1024, statistics=traffic, seconds=0.5)
+    plan = make_plan(tables, cluster, world_size=size, global_batch=1024, statistics=traffic, steps=300)
     found = predict_step(tables, plan, cluster, global_batch=1024, statistics=traffic)
     assert found["step_seconds"] == pytest.approx(plan.estimate["step_seconds"], rel=1e-9)
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from commands import megalith, unwrapped
 from megalith.bench.peers import OURS, Shape
 from megalith.bench.train import PARTS, candidates, draw_samples
 
@@ -40,21 +39,9 @@ def test_plain_torch_starts_from_our_loss() -> None:
 def test_the_command_takes_the_step_apart_and_saves_the_result(tmp_path: Path) -> None:
     out = tmp_path / "result.json"
     small = ("--tables", "2", "--rows", "100", "--dim", "8", "--batch", "8", "--repeats", "1")
-    command = [
-        sys.executable,
-        "-m",
-        "megalith",
-        "bench",
-        "train",
-        *small,
-        "--peer",
-        "torch",
-        "--out",
-        str(out),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = megalith("bench", "train", *small, "--peer", "torch", "--out", out)
     assert done.returncode == 0, done.stderr
-    assert "dense optimizer" in done.stdout
+    assert "dense optimizer" in unwrapped(done.stdout)
     results = json.loads(out.read_text())["results"]
     assert tuple(results["parts"]) == PARTS
     assert set(results["candidates"]) == {OURS, "torch"}

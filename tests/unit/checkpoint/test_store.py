@@ -2,12 +2,11 @@
 
 import random
 import signal
-import subprocess
-import sys
 
 import pytest
 import torch
 
+from forked import Forked, signalled_at_call
 from megalith.checkpoint.store import CheckpointStore
 from megalith.core.errors import CheckpointError, StorageError
 
@@ -102,32 +101,25 @@ def test_the_error_of_a_background_save_surfaces_at_the_next_call(tmp_path):
     store.close()
 
 
-SAVER = """
-import sys, torch
-from pathlib import Path
-from megalith.checkpoint.store import CheckpointStore
-store = CheckpointStore(Path(sys.argv[1]))
-for step in range(1, 1000):
-    store.save(step, {"weight": torch.full((200_000,), float(step)), "step": step}, {})
-    print(step, flush=True)
-"""
+def save_until_call(folder, confirmed, calls):
+    store = CheckpointStore(folder)
+    store.save(1, {"weight": torch.full((200_000,), 1.0), "step": 1}, {})
+    confirmed.write_text("1")
+    signalled_at_call(signal.SIGKILL, calls)
+    for step in range(2, 1000):
+        store.save(step, {"weight": torch.full((200_000,), float(step)), "step": step}, {})
+        confirmed.write_text(str(step))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(10))
 def test_a_kill_while_saving_keeps_the_last_one(tmp_path, seed):
-    """Killed after a random number of bytes of output at a random moment: what is there must load."""
-    saver = subprocess.Popen([sys.executable, "-c", SAVER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-    confirmed = 0
-    for _ in range(random.Random(seed).randint(1, 6)):
-        confirmed = int(saver.stdout.readline())
-    for _ in range(random.Random(seed).randint(0, 200_000)):
-        pass
-    saver.send_signal(signal.SIGKILL)
-    saver.wait()
-    saver.stdout.close()
+    """Killed at any call of a function, some saves on: what is there must load."""
+    confirmed, tmp_path = tmp_path / "confirmed", tmp_path / "checkpoints"
+    with Forked(save_until_call, tmp_path, confirmed, random.Random(seed).randint(1, 10_000)) as saver:
+        assert saver.wait() == -signal.SIGKILL
     store = CheckpointStore(tmp_path)
     latest = store.latest()
-    assert latest >= confirmed
+    assert latest >= int(confirmed.read_text() or 1)
     loaded = {"weight": torch.zeros(200_000), "step": 0}
     store.load(latest, loaded)
     assert loaded["step"] == latest

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-
-def megalith(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "megalith", *arguments], capture_output=True, text=True, check=False
-    )
+from commands import megalith
 
 
 def test_synth_then_stats(tmp_path: Path) -> None:

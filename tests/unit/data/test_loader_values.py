@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from parquet_datasets import bag, numbered_dataset, numbered_rows, write_dataset
 
+from commands import run
 from megalith.core.errors import DataError
 from megalith.data.dataset import Dataset
 from megalith.data.loader import Loader
@@ -220,7 +220,5 @@ def test_a_process_ends_with_an_iteration_under_way(tmp_path: Path) -> None:
         "batches = iter(Loader(Dataset(sys.argv[1]), ['train'], 5, shuffle_window_rows=10))\n"
         "next(batches); print('read')"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=60
-    )
+    done = run([sys.executable, "-c", script, tmp_path])
     assert (done.returncode, done.stdout, done.stderr) == (0, "read\n", "")

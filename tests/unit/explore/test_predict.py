@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -204,8 +205,10 @@ def test_blanks_are_filled_with_what_fits() -> None:
     job = {**EXAMPLE, "parallel": {"tp": 8, "pp": 8, "global_batch": 64}, "training": {"precision": "fp16"}}
     prediction = predict(load_job(job))
     assert prediction.fits
-    assert prediction.micro_batch >= 1
-    assert prediction.recompute in ("none", "selective", "full")
+    assert prediction.recompute == "selective"
+    without = load_job({**job, "training": {"precision": "fp16", "recompute": "none"}})
+    without = filled(without, replace(prediction, recompute="none"))
+    assert not predict(without, must_fit=False).fits
     fixed = ask()
     assert prediction.step_seconds <= fixed.step_seconds * 1.02
     again = predict(filled(load_job(job), prediction))
@@ -303,9 +306,13 @@ def test_experts_and_long_context_are_counted() -> None:
         "cluster": "dgx-h100",
         "parallel": {"tp": 8, "cp": 16, "dp": 2, "micro_batch": 1, "global_batch": 8, "sharding": "zero1"},
     }
-    whole = predict(load_job(long, ["training.recompute=full"]))
-    assert whole.breakdown["context_parallel"] >= 0
-    assert whole.fits
+    exposed = []
+    for seq in (131072, 32768, 16384):
+        found = predict(load_job(long, ["training.recompute=full", f"model.seq={seq}"]))
+        assert found.fits
+        exposed.append(found.breakdown["context_parallel"] / found.step_seconds)
+    # Attention of a long sequence hides the way round the ring, that of a short one does not.
+    assert 0 == exposed[0] < exposed[1] < exposed[2]
 
 
 def test_neo_s_models_run_on_neo_s_machine() -> None:

@@ -15,6 +15,7 @@ from megalith.data.synth.stream import SynthOptions
 from megalith.report import write_report
 from megalith.report.charts import thin
 from megalith.report.collect import collect
+from megalith.report.timing import PARTS, read_time_spent
 from megalith.train.recipe import load_recipe
 from megalith.train.run import Run
 from megalith.train.trainer import Trainer
@@ -84,7 +85,10 @@ def test_time_adds_up_to_what_the_summary_says(run: Path) -> None:
     facts = collect(run)
     assert facts.time_spent is not None
     assert facts.time_spent.steps == facts.step == 20
-    assert facts.seconds == pytest.approx(facts.summary["seconds"], rel=0.01)
+    spans = [json.loads(line) for line in (run / "trace.jsonl").read_text().splitlines()]
+    last = max(span["start"] + span["duration"] for span in spans if span["name"] in PARTS)
+    assert facts.seconds == pytest.approx(max(facts.summary["seconds"], last))
+    assert facts.time_spent.other_seconds < facts.seconds
 
 
 def test_traffic_shares_add_up_to_all_lookups(run: Path, tmp_path: Path) -> None:
@@ -158,6 +162,24 @@ def test_sessions_of_a_resumed_run_are_added_up(run: Path) -> None:
     assert twice is not None
     assert (once.sessions, twice.sessions) == (1, 2)
     assert twice.parts["step"] == pytest.approx(2 * once.parts["step"])
+
+
+def test_sessions_that_look_like_one_take_no_less_than_their_parts(tmp_path: Path) -> None:
+    """Two processes of one number, of which the second began to read when the first had ended."""
+    spans = [("read", 0.1, 0.4), ("step", 0.5, 2.5), ("read", 0.6, 1.0), ("step", 1.6, 2.0)]
+    trace = tmp_path / "trace.jsonl"
+    lines = [
+        json.dumps({"name": name, "start": at, "duration": taken, "process": 7}) + "\n"
+        for name, at, taken in spans
+    ]
+    trace.write_text("".join(lines[:2]))
+    one = read_time_spent(trace)
+    assert one is not None
+    assert (one.total_seconds, one.other_seconds) == (pytest.approx(3.0), pytest.approx(0.1))
+    trace.write_text("".join(lines))
+    both = read_time_spent(trace)
+    assert both is not None
+    assert (both.sessions, both.total_seconds, both.other_seconds) == (1, pytest.approx(5.9), 0)
 
 
 def test_data_that_moved_is_a_note_on_the_page(run: Path, tmp_path: Path) -> None:

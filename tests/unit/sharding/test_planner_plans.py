@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,14 +11,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from megalith.bench.plan import skewed_tables
-from megalith.core.errors import ConfigError, PlanError
+from megalith.core.errors import BoundError, ConfigError, PlanError
 from megalith.core.schema import TableSpec
 from megalith.embeddings import optimizers
 from megalith.hardware.catalog import catalog
 from megalith.hardware.cluster import Cluster
 from megalith.sharding.dry_run import dry_run
 from megalith.sharding.plan import ExchangeConfig
-from megalith.sharding.planner import make_plan
+from megalith.sharding.planner import make_plan, planner
+from megalith.sharding.planner.bound import Bound, lower_bound
 from megalith.sharding.planner.options import ways_of
 from megalith.sharding.planner.planner import ALGORITHMS
 from megalith.sharding.planner.statistics import default_statistics
@@ -81,12 +83,26 @@ def test_every_plan_covers_its_tables_and_keeps_to_memory(
         optimizer_kind=optimizer,
         exchange=ExchangeConfig.model_validate({"forward": codec, "deduplicate": deduplicate}),
         algorithm=algorithm,
-        seconds=0.3,
+        steps=200,
     )
     plan.check(tables)
     estimate = plan.estimate
-    assert estimate["lower_bound_seconds"] <= estimate["step_seconds"]
-    assert estimate["gap"] >= 0
+    # The exact search of the planner holds every bound to what was found; here it is held to other plans.
+    other = make_plan(
+        tables,
+        catalog().cluster("zionex"),
+        world_size=size,
+        global_batch=64,
+        optimizer_kind=optimizer,
+        exchange=plan.exchange,
+        algorithm="greedy",
+        improve=False,
+        steps=1,
+    ).estimate
+    assert max(one["lower_bound_seconds"] for one in (estimate, other)) <= (1 + 1e-9) * min(
+        one["step_seconds"] for one in (estimate, other)
+    )
+    assert estimate["gap"] == pytest.approx(estimate["step_seconds"] / estimate["lower_bound_seconds"] - 1)
     assert len(estimate["workers"]) == size
     held = np.zeros(size)
     for spec in tables:
@@ -102,7 +118,7 @@ def test_memory_that_is_short_is_respected(algorithm: str) -> None:
     tables = [table(f"t{number}", 100_000, 32) for number in range(12)]
     # 12 tables of 13 MB on 4 workers with room for 41 MB each: at most three whole tables a worker.
     cluster = small_cluster(49)
-    plan = make_plan(tables, cluster, world_size=4, global_batch=256, algorithm=algorithm, seconds=1)
+    plan = make_plan(tables, cluster, world_size=4, global_batch=256, algorithm=algorithm, steps=1000)
     plan.check(tables)
     room = plan.estimate["memory_capacity_bytes"]["hbm"]
     used = [one["memory_bytes"]["hbm"] for one in plan.estimate["workers"]]
@@ -113,7 +129,7 @@ def test_memory_that_is_short_is_respected(algorithm: str) -> None:
 def test_tables_beyond_the_first_memory_go_to_the_next() -> None:
     tables = [table(f"t{number}", 100_000, 32) for number in range(12)]
     cluster = small_cluster(20, tiers=2)
-    plan = make_plan(tables, cluster, world_size=4, global_batch=256, seconds=1)
+    plan = make_plan(tables, cluster, world_size=4, global_batch=256, steps=1000)
     tiers = {one["tier"] for one in plan.estimate["tables"]}
     assert "ddr" in tiers
     for one in plan.estimate["workers"]:
@@ -125,7 +141,7 @@ def test_where_a_cache_of_a_fifth_leaves_no_room_smaller_ones_are_taken() -> Non
     # Alike, so that prices alone would send all of them to the same memory; 94% of both must be filled.
     tables = [table(f"t{number}", 200_000, 32) for number in range(12)]
     cluster = small_cluster(20, tiers=2)
-    plan = make_plan(tables, cluster, world_size=4, global_batch=256, seconds=2)
+    plan = make_plan(tables, cluster, world_size=4, global_batch=256, steps=2000)
     cached = {one["cached_rows"] for one in plan.estimate["tables"] if one["tier"] == "ddr"}
     assert cached
     assert max(cached) < 0.2
@@ -140,7 +156,9 @@ def test_where_a_cache_of_a_fifth_leaves_no_room_smaller_ones_are_taken() -> Non
 
 
 def test_a_table_larger_than_any_worker_is_cut() -> None:
-    plan = make_plan([table("big", 1_000_000, 16)], small_cluster(30), world_size=4, global_batch=64)
+    plan = make_plan(
+        [table("big", 1_000_000, 16)], small_cluster(30), world_size=4, global_batch=64, steps=500
+    )
     assert len(plan.placement("big").workers) > 1
 
 
@@ -154,8 +172,8 @@ def test_too_little_memory_says_how_much_and_what_would_do() -> None:
     assert "take dtype float16 for table 'big', or 3 workers of the same memory (1 more)." in sentence
     # What it says is true.
     half = [tables[0].model_copy(update={"dtype": "float16"}), tables[1]]
-    make_plan(half, small_cluster(35), world_size=2, global_batch=64).check(half)
-    make_plan(tables, small_cluster(35), world_size=3, global_batch=64).check(tables)
+    make_plan(half, small_cluster(35), world_size=2, global_batch=64, steps=500).check(half)
+    make_plan(tables, small_cluster(35), world_size=3, global_batch=64, steps=500).check(tables)
 
 
 def test_max_pooling_that_cannot_be_cut_far_enough_names_the_table() -> None:
@@ -236,3 +254,31 @@ def test_the_planner_knows_every_optimizer() -> None:
         sizes = {"none": 0, "row": 1, "full": 10}
         kinds[optimizer.kind] = 4 * (sizes[optimizer.first_state] + sizes[optimizer.second_state])
     assert kinds == {kind: state_bytes(kind, 10) for kind in OPTIMIZER_VALUES}
+
+
+def test_counted_steps_find_the_same_plan_whatever_the_clock_says() -> None:
+    tables, traffic = skewed_tables(30, seed=1)
+    cluster = catalog().cluster("zionex")
+    plans = [
+        make_plan(
+            tables, cluster, world_size=8, global_batch=4096, statistics=traffic, seconds=seconds, steps=400
+        )
+        for seconds in (1e-6, 9.0)
+    ]
+    assert plans[0].placements == plans[1].placements
+    assert plans[0].estimate["lower_bound_seconds"] == plans[1].estimate["lower_bound_seconds"]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_bound_above_the_plan_is_reported(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_high(*arguments: Any) -> Bound | None:
+        bound = lower_bound(*arguments)
+        return bound and replace(bound, seconds=10 * bound.seconds)
+
+    tables = [table(f"t{number}", 5000, 32) for number in range(5)]
+    arguments = {"world_size": 4, "global_batch": 256, "algorithm": algorithm, "steps": 100}
+    cluster = catalog().cluster("zionex")
+    assert make_plan(tables, cluster, **arguments).estimate["gap"] < 9
+    monkeypatch.setattr(planner, "lower_bound", too_high)
+    with pytest.raises(BoundError, match=r"above the .* s that was found, so the bound is wrong"):
+        make_plan(tables, cluster, **arguments)

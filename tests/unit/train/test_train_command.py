@@ -3,31 +3,14 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 
 import pytest
 import yaml
 
+from commands import megalith, megalith_from_nothing, unwrapped
+from commands import sentence_of as refused
 from megalith.core.errors import ConfigError
 from megalith.train.recipe import RECIPES, load_recipe, recipe_names
-
-
-def megalith(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "megalith", *map(str, arguments)], capture_output=True, text=True
-    )
-
-
-def refused(result):
-    """The one sentence of a command that was refused."""
-    assert result.returncode == 2, result.stdout + result.stderr
-    assert result.stdout == ""
-    assert "Traceback" not in result.stderr
-    lines = result.stderr.strip().splitlines()
-    assert len(lines) == 1, result.stderr
-    assert lines[0].startswith("megalith: ")
-    return lines[0]
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -38,7 +21,7 @@ def test_every_shipped_recipe_is_valid_and_named_after_its_file(name):
 
 def test_train_and_eval_print_one_json_object(recipe, tmp_path):
     run = tmp_path / "run"
-    trained = megalith("train", recipe, "train.epochs=1", "--out", run, "--json")
+    trained = megalith_from_nothing("train", recipe, "train.epochs=1", "--out", run, "--json")
     assert trained.returncode == 0, trained.stderr
     summary = json.loads(trained.stdout)
     assert summary["finished"]
@@ -54,8 +37,9 @@ def test_train_and_eval_print_one_json_object(recipe, tmp_path):
 def test_people_read_the_evaluation_and_the_next_command(recipe, tmp_path):
     result = megalith("train", recipe, "train.epochs=1", "--out", tmp_path / "run")
     assert result.returncode == 0
-    assert re.search(r"valid at step 46: NE 0\.\d+", result.stdout)
-    assert "megalith report" in result.stdout
+    said = unwrapped(result.stdout)
+    assert re.search(r"valid at step 46: NE 0\.\d+", said)
+    assert "megalith report" in said
 
 
 def test_files_of_a_recipe_lie_beside_it_and_those_of_overrides_where_one_works(

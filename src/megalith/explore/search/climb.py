@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from megalith.core.bounds import checked_bound
 from megalith.explore.search.choices import Choice
 from megalith.explore.search.floors import Floors
 from megalith.explore.search.judge import Verdict
@@ -16,7 +17,7 @@ from megalith.explore.search.moves import move_a_layer, neighbours
 from megalith.explore.search.space import Space
 
 OUTSIDE = ("buckets", "overlap", "layers")
-"""Moves to plans that the tree does not hold."""
+"""Moves out of the tree; what is reached from there may be in it or not."""
 _MOVES = 24
 """Of all moves from a plan, as many of the most promising are tried."""
 _LAYER_MOVES = 8
@@ -55,7 +56,8 @@ def climb(
         limit = climbing.verdicts[here].seconds
         promising = [(floors(one), name, one) for name, one in options if one not in climbing.verdicts]
         promising = sorted((one for one in promising if one[0] < limit), key=lambda one: one[0])[:most]
-        for (_, name, one), verdict in zip(promising, ask([one[2] for one in promising]), strict=True):
+        for (floor, name, one), verdict in zip(promising, ask([one[2] for one in promising]), strict=True):
+            checked_bound(floor, verdict.seconds, one)
             climbing.verdicts[one] = verdict
             climbing.origin[one] = name
             climbing.spent += work(one)

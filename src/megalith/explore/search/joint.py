@@ -17,13 +17,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 
+from megalith.core.bounds import checked_bound, gap_to
 from megalith.core.errors import PlanError
 from megalith.explore.job import Job, TransformerModel
 from megalith.explore.load import resolve_cluster
 from megalith.explore.predict import predict
 from megalith.explore.prediction import Prediction
 from megalith.explore.search.choices import Choice
-from megalith.explore.search.climb import OUTSIDE, Climb, climb
+from megalith.explore.search.climb import Climb, climb
 from megalith.explore.search.dominance import undominated
 from megalith.explore.search.explain import explain
 from megalith.explore.search.floors import Floors
@@ -127,15 +128,32 @@ def search_space(
         for choice, verdict in judged
         if verdict.seconds < inf
     )
-    fastest = plans[0].prediction.step_seconds if plans else inf
-    moved = sum(move not in OUTSIDE for move in climbing.origin.values())
-    return Found(
-        plans,
-        min(outcome.lower_bound, fastest),
-        len(climbing.verdicts),
-        outcome.pruned,
-        max(0, outcome.unopened - moved),
-    )
+    pruned, unexamined = _counted(space, outcome, climbing.verdicts)
+    return Found(plans, _proved(outcome, plans, unexamined), len(climbing.verdicts), pruned, unexamined)
+
+
+def _counted(space: Space, outcome: Outcome[Choice, Verdict], verdicts: Iterable[Choice]) -> tuple[int, int]:
+    """Plans ruled out and plans left over, once those are taken off that were judged outside of the tree's
+    search: by one of its parts before it, or by moves after it."""
+    evaluated = {one.leaf for one in outcome.found}
+    also = [plan for plan in verdicts if plan not in evaluated and space.holds(plan)]
+    left = set(outcome.open)
+    opened = sum(any(node in left for node in _path(plan)) for plan in also)
+    return outcome.pruned - (len(also) - opened), outcome.unopened - opened
+
+
+def _path(plan: Choice) -> Iterable[Choice]:
+    """The nodes from a root to a plan."""
+    layout, sharing, rhythm = plan.layout, plan.sharing, plan.rhythm
+    return Choice(layout), Choice(layout, sharing), Choice(layout, sharing, rhythm), plan
+
+
+def _proved(outcome: Outcome[Choice, Verdict], plans: Sequence[Plan], unexamined: int) -> float:
+    """What no plan of the tree is below; at most the best step, which may be of a plan from outside of it."""
+    steps = [plan.prediction.step_seconds for plan in plans if plan.in_space]
+    inside, fastest = min(steps, default=inf), plans[0].prediction.step_seconds if plans else inf
+    bound = checked_bound(outcome.lower_bound, inside, "all plans of the search")
+    return min(inside if unexamined == 0 else bound, fastest)
 
 
 def _family(choice: Choice) -> object:
@@ -154,6 +172,7 @@ def _plan(space: Space, choice: Choice, verdict: Verdict, move: str, source: str
         provenance=f"local move ({move}) after {source}" if move else source,
         cross_site_bytes=cross_site_bytes(space.cluster, prediction),
         cost_per_step=cost_per_step(space.cluster, prediction),
+        in_space=space.holds(choice),
     )
 
 
@@ -230,7 +249,7 @@ def search(
     top = top_plans(plans)
     step = top[0].prediction.step_seconds
     chosen = next(found for found in answers if top[0] in found.plans)
-    bound = min(chosen.lower_bound_seconds, step)
+    bound = checked_bound(chosen.lower_bound_seconds, step, "the search")
     cluster = resolve_cluster(top[0].job.cluster, job.hardware)
     say("asking what a better cluster would bring")
     alike = [plan for plan in top if plan.job.cluster == top[0].job.cluster]
@@ -240,7 +259,7 @@ def search(
         "pruned": sum(found.pruned for found in answers),
         "unexamined": sum(found.unexamined for found in answers),
     }
-    gap = max(0.0, 1 - bound / step)
+    gap = gap_to(bound, step)
     return SearchResult(
         best=top[0],
         top=top,

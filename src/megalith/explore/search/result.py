@@ -20,6 +20,8 @@ class Plan:
     """Bytes a step that leave the busiest site (member of the outermost level)."""
     cost_per_step: float = 0.0
     """Devices and links of the clusters at their hourly prices, for the time of a step; 0 without prices."""
+    in_space: bool = True
+    """Whether the lower bound is of this plan too; local moves and greedy orders lead beyond the space."""
 
     @property
     def changes_mathematics(self) -> bool:
@@ -49,7 +51,7 @@ class Sensitivity:
     """What the quantity was multiplied with."""
     step_seconds: float
     gain: float
-    """Share of the step that it saves."""
+    """Share of the step that it saves; negative where all Top plans are slower on it."""
     plan: int
     """Which of the Top plans is then the best, from 0."""
 
@@ -65,7 +67,8 @@ class SearchResult:
     pareto: tuple[Plan, ...]
     """Plans examined that no other beats in step time, memory, cross-site bytes and cost at once."""
     lower_bound_seconds: float
-    """No plan of the space is faster than this: proved."""
+    """No plan of the space is faster than this: proved. The best plan may come from beyond the space and be
+    faster than all of it; then this is its step."""
     gap: float
     """(best - lower bound) / best; 0 when the best plan is proved to be the best."""
     examined: int

@@ -2,7 +2,8 @@
 
 Each quantity is doubled (latency halved) and the Top plans are predicted again: the best of them may change,
 and which one it is belongs to the answer. A search from scratch could find a little more; this is a lower
-estimate of the gain, for the price of a few predictions.
+estimate of the gain, for the price of a few predictions. A gain below zero is no mistake: an order of
+operations that was chosen for slow links may be the wrong one for quick ones.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from megalith.core.errors import MegalithError
 from megalith.explore.job import Job, TransformerModel
 from megalith.explore.plan import Plan as CostPlan
 from megalith.explore.plan import make_plan, memory_of
@@ -26,11 +26,9 @@ def sensitivities(top: Sequence[Plan], cluster: Cluster) -> tuple[Sensitivity, .
     if not isinstance(top[0].job.model, TransformerModel):
         return ()
     for part, quantity, factor, better in better_clusters(cluster):
-        seconds = [_seconds(plan.job, better) for plan in top]
+        seconds = [predict_plan(_on(plan.job, better)).step_seconds for plan in top]
         best = min(range(len(seconds)), key=seconds.__getitem__)
-        found.append(
-            Sensitivity(part, quantity, factor, seconds[best], max(0.0, 1 - seconds[best] / step), best)
-        )
+        found.append(Sensitivity(part, quantity, factor, seconds[best], 1 - seconds[best] / step, best))
     return tuple(found)
 
 
@@ -63,13 +61,6 @@ def _with_memory(device: Device, size: int, rate: int) -> Device:
     first = device.memory[0]
     larger = replace(first, bytes=size * first.bytes, bytes_per_second=rate * first.bytes_per_second)
     return replace(device, memory=(larger, *device.memory[1:]))
-
-
-def _seconds(job: Job, cluster: Cluster) -> float:
-    try:
-        return predict_plan(_on(job, cluster)).step_seconds
-    except MegalithError:
-        return float("inf")
 
 
 def _on(job: Job, cluster: Cluster) -> CostPlan:

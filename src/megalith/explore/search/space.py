@@ -146,6 +146,16 @@ class Space:
             operations *= _PIECES
         return 1 + operations / _OPERATIONS_OF_A_UNIT
 
+    def holds(self, plan: Choice) -> bool:
+        """Whether the tree has this plan; moves also lead to others."""
+        layout, sharing, rhythm = plan.layout, plan.sharing, plan.rhythm
+        return (
+            layout in self.layout_set
+            and sharing in self.sharings(layout)
+            and rhythm in self.rhythms(layout)
+            and plan.fabric in self.fabrics
+        )
+
     def every_plan(self) -> Iterator[Choice]:
         stack = list(self.roots())
         while stack:

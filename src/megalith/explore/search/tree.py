@@ -4,7 +4,8 @@ The most promising node is opened first: by its bound or a better guess, taken a
 of its family have turned out to be so far. A leaf that comes to the top is evaluated. What has a bound above
 the best value found is ruled out; when nothing else is left that value is the optimum, proved. When the
 budget ends earlier, the smallest bound still open is what nothing can beat: the gap to it is reported. Leaves
-are evaluated in batches of a fixed size: any number of workers has the same outcome.
+are evaluated in batches of a fixed size: any number of workers has the same outcome. Every leaf that is
+evaluated is held to its bound: one that beats it raises a BoundError.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Generic, TypeVar
+
+from megalith.core.bounds import checked_bound
 
 Node = TypeVar("Node")
 Value = TypeVar("Value")
@@ -40,6 +43,8 @@ class Outcome(Generic[Node, Value]):
     """Leaves that bounds ruled out without evaluation."""
     unopened: int = 0
     """Leaves that are neither evaluated nor ruled out: none when the search was exact."""
+    open: list[Node] = field(default_factory=list)
+    """Nodes that hold the unopened leaves."""
 
     @property
     def best(self) -> Scored[Node, Value] | None:
@@ -108,7 +113,8 @@ def best_first(
                     number += 1
         if len(waiting) == batch or (waiting and not heap):
             results = evaluate([leaf for *_, leaf in waiting])
-            for (_, guessed, leaf), (cost, found) in zip(waiting, results, strict=True):
+            for (lowest, guessed, leaf), (cost, found) in zip(waiting, results, strict=True):
+                checked_bound(lowest, cost, leaf)
                 outcome.found.append(Scored(leaf, cost, found))
                 looseness.learn(family(leaf), guessed, cost)
                 best = min(best, cost)
@@ -125,6 +131,7 @@ def best_first(
             outcome.pruned += leaves(node)
         else:
             outcome.unopened += leaves(node)
+            outcome.open.append(node)
             outcome.lower_bound = min(outcome.lower_bound, lowest)
     outcome.lower_bound = min(best, outcome.lower_bound)
     outcome.found.sort(key=lambda one: one.cost)

@@ -9,6 +9,7 @@ greedy.py, karmarkar_karp.py, mip.py, local_search.py
                     ways to a plan
 bound.py            what no plan can beat
 advice.py           what does not fit, and the smallest change that would
+clock.py            when a search ends: by the clock, or after counted steps
 planner.py          make_plan: the best of them, as a ShardingPlan
 """
 

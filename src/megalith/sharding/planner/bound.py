@@ -11,12 +11,12 @@ inside a node) make the first cases: without them, or with their latency.
 from __future__ import annotations
 
 import heapq
-import time
 from dataclasses import dataclass
 
 import numpy as np
 
 from megalith.sharding.planner.choices import Flags, kind_sets
+from megalith.sharding.planner.clock import Deadline
 from megalith.sharding.planner.problem import NUM_PHASES, Floats, Ints, Problem
 from megalith.sharding.planner.relaxation import Relaxation, Relaxed
 
@@ -43,7 +43,7 @@ class Bound:
 
 
 def lower_bound(
-    problem: Problem, deadline: float, known_seconds: float = np.inf, tolerance: float = 1e-3
+    problem: Problem, deadline: Deadline, known_seconds: float = np.inf, tolerance: float = 1e-3
 ) -> Bound | None:
     """None if not even mixtures of options fit into the memory of all workers together.
 
@@ -66,7 +66,7 @@ def lower_bound(
     while True:
         seconds, _, case = cases[0]
         split = _split(problem, relaxation, case.solved)
-        if split is None or seconds >= enough or time.perf_counter() > deadline:
+        if split is None or seconds >= enough or deadline.passed:
             break
         heapq.heappop(cases)
         phase, threshold = split

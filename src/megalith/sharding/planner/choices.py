@@ -7,11 +7,10 @@ tried: from one start each phase's cap is lowered and raised as long as the plac
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 from numpy.typing import NDArray
 
+from megalith.sharding.planner.clock import Deadline
 from megalith.sharding.planner.greedy import place_balanced
 from megalith.sharding.planner.problem import (
     NUM_PHASES,
@@ -69,7 +68,7 @@ def capped_choice(problem: Problem, usable: Flags, caps: Floats, price: Floats |
 
 
 def good_choices(
-    problem: Problem, usable: Flags, deadline: float, price: Floats | None = None
+    problem: Problem, usable: Flags, deadline: Deadline, price: Floats | None = None
 ) -> list[tuple[float, Solution]]:
     """Placed plans, best first, as starts for a local search: by their steps, less the part of the waiting
     that such a search takes away."""
@@ -108,7 +107,7 @@ def good_choices(
         before = best
         for phase in range(NUM_PHASES):
             for factor in _FACTORS:
-                if time.perf_counter() > deadline:
+                if deadline.passed:
                     break
                 changed = factors.copy()
                 changed[phase] *= factor

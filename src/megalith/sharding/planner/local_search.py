@@ -14,12 +14,12 @@ follow when nothing else helps. The best plan by the true step is kept.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from megalith.sharding.planner.clock import Deadline
 from megalith.sharding.planner.problem import (
     NUM_PHASES,
     Floats,
@@ -47,8 +47,10 @@ _FAR = 1e4
 """Loads so far beyond the largest are all alike, and their powers still numbers."""
 
 
-def improve(problem: Problem, solution: Solution, deadline: float, target_seconds: float = 0.0) -> Solution:
-    """A plan that is no slower; stops at `deadline` (of time.perf_counter) or at `target_seconds`."""
+def improve(
+    problem: Problem, solution: Solution, deadline: Deadline, target_seconds: float = 0.0
+) -> Solution:
+    """A plan that is no slower; stops at `deadline` or at `target_seconds`."""
     search = _Search(problem, solution)
     for power in POWERS:
         search.descend(power, deadline, target_seconds)
@@ -85,22 +87,22 @@ class _Search:
         self.holds = np.zeros((problem.num_tables, problem.world_size), dtype=bool)
         self.holds[self.block_table, self.block_worker] = True
 
-    def descend(self, power: int, deadline: float, target_seconds: float) -> None:
+    def descend(self, power: int, deadline: Deadline, target_seconds: float) -> None:
         """Until no worker has a change left that helps."""
         self.power = power
-        while time.perf_counter() < deadline and self.best_seconds > target_seconds:
+        while not deadline.passed and self.best_seconds > target_seconds:
             if self._pass(deadline):
                 continue
             if not self._recut():
                 return
 
-    def kick(self, deadline: float, target_seconds: float) -> None:
+    def kick(self, deadline: Deadline, target_seconds: float) -> None:
         """Disturbs one of the worst workers, lets it and whom it meets settle, and keeps what is better;
         stops when many kicks in a row were in vain."""
         draw = np.random.default_rng(0)
         self._scale()
         vain = 0
-        while time.perf_counter() < deadline and self.best_seconds > target_seconds and vain < _VAIN:
+        while not deadline.passed and self.best_seconds > target_seconds and vain < _VAIN:
             # One of the slowest workers of a phase, phases by what evening them out would bring.
             above = (self.loads.max(axis=0) - self.loads.mean(axis=0))[:NUM_PHASES]
             # The mean of equal loads may be rounded to above them.
@@ -115,7 +117,7 @@ class _Search:
                 self._remember()
                 self._scale()
 
-    def _kick_swap(self, worker: int, draw: np.random.Generator, deadline: float) -> bool:
+    def _kick_swap(self, worker: int, draw: np.random.Generator, deadline: Deadline) -> bool:
         """Swaps two blocks at random."""
         others = np.flatnonzero(self.block_worker != worker)
         mine = np.flatnonzero(self.block_worker == worker)
@@ -142,13 +144,13 @@ class _Search:
             return False
         return self._fits_swap(one, other)
 
-    def _settle(self, disturbed: list[int], deadline: float) -> None:
+    def _settle(self, disturbed: list[int], deadline: Deadline) -> None:
         """Relieves the disturbed workers, and those that a change reaches once."""
         waiting = np.zeros(self.problem.world_size, dtype=bool)
         waiting[disturbed] = True
         reached = waiting.copy()
         for _ in range(_SETTLING):
-            if not waiting.any() or time.perf_counter() > deadline:
+            if not waiting.any() or deadline.passed:
                 return
             worker = int(np.argmax(np.where(waiting, self.worth, -1.0)))
             moved = len(self.log)
@@ -160,13 +162,13 @@ class _Search:
                 if not reached[place]:
                     reached[place] = waiting[place] = True
 
-    def _pass(self, deadline: float) -> bool:
+    def _pass(self, deadline: Deadline) -> bool:
         """Relieves workers, the worst first, each until it is stuck; says whether anything changed."""
         self._scale()
         self.log = []
         waiting = self.worth > 0
         changes = 0
-        while waiting.any() and time.perf_counter() < deadline:
+        while waiting.any() and not deadline.passed:
             worker = int(np.argmax(np.where(waiting, self.worth, -1.0)))
             if not self._relieve(worker):
                 waiting[worker] = False

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import highspy
 import numpy as np
 
+from megalith.core.bounds import checked_bound
 from megalith.sharding.planner.bound import Bound
 from megalith.sharding.planner.choices import OPTIONAL
 from megalith.sharding.planner.problem import (
@@ -29,6 +30,10 @@ from megalith.sharding.planner.problem import (
 
 MOST_VARIABLES = 20_000
 """Above it the solver would not get far in seconds."""
+COUNTED_NODES, COUNTED_VARIABLES = 100, 100
+"""Where steps are counted: nodes that the solver may open, and the size up to which the first is quick."""
+_TOLERANCE = 1e-6
+"""How far from feasible the solver's rows may be, in units of the largest load."""
 
 
 def promising(problem: Problem, bound: Bound, known_seconds: float) -> Ints:
@@ -43,16 +48,17 @@ def num_variables(problem: Problem, options: Ints) -> int:
 
 
 def solve_exactly(
-    problem: Problem, bound: Bound, known: Solution, seconds: float
+    problem: Problem, bound: Bound, known: Solution, seconds: float | None
 ) -> tuple[Solution, float] | None:
-    """The best plan found in `seconds`, no slower than `known`, and a proven lower bound; None if the problem
-    is too large."""
+    """The best plan found, no slower than `known`, and a proven bound; None if the problem is too large.
+
+    Stops after `seconds`, or where that is None after a number of nodes."""
     known_seconds = step_seconds(problem, loads_of(problem, known), known)
     chosen = set(known.choice.tolist())
     options = np.array(
         sorted(chosen | set(promising(problem, bound, known_seconds).tolist())), dtype=np.int64
     )
-    if num_variables(problem, options) > MOST_VARIABLES:
+    if num_variables(problem, options) > (COUNTED_VARIABLES if seconds is None else MOST_VARIABLES):
         return None
     model = _Model(problem, options)
     solver = model.solver(seconds)
@@ -63,13 +69,15 @@ def solve_exactly(
     proven = bound.seconds
     information = solver.getInfo()
     if np.isfinite(information.mip_dual_bound):
-        proven = max(proven, information.mip_dual_bound * model.unit + problem.latency_seconds)
+        dual = (information.mip_dual_bound - _TOLERANCE) * model.unit + problem.latency_seconds
+        # Options that were left out are in no plan that is quicker than the known one.
+        proven = max(proven, min(dual, known_seconds))
     values = np.array(solver.getSolution().col_value)
     found = model.solution_of(values) if len(values) == model.num_columns else known
     if step_seconds(problem, loads_of(problem, found), found) > known_seconds:
         found = known
     best = step_seconds(problem, loads_of(problem, found), found)
-    return found, min(proven, best)
+    return found, checked_bound(proven, best, "the exact search")
 
 
 class _Model:
@@ -91,7 +99,7 @@ class _Model:
                     column += 1
         self.num_columns = column
 
-    def solver(self, seconds: float) -> highspy.Highs:
+    def solver(self, seconds: float | None) -> highspy.Highs:
         problem, size, tiers = self.problem, self.problem.world_size, len(self.problem.capacity)
         rows: list[tuple[float, float, list[int], list[float]]] = []
         infinity = highspy.kHighsInf
@@ -159,7 +167,7 @@ class _Model:
         return np.asarray(self.problem.table[self.options])
 
     def _passed(
-        self, rows: Sequence[tuple[float, float, list[int], list[float]]], seconds: float
+        self, rows: Sequence[tuple[float, float, list[int], list[float]]], seconds: float | None
     ) -> highspy.Highs:
         problem, columns = self.problem, self.num_columns
         model = highspy.HighsLp()
@@ -183,12 +191,8 @@ class _Model:
         model.a_matrix_.index_ = np.array([column for row in rows for column in row[2]])
         model.a_matrix_.value_ = np.array([value for row in rows for value in row[3]], dtype=np.float64)
         solver = highspy.Highs()
-        for name, value in (
-            ("output_flag", False),
-            ("threads", 1),
-            ("time_limit", float(seconds)),
-            ("mip_rel_gap", 1e-4),
-        ):
+        limit = ("mip_max_nodes", COUNTED_NODES) if seconds is None else ("time_limit", float(seconds))
+        for name, value in (("output_flag", False), ("threads", 1), ("mip_rel_gap", 1e-4), limit):
             solver.setOptionValue(name, value)
         solver.passModel(model)
         return solver

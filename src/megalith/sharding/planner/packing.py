@@ -9,12 +9,12 @@ memory take part: equal rows, and few slices where each keeps optimizer state of
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import numpy as np
 
 from megalith.sharding.planner.choices import Flags
+from megalith.sharding.planner.clock import Deadline
 from megalith.sharding.planner.problem import (
     NUM_PHASES,
     Floats,
@@ -35,7 +35,7 @@ _WASTED = 1.01
 _ROUNDS = 200
 
 
-def packed(problem: Problem, deadline: float) -> Solution | None:
+def packed(problem: Problem, deadline: Deadline) -> Solution | None:
     """A plan that fits; None if none was found."""
     sparing, best = _sparing(problem), None
     for filled in _FILLED:
@@ -47,7 +47,7 @@ def packed(problem: Problem, deadline: float) -> Solution | None:
             seconds = step_seconds(problem, loads_of(problem, found), found)
             if best is None or seconds < best[0]:
                 best = seconds, found
-        if time.perf_counter() > deadline:
+        if deadline.passed:
             break
     return None if best is None else best[1]
 
@@ -65,7 +65,7 @@ def _sparing(problem: Problem) -> Flags:
     return even & (size <= _WASTED * np.array([least[key] for key in keys]))
 
 
-def _dive(problem: Problem, relaxation: Relaxation, usable: Flags, deadline: float) -> Ints | None:
+def _dive(problem: Problem, relaxation: Relaxation, usable: Flags, deadline: Deadline) -> Ints | None:
     """One option for each table, which together fit all workers; None if none was found."""
     tiers = np.array([way.tier for way in problem.ways])
     size = problem.total[:, NUM_PHASES:].sum(axis=1)
@@ -74,7 +74,7 @@ def _dive(problem: Problem, relaxation: Relaxation, usable: Flags, deadline: flo
     while found is not None:
         shares = _tier_shares(problem, found, tiers)
         split = np.flatnonzero(shares.max(axis=1) < 1 - _WHOLE)
-        if not len(split) or time.perf_counter() > deadline:
+        if not len(split) or deadline.passed:
             return _choice(problem, found)
         table = int(split[np.argmax(size[problem.first[split]])])
         options = np.array(problem.options(table), dtype=np.int64)

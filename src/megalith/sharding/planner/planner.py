@@ -10,13 +10,13 @@ small; "best" tries all of them. Local search follows each unless `improve=False
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal, get_args
 
 import numpy as np
 
+from megalith.core.bounds import checked_bound
 from megalith.core.errors import ConfigError, nearest
 from megalith.core.schema import TableSpec, check_tables
 from megalith.cost.embedding import CACHE_SHARE, OPTIMIZER_VALUES, state_bytes
@@ -25,6 +25,7 @@ from megalith.sharding.plan import ExchangeConfig, Placement, Shard, ShardingPla
 from megalith.sharding.planner.advice import lean_problem, refusal
 from megalith.sharding.planner.bound import Bound, lower_bound
 from megalith.sharding.planner.choices import good_choices
+from megalith.sharding.planner.clock import Clock, Deadline, StepClock
 from megalith.sharding.planner.estimate import Workload, build_problem, largest_first, row_cut
 from megalith.sharding.planner.greedy import most_spread, place_balanced, table_wise_greedy
 from megalith.sharding.planner.karmarkar_karp import karmarkar_karp
@@ -75,13 +76,16 @@ def make_plan(
     pipelined: bool = False,
     min_dim: int = MIN_DIM,
     seconds: float = 9.0,
+    steps: int | None = None,
 ) -> ShardingPlan:
     """The plan with the shortest predicted embedding part of a step; PlanError says what does not fit.
 
     `statistics` are by table; tables without get the defaults. `pipelined` says that the ids of the next
-    batch travel under the computation of this one. `seconds` is how long to look for a better plan at most.
+    batch travel under the computation of this one. `seconds` is how long to look for a better plan at most;
+    with `steps` the search is counted instead, and finds the same plan on any machine and under any load.
     """
-    begin = time.perf_counter()
+    watch = Clock()
+    clock = watch if steps is None else StepClock(seconds / steps)
     check_tables(tables)
     if algorithm not in ALGORITHMS:
         raise ConfigError(f"Unknown algorithm '{algorithm}'; {nearest(algorithm, ALGORITHMS)}")
@@ -97,7 +101,7 @@ def make_plan(
     for tiers, cached in _tiers(tables, traffic, workers, workload, min_dim):
         ways = [ways_of(table, traffic[table.name], workers, tiers, min_dim, cached) for table in tables]
         problem = build_problem(tables, ways, traffic, workers, workload)
-        found = _find(problem, algorithm, improve, begin, seconds)
+        found = _find(problem, algorithm, improve, clock, seconds)
         if found is not None:
             break
     if found is None:
@@ -110,7 +114,7 @@ def make_plan(
             _placement(problem, traffic, solution, table) for table in range(problem.num_tables)
         ),
         exchange=workload.exchange,
-        estimate=_estimate(problem, traffic, solution, bound_seconds, name, time.perf_counter() - begin),
+        estimate=_estimate(problem, traffic, solution, bound_seconds, name, watch.now()),
     )
     plan.check(tables)
     return plan
@@ -144,21 +148,20 @@ def _fast_memory_suffices(tables: Sequence[TableSpec], workers: Workers, optimiz
 
 
 def _find(
-    problem: Problem, algorithm: str, improve: bool, begin: float, seconds: float
+    problem: Problem, algorithm: str, improve: bool, clock: Clock, seconds: float
 ) -> tuple[Solution, float, str] | None:
     """The plan, the bound and what found it; None if nothing fits."""
     if not problem.num_tables:
         return Solution(np.empty(0, dtype=np.int64), []), problem.latency_seconds, algorithm
-    bound = lower_bound(problem, begin + 0.3 * seconds)
+    bound = lower_bound(problem, clock.after(0.3 * seconds))
     if bound is None:
         return None
     # Where the bound took longer than it should, plans to begin with still get some time.
-    starts = _starts(
-        problem, bound, algorithm, max(begin + 0.45 * seconds, time.perf_counter() + 0.15 * seconds)
-    )
+    enough = max(0.45 * seconds, clock.now() + 0.15 * seconds)
+    starts = _starts(problem, bound, algorithm, clock.after(enough))
     if not starts:
         # Rather late than refused.
-        tight = packed(problem, time.perf_counter() + seconds)
+        tight = packed(problem, clock.after(clock.now() + seconds))
         spread = tight or place_balanced(problem, most_spread(problem), by_memory=True)
         if spread is None:
             return None
@@ -166,11 +169,11 @@ def _find(
     target = bound.seconds * (1 + TOLERANCE)
     proven = bound.seconds
     if improve:
-        starts = _improved(problem, starts, begin, seconds, target)
+        starts = _improved(problem, starts, clock, seconds, target)
     name, best = min(starts, key=lambda start: _seconds(problem, start[1]))
     if algorithm in ("best", "mip") and _seconds(problem, best) > proven * (1 + 1e-6):
-        left = max(0.5, begin + seconds - time.perf_counter())
-        exact = solve_exactly(problem, bound, best, min(left, MOST_EXACT_SECONDS))
+        left = min(max(0.5, seconds - clock.now()), MOST_EXACT_SECONDS)
+        exact = solve_exactly(problem, bound, best, None if clock.counted else left)
         if exact is not None:
             better, proven = exact[0], max(proven, exact[1])
             if algorithm == "mip" or _seconds(problem, better) < _seconds(problem, best) * (1 - 1e-9):
@@ -179,23 +182,24 @@ def _find(
 
 
 def _improved(
-    problem: Problem, starts: list[tuple[str, Solution]], begin: float, seconds: float, target: float
+    problem: Problem, starts: list[tuple[str, Solution]], clock: Clock, seconds: float, target: float
 ) -> list[tuple[str, Solution]]:
     """Searches on from the most promising starts for a while each, then from the best for the rest."""
     tried, hurried = [], False
     for number, (name, start) in enumerate(starts[:_MOST_TRIALS]):
-        now = time.perf_counter()
-        left = begin + _SEARCHED * seconds - now
+        now = clock.now()
+        left = _SEARCHED * seconds - now
         if number and (left <= 0 or (hurried and number >= _TRIALS)):
             break
-        trial_end = now + left * (1.0 if len(starts) == 1 else _TRIAL_SHARE)
+        trial_end = clock.after(now + left * (1.0 if len(starts) == 1 else _TRIAL_SHARE))
         tried.append((f"{name} + local search", search(problem, start, trial_end, target)))
-        hurried |= time.perf_counter() >= trial_end
-    name, best = min(tried, key=lambda one: _seconds(problem, one[1]))
-    return [(name, search(problem, best, begin + _SEARCHED * seconds, target))]
+        hurried |= trial_end.passed
+    # Starts that time left untried may be better than what was found from the others.
+    name, best = min([*tried, *starts], key=lambda one: _seconds(problem, one[1]))
+    return [(name, search(problem, best, clock.after(_SEARCHED * seconds), target))]
 
 
-def _starts(problem: Problem, bound: Bound, algorithm: str, deadline: float) -> list[tuple[str, Solution]]:
+def _starts(problem: Problem, bound: Bound, algorithm: str, deadline: Deadline) -> list[tuple[str, Solution]]:
     """Plans to begin with."""
     found: list[tuple[str, Solution | None]] = []
     if algorithm in ("best", "mip"):
@@ -284,7 +288,7 @@ def _estimate(
     step = step_seconds(problem, loads, solution)
     tiers = [tier.name for tier in problem.workers.device.memory]
     phases, lasting = loads[:, :NUM_PHASES], phase_seconds(problem.workers, loads)
-    bound_seconds = min(bound_seconds, step)
+    bound_seconds = checked_bound(bound_seconds, step, f"the plan found by {algorithm}")
     return {
         "step_seconds": step,
         "lower_bound_seconds": bound_seconds,

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil
 
+from megalith.core.bounds import ROUNDING
 from megalith.core.errors import PlanError
 from megalith.cost.calibration import Calibration, calibration
 from megalith.cost.collectives import Fabric, Group, Span, all_to_all_seconds, collective_seconds
@@ -193,4 +194,7 @@ def _priced(cluster: Cluster, size: int, alone: float) -> Workers:
 
 def _line(seconds: Callable[[float], float]) -> Line:
     near, far = seconds(_LARGE), seconds(2 * _LARGE)
-    return Line(max(0.0, 2 * near - far), (far - near) / _LARGE)
+    latency = 2 * near - far
+    # Twice the bytes may not take more than twice as long: then no line says what a few of them cost.
+    assert latency >= -ROUNDING * far, f"{_LARGE:g} bytes take {near:g} s and twice as many {far:g} s"
+    return Line(max(0.0, latency), (far - near) / _LARGE)

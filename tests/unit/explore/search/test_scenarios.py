@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from small_jobs import DENSE, job
 
-from megalith.core.errors import ConfigError
+from megalith.core.errors import BoundError, ConfigError
 from megalith.explore.crosspipe import crosspipe
 from megalith.explore.job import Job, Parallel, TransformerModel
 from megalith.explore.load import load_job, resolve_cluster, scenario_names
 from megalith.explore.predict import predict
 from megalith.explore.scenarios import ablation, production, run_scenario, scenario_jobs
 from megalith.explore.scenarios.baselines import production_space
+from megalith.explore.scenarios.suite import scenario_gap
+from megalith.explore.search import search
 from megalith.explore.search.judge import judge
 from megalith.explore.search.space import Space
 from megalith.explore.search.usual import site_levels
@@ -92,14 +96,30 @@ def test_crosspipes_order_is_no_slower_than_1f1b_with_the_same_plan() -> None:
 
 
 def test_no_baseline_beats_the_best_plan() -> None:
-    row = run_scenario(job(**SITES, fixed={"tp": 2, "cp": 1}), workers=1)
-    assert row.over_production is not None
-    assert row.over_production >= 0
-    assert row.over_crosspipe is not None
-    assert row.over_crosspipe >= 0
+    asked = job(**SITES, fixed={"tp": 2, "cp": 1})
+    row = run_scenario(asked, workers=1)
+    # Those of the search itself, not the best of it and the baselines.
+    found = search(asked, workers=1)
+    for baseline, gain in ((row.production, row.over_production), (row.crosspipe, row.over_crosspipe)):
+        assert baseline is not None
+        assert gain == baseline.prediction.step_seconds / row.best.prediction.step_seconds - 1
+        assert found.best.prediction.step_seconds <= baseline.prediction.step_seconds
+    assert row.gap == pytest.approx(found.gap)
     content = row.to_dict()
     assert content["best"]["step_seconds"] == row.best.prediction.step_seconds
     assert content["devices"] == 32
+
+
+def test_a_baseline_below_the_bound_of_the_search_is_reported() -> None:
+    asked = job(**SITES, fixed={"tp": 2, "cp": 1, "schedule": "1f1b", "micro_batch": 1})
+    found, baseline = search(asked, workers=1), production(asked)
+    step = baseline.prediction.step_seconds
+    assert scenario_gap(found, found.best, [baseline, None]) == found.gap
+    wrong = replace(found, lower_bound_seconds=1.01 * step)
+    with pytest.raises(BoundError, match="by a baseline"):
+        scenario_gap(wrong, baseline, [baseline, None])
+    # An order that the search does not know may beat all that it knows.
+    assert scenario_gap(wrong, baseline, [replace(baseline, in_space=False)]) == 0
 
 
 def test_a_model_that_no_site_can_hold_has_no_production_row() -> None:

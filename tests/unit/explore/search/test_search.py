@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import random
 from math import inf
 from typing import Any
 
 import pytest
 from small_jobs import DENSE, SPARSE, job
 
-from megalith.core.errors import ConfigError, PlanError
+from megalith.core.errors import BoundError, ConfigError, PlanError
 from megalith.explore.job import Job
 from megalith.explore.load import load_job, resolve_cluster
 from megalith.explore.predict import predict
 from megalith.explore.search import SearchResult, search
-from megalith.explore.search.joint import search_job
+from megalith.explore.search.choices import Choice
+from megalith.explore.search.floors import Floors
+from megalith.explore.search.joint import search_job, search_space
 from megalith.explore.search.judge import judge
 from megalith.explore.search.space import Space
+from megalith.explore.search.usual import copies_across, stages_across
 
 NARROW: dict[str, Any] = {"tp": 2, "cp": 1, "bucket_bytes": 40_000_000}
 
@@ -62,10 +66,51 @@ def test_the_answer_is_complete_and_can_be_asked_again(result: SearchResult) -> 
     assert 1 < len(result.top) <= 5
     steps = [plan.prediction.step_seconds for plan in result.top]
     assert steps == sorted(steps)
-    assert result.lower_bound_seconds <= steps[0]
     assert result.gap == pytest.approx(1 - result.lower_bound_seconds / steps[0])
     assert result.examined > 0
     assert result.pruned > 0
+
+
+def test_the_bound_of_a_search_is_below_every_plan_of_its_space(result: SearchResult) -> None:
+    """Not only below those that the search judged: below all that it ruled out or left."""
+    asked = job(batch=16)
+    space = Space(asked, resolve_cluster(asked.cluster, asked.hardware))
+    plans = list(space.every_plan())
+    some = random.Random(0).sample(plans, 80)
+    steps = [judge(space, predict, plan).seconds for plan in some]
+    assert result.lower_bound_seconds <= min(steps) * (1 + 1e-9)
+    assert result.exact or 0 < result.gap < 1
+
+
+class WrongFloors(Floors):
+    """Bounds that are too high by a part in a thousand."""
+
+    def __call__(self, choice: Choice) -> float:
+        return 1.001 * max(
+            super().__call__(choice), judge(self._space, predict, choice).seconds if choice.complete else 0
+        )
+
+
+def test_a_wrong_bound_is_reported_and_not_hidden_in_a_gap_of_zero() -> None:
+    asked = job(batch=8, fixed={**NARROW, "schedule": "1f1b", "micro_batch": 1, "multipath": 8})
+    space = Space(asked, resolve_cluster(asked.cluster, asked.hardware))
+    with pytest.raises(BoundError, match=r"lower bound of Choice\(.* s that was found"):
+        search_space(space, predict, WrongFloors(space))
+    assert search_space(space, predict, Floors(space)).unexamined == 0
+
+
+@pytest.mark.parametrize("budget", [1, 20, 60, 600])
+def test_every_plan_of_a_space_is_counted_once(budget: int) -> None:
+    asked = job(batch=8, fixed={**NARROW, "schedule": "1f1b", "multipath": 8})
+    space = Space(asked, resolve_cluster(asked.cluster, asked.hardware))
+    begin = (copies_across(space.cluster), stages_across(space.cluster))
+    found = search_space(space, predict, Floors(space), begin=begin, budget=budget)
+    infeasible = found.examined - len(found.plans)
+    beyond = sum(not plan.in_space for plan in found.plans)
+    total = sum(1 for _ in space.every_plan())
+    # Moves beyond the space that do not fit are examined too, and not among the plans.
+    counted = found.examined + found.pruned + found.unexamined - beyond
+    assert total <= counted <= total + infeasible
 
 
 def test_the_pareto_front_holds_the_best_and_nothing_dominated(result: SearchResult) -> None:
@@ -87,9 +132,11 @@ def test_every_part_of_the_cluster_has_a_sensitivity(result: SearchResult) -> No
         assert {(f"level:{level}", "bandwidth"), (f"level:{level}", "latency")} <= asked
     assert ("device:h100-80g", "flops") in asked
     assert ("device:h100-80g", "memory") in asked
-    assert all(0 <= one.gain < 1 for one in result.sensitivities)
+    # Twice as much of something never slows these plans down.
+    assert all(-1e-9 <= one.gain < 1 for one in result.sensitivities)
     flops = next(one for one in result.sensitivities if one.quantity == "flops")
-    assert flops.gain > 0
+    assert flops.gain == pytest.approx(1 - flops.step_seconds / result.best.prediction.step_seconds)
+    assert flops.gain > 0.05
 
 
 def test_the_answer_explains_itself(result: SearchResult) -> None:

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from itertools import product
 from math import inf
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from megalith.core.errors import BoundError
 from megalith.explore.search.tree import Outcome, best_first
 
 WIDTHS = (4, 3, 5)
@@ -17,7 +19,8 @@ Path = tuple[int, ...]
 
 
 class Tree:
-    """Paths of three digits with a random cost each, some infeasible, and bounds that may be loose."""
+    """Paths of three digits with a random cost each, some infeasible, and bounds that may be loose; with a
+    looseness below zero they are wrong."""
 
     def __init__(self, seed: int, looseness: float, infeasible: float = 0.1) -> None:
         draw = random.Random(seed)
@@ -95,3 +98,19 @@ def test_nothing_feasible_has_no_best() -> None:
     assert outcome.best is None
     assert outcome.lower_bound == inf
     assert outcome.pruned + outcome.evaluated == len(tree.cost)
+
+
+@given(st.integers(0, 10**6), st.floats(-0.9, -0.001), st.integers(1, 20))
+def test_a_leaf_that_beats_its_bound_ends_the_search(seed: int, looseness: float, batch: int) -> None:
+    with pytest.raises(BoundError, match="so the bound is wrong"):
+        Tree(seed, looseness).search(batch=batch)
+
+
+def test_unopened_leaves_lie_below_open_nodes() -> None:
+    tree = Tree(seed=4, looseness=0.6)
+    outcome = tree.search(batch=4, budget=8)
+    assert outcome.unopened == sum(map(tree.leaves, outcome.open)) > 0
+    evaluated = {one.leaf for one in outcome.found}
+    below = {path for path in tree.cost for node in outcome.open if path[: len(node)] == node}
+    assert not evaluated & below
+    assert outcome.lower_bound <= min(tree.cost[path] for path in below)
