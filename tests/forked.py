@@ -34,7 +34,6 @@ _PRELOADED = [
     "plotly.graph_objects",
     "pyarrow.parquet",
     "pytest",
-    "torch.distributed.checkpoint",
     "typer",
 ]
 _CONTEXT = multiprocessing.get_context("forkserver")

@@ -12,6 +12,7 @@ import pytest
 from processes import torchrun_command
 from small_runs import outcome, train, write_plan
 
+from commands import megalith
 from megalith.train.run import Run
 
 # Stops in front of the eighth step until it is told to go on, by the end of a pipe.
@@ -33,11 +34,6 @@ def step(*given):
 Learner.step = step
 main()
 """
-
-
-def megalith(*arguments):
-    command = [sys.executable, "-m", "megalith", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True)
 
 
 def content(folder):

@@ -2,11 +2,11 @@
 
 import resource
 import signal
-import subprocess
-import sys
+from functools import partial
 
 import pytest
 
+from commands import megalith
 from megalith.checkpoint.store import CheckpointStore
 
 KIB = 1 << 10
@@ -21,15 +21,12 @@ def limit_files(size):
 @pytest.mark.parametrize("background", ["yes", "no"])
 def test_a_disk_that_fills_under_checkpoints_is_one_sentence(recipe, tmp_path, background):
     run = tmp_path / "run"
-    command = [sys.executable, "-m", "megalith", "train", recipe, "--out", run]
-    command += [f"train.background_checkpoints={background}", "train.trace=no"]
+    words = ["train", recipe, "--out", run, f"train.background_checkpoints={background}", "train.trace=no"]
     # How large the largest file of a checkpoint becomes where there is room.
-    first = subprocess.run([*command, "train.steps=10"], capture_output=True, text=True)
+    first = megalith(*words, "train.steps=10")
     assert first.returncode == 0, first.stderr
     size = max(path.stat().st_size for path in run.rglob("*.safetensors"))
-    full = subprocess.run(
-        [*command, "--overwrite"], capture_output=True, text=True, preexec_fn=lambda: limit_files(size - KIB)
-    )
+    full = megalith(*words, "--overwrite", first=partial(limit_files, size - KIB))
     assert full.returncode == 2, full.stderr
     assert "Traceback" not in full.stderr
     said = [line for line in full.stderr.splitlines() if line.startswith("megalith: ")]
