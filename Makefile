@@ -3,7 +3,7 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
-NATIVE := $(wildcard csrc/*.cpp csrc/*.h csrc/CMakeLists.txt)
+NATIVE := $(wildcard csrc/*.cpp csrc/*.h csrc/exports.map csrc/CMakeLists.txt)
 
 .PHONY: demo build test test-all lint bench docs clean
 

@@ -6,7 +6,9 @@
     ├── PlanError            a plan that does not fit
     ├── StorageError         a disk or file system that refuses
     ├── CheckpointError      a checkpoint that is missing, damaged or of another shape
-    └── ServeError           a request or an exported model that cannot be served
+    ├── ServeError           a request or an exported model that cannot be served
+    └── NativeError          the native core could not do what it was asked to
+        └── OutOfMemoryError for want of memory; the sentence says what that leaves behind
 
 The command line prints the sentence and exits with 2; `--debug` shows the traceback.
 """
@@ -49,6 +51,14 @@ class CheckpointError(MegalithError):
 
 class ServeError(MegalithError):
     """A request or an exported model cannot be served."""
+
+
+class NativeError(MegalithError):
+    """The native core could not do what it was asked to."""
+
+
+class OutOfMemoryError(NativeError):
+    """The native core asked for memory and got none."""
 
 
 def nearest(name: str, choices: list[str] | tuple[str, ...]) -> str:
