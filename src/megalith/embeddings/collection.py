@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from megalith.core.errors import ConfigError, nearest
-from megalith.core.schema import TableSpec, check_tables
+from megalith.core.schema import MAX_DENSE_ROWS, TableSpec, check_tables, too_many_rows
 from megalith.embeddings.check import LookupCheck
 from megalith.embeddings.layout import Layout
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad
@@ -84,6 +84,11 @@ class EmbeddingCollection(nn.Module):
         """Multiplies every optimizer's learning rate; a schedule sets it before each step."""
         self.num_steps = 0
         self._check = LookupCheck(tables, device)
+        for table in tables:
+            # Before memory is asked for: rows beyond these would be taken for others.
+            if table.rows > MAX_DENSE_ROWS:
+                window = (windows or {}).get(table.name) or _whole(table)
+                raise ConfigError(too_many_rows(window.table.name, table.rows))
         self._weights = [
             _start_values((windows or {}).get(table.name) or _whole(table), seed).to(device)
             for table in tables
