@@ -1,10 +1,40 @@
 // The C interface that Python loads. Every exported function is declared with MG_EXPORT, takes raw pointers
 // and sizes, and is bound once, in src/megalith/ops/native.py.
+//
+// No exception crosses it. A function either cannot fail and is noexcept, or it returns a code and does its work
+// inside `guarded`; what it finds is written through pointers.
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #define MG_EXPORT extern "C" __attribute__((visibility("default")))
 
 // Raised with every change of a signature; the loader refuses a library of another version.
-constexpr int32_t kAbiVersion = 1;
+constexpr int32_t kAbiVersion = 2;
+
+namespace megalith {
+
+// What an exported function returns; a negative code is an error number of the operating system.
+enum Code : int32_t { kFine = 0, kOutOfMemory = 1, kFailed = 2 };
+
+// The code of the exception being handled. Keeps `doing` and what the exception says for mg_last_error.
+int32_t failure_code(const char* doing) noexcept;
+
+// Runs the body of an exported function. `doing` finishes the sentence "There is not enough memory to ..."; a body
+// that takes it may say something else once there is something else to say.
+template <class Body>
+int32_t guarded(const char* doing, Body&& body) noexcept {
+  try {
+    if constexpr (std::is_invocable_v<Body, const char*&>) {
+      body(doing);
+    } else {
+      body();
+    }
+    return kFine;
+  } catch (...) {
+    return failure_code(doing);
+  }
+}
+
+}  // namespace megalith

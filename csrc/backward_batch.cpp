@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <stdexcept>
 
 #include "parallel.h"
+#include "row_index.h"
 
 namespace megalith {
 namespace {
@@ -49,6 +51,11 @@ BackwardBatch::BackwardBatch(const Slot* slots, int64_t num_slots, int64_t num_t
       const int64_t values = offsets[batch_] - offsets[0];
       table.num_values += values;
       if (slot->pooling == kMax) spread += values * slot->dim;
+    }
+    // An entry has 32 bits for a row and as many for the number of a value.
+    if (table.num_values >= kMostRows) throw std::invalid_argument("a table has 2^32 values or more in one batch");
+    if (!table.slots.empty() && table.slots[0]->rows >= kMostRows) {
+      throw std::invalid_argument("a table has 2^32 rows or more");
     }
     const int64_t pooling = table.slots.empty() ? kSum : table.slots[0]->pooling;
     table.direct = table.slots.size() == 1 && !lookups_.sample_weights && (pooling == kSum || pooling == kMean);
@@ -185,23 +192,28 @@ std::vector<Task> BackwardBatch::cut() const {
   return tasks;
 }
 
-std::vector<int64_t> part_entries(std::vector<Entry>& entries, std::vector<Entry>& parted, int64_t num_rows,
-                                  int64_t at_a_time) {
+void Parts::reserve(int64_t num_entries, int64_t num_rows, int64_t at_a_time) {
+  const int64_t parts = (num_rows + at_a_time - 1) / at_a_time;
+  make_room(bounds, parts + 1);
+  make_room(places, parts + 1);
+  make_room(parted, num_entries);
+}
+
+void Parts::cut(std::vector<Entry>& entries, int64_t num_rows, int64_t at_a_time) {
   const size_t parts = static_cast<size_t>((num_rows + at_a_time - 1) / at_a_time);
-  std::vector<int64_t> bounds(parts + 1, 0);
+  bounds.assign(parts + 1, 0);
   if (parts == 1) bounds[1] = static_cast<int64_t>(entries.size());
-  if (parts <= 1) return bounds;
+  if (parts <= 1) return;
   const uint64_t size = static_cast<uint64_t>(at_a_time);
   for (const Entry entry : entries) ++bounds[(entry >> 32) / size + 1];
   for (size_t p = 0; p < parts; ++p) bounds[p + 1] += bounds[p];
-  std::vector<int64_t> places(bounds.begin(), bounds.end() - 1);
+  places.assign(bounds.begin(), bounds.end() - 1);
   Entry* to = resized(parted, static_cast<int64_t>(entries.size()));
   for (const Entry entry : entries) {
     const uint64_t p = (entry >> 32) / size;
     to[places[p]++] = entry - (p * size << 32);
   }
   std::swap(entries, parted);
-  return bounds;
 }
 
 }  // namespace megalith

@@ -45,10 +45,18 @@ struct GradientBuffers {
 constexpr int64_t kSumBytes = 512 << 10;
 inline int64_t sums_at_a_time(int64_t dim) { return std::max<int64_t>(16, kSumBytes / (dim * 4)); }
 
-// Brings the entries of each `at_a_time` numbers together, numbers counted from the first of them; returns where
-// each part begins and the last one ends.
-std::vector<int64_t> part_entries(std::vector<Entry>& entries, std::vector<Entry>& parted, int64_t num_rows,
-                                  int64_t at_a_time);
+// Entries in parts of neighbouring numbers.
+struct Parts {
+  std::vector<int64_t> bounds;  // where each part begins and the last one ends
+  std::vector<int64_t> places;
+  std::vector<Entry> parted;
+
+  // For so many entries and rows: cutting them will then take no further memory.
+  void reserve(int64_t num_entries, int64_t num_rows, int64_t at_a_time);
+  // Brings the entries of each `at_a_time` numbers together, numbers counted from the first of them. `entries` must
+  // have the room that was reserved here: the two change places.
+  void cut(std::vector<Entry>& entries, int64_t num_rows, int64_t at_a_time);
+};
 
 class BackwardBatch {
  public:

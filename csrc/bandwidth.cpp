@@ -26,22 +26,26 @@ const BandwidthKernels& bandwidth(int32_t simd_level) {
 }  // namespace
 }  // namespace megalith
 
-// Reads `count` rows and returns a sum of what they hold.
-MG_EXPORT float mg_random_row_read(void* base, int64_t row_bytes, const int64_t* ids, int64_t count, int64_t ahead,
-                                   int32_t level, int32_t simd_level) {
-  const megalith::ScatteredRows rows{static_cast<char*>(base), row_bytes, ids, ahead, level};
-  std::atomic<float> total{0.0f};
-  megalith::parallel_for(0, count, megalith::kGrain, [&](int64_t from, int64_t to) {
-    total.store(total.load() + megalith::bandwidth(simd_level).read(rows, from, to));
+// Reads `count` rows; `total` is a sum of what they hold.
+MG_EXPORT int32_t mg_random_row_read(void* base, int64_t row_bytes, const int64_t* ids, int64_t count, int64_t ahead,
+                                     int32_t level, int32_t simd_level, float* total) {
+  return megalith::guarded("read rows", [&] {
+    const megalith::ScatteredRows rows{static_cast<char*>(base), row_bytes, ids, ahead, level};
+    std::atomic<float> sum{0.0f};
+    megalith::parallel_for(0, count, megalith::kGrain, [&](int64_t from, int64_t to) {
+      sum.store(sum.load() + megalith::bandwidth(simd_level).read(rows, from, to));
+    });
+    *total = sum;
   });
-  return total;
 }
 
 // Adds one to every float of `count` rows; no row may stand in `ids` twice, for threads share them out.
-MG_EXPORT void mg_random_row_update(void* base, int64_t row_bytes, const int64_t* ids, int64_t count, int64_t ahead,
-                                    int32_t level, int32_t simd_level) {
-  const megalith::ScatteredRows rows{static_cast<char*>(base), row_bytes, ids, ahead, level};
-  megalith::parallel_for(0, count, megalith::kGrain, [&](int64_t from, int64_t to) {
-    megalith::bandwidth(simd_level).update(rows, from, to);
+MG_EXPORT int32_t mg_random_row_update(void* base, int64_t row_bytes, const int64_t* ids, int64_t count, int64_t ahead,
+                                       int32_t level, int32_t simd_level) {
+  return megalith::guarded("update rows", [&] {
+    const megalith::ScatteredRows rows{static_cast<char*>(base), row_bytes, ids, ahead, level};
+    megalith::parallel_for(0, count, megalith::kGrain, [&](int64_t from, int64_t to) {
+      megalith::bandwidth(simd_level).update(rows, from, to);
+    });
   });
 }

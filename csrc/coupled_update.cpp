@@ -22,9 +22,15 @@ struct Piece {
   Task task;
   std::vector<Entry> once, rows;                      // (row, source), and (repeated row, its place among the sums)
   std::vector<uint32_t> once_numbers, rows_numbers;  // of these rows among all that the batch touches
-  std::vector<Entry> again, parted;                  // (place among the sums, source)
-  std::vector<float> sums;
+  std::vector<Entry> again;                          // (place among the sums, source)
+  Parts parts;
+  std::vector<float> sums, scaled;
 };
+
+// What a failure of either half is told to leave behind.
+constexpr const char* kNotBegun = "update embedding rows whose columns are cut (no row was changed)";
+constexpr const char* kHalfway =
+    "update embedding rows whose columns are cut (some rows may have been changed; go back to a checkpoint)";
 
 // Rows from one edge to the next: sums over them are exchanged with the same workers.
 struct Section {
@@ -95,7 +101,8 @@ class CoupledUpdate {
   }
 
   // Adds up gradients; writes the sums of squares over these columns of the rows of all sections, in their order.
-  void add_up(const Step* steps, float* sums) {
+  // LAMB's moments change here, so all memory that this half and the next need is taken before anything is written.
+  void add_up(const Step* steps, float* sums, const char*& doing) {
     steps_.assign(steps, steps + weights_.size());
     starts_.assign(weights_.size() + 1, 0);
     for (size_t s = 0; s < sections_.size(); ++s) {
@@ -103,6 +110,8 @@ class CoupledUpdate {
       starts_[table + 1] += counts_[s] * num_sums(static_cast<int>(steps_[table].kind));
     }
     for (size_t table = 0; table < weights_.size(); ++table) starts_[table + 1] += starts_[table];
+    for_each_task(num_pieces_, [&](int64_t number) { reserve(pieces_[static_cast<size_t>(number)]); });
+    doing = kHalfway;
     for_each_task(num_pieces_, [&](int64_t number) {
       Piece& piece = pieces_[static_cast<size_t>(number)];
       add_repeated(piece);
@@ -238,20 +247,28 @@ class CoupledUpdate {
     }
   }
 
-  TableUpdate table_update(const Piece& piece, uint64_t seed) const {
+  TableUpdate table_update(Piece& piece, uint64_t seed) const {
     const size_t table = static_cast<size_t>(piece.task.table);
     const Slot& slot = *std::find_if(slots_.begin(), slots_.end(), [&](const Slot& one) {
       return one.table == piece.task.table;
     });
     return {slot.dim, slot.dtype, weights_[table], first_[table], second_[table], &steps_[table],
-            table_seed(seed, piece.task.table), gradients_[table]};
+            table_seed(seed, piece.task.table), gradients_[table], piece.scaled.data()};
+  }
+
+  void reserve(Piece& piece) const {
+    const int64_t dim = table_update(piece, 0).dim, num_rows = static_cast<int64_t>(piece.rows.size());
+    piece.parts.reserve(static_cast<int64_t>(piece.again.size()), num_rows, sums_at_a_time(dim));
+    scratch(piece.sums, static_cast<size_t>(num_rows * dim));
+    scratch(piece.scaled, static_cast<size_t>(dim));
   }
 
   void add_repeated(Piece& piece) const {
     const TableUpdate work = table_update(piece, 0);
     const int64_t num_rows = static_cast<int64_t>(piece.rows.size()), at_a_time = sums_at_a_time(work.dim);
-    const std::vector<int64_t> bounds = part_entries(piece.again, piece.parted, num_rows, at_a_time);
-    float* sums = scratch(piece.sums, static_cast<size_t>(num_rows * work.dim));
+    piece.parts.cut(piece.again, num_rows, at_a_time);
+    const std::vector<int64_t>& bounds = piece.parts.bounds;
+    float* sums = piece.sums.data();
     std::fill_n(sums, num_rows * work.dim, 0.0f);
     for (size_t p = 0; p + 1 < bounds.size(); ++p) {
       use_->add_up(work, piece.again.data() + bounds[p], bounds[p + 1] - bounds[p],
@@ -260,7 +277,7 @@ class CoupledUpdate {
   }
 
   template <class Kernel>
-  void visit(const Piece& piece, float* sums, uint64_t seed, Kernel kernel) const {
+  void visit(Piece& piece, float* sums, uint64_t seed, Kernel kernel) const {
     TableUpdate work = table_update(piece, seed);
     const size_t table = static_cast<size_t>(piece.task.table);
     float* own = sums + starts_[table];
@@ -291,26 +308,33 @@ class CoupledUpdate {
 
 using megalith::CoupledUpdate;
 
-MG_EXPORT void* mg_coupled_create(const int64_t* slots, int64_t num_slots, int64_t num_tables, void* const* weights,
-                                  float* const* first_states, float* const* second_states, const int64_t* columns,
-                                  const int64_t* sections, int64_t num_sections) {
-  return new CoupledUpdate(reinterpret_cast<const megalith::Slot*>(slots), num_slots, num_tables, weights, first_states,
-                           second_states, columns, reinterpret_cast<const megalith::Section*>(sections), num_sections);
+MG_EXPORT int32_t mg_coupled_create(const int64_t* slots, int64_t num_slots, int64_t num_tables, void* const* weights,
+                                    float* const* first_states, float* const* second_states, const int64_t* columns,
+                                    const int64_t* sections, int64_t num_sections, void** update) {
+  return megalith::guarded("prepare updates of embedding rows whose columns are cut", [&] {
+    *update = new CoupledUpdate(reinterpret_cast<const megalith::Slot*>(slots), num_slots, num_tables, weights,
+                                first_states, second_states, columns,
+                                reinterpret_cast<const megalith::Section*>(sections), num_sections);
+  });
 }
 
-MG_EXPORT void mg_coupled_find(void* update, const void* values, int32_t index_bytes, const int64_t* offsets,
-                               const float* sample_weights, int64_t batch, const float* gradient, int64_t stride,
-                               const float* const* sequence_gradients, int32_t simd_level, int64_t* counts) {
-  static_cast<CoupledUpdate*>(update)->find({values, index_bytes, offsets, sample_weights}, batch, gradient, stride,
-                                            sequence_gradients, simd_level, counts);
+MG_EXPORT int32_t mg_coupled_find(void* update, const void* values, int32_t index_bytes, const int64_t* offsets,
+                                  const float* sample_weights, int64_t batch, const float* gradient, int64_t stride,
+                                  const float* const* sequence_gradients, int32_t simd_level, int64_t* counts) {
+  return megalith::guarded(megalith::kNotBegun, [&] {
+    static_cast<CoupledUpdate*>(update)->find({values, index_bytes, offsets, sample_weights}, batch, gradient, stride,
+                                              sequence_gradients, simd_level, counts);
+  });
 }
 
-MG_EXPORT void mg_coupled_add_up(void* update, const float* steps, float* sums) {
-  static_cast<CoupledUpdate*>(update)->add_up(reinterpret_cast<const megalith::Step*>(steps), sums);
+MG_EXPORT int32_t mg_coupled_add_up(void* update, const float* steps, float* sums) {
+  return megalith::guarded(megalith::kNotBegun, [&](const char*& doing) {
+    static_cast<CoupledUpdate*>(update)->add_up(reinterpret_cast<const megalith::Step*>(steps), sums, doing);
+  });
 }
 
-MG_EXPORT void mg_coupled_finish(void* update, float* totals, uint64_t seed) {
-  static_cast<CoupledUpdate*>(update)->finish(totals, seed);
+MG_EXPORT int32_t mg_coupled_finish(void* update, float* totals, uint64_t seed) {
+  return megalith::guarded(megalith::kHalfway, [&] { static_cast<CoupledUpdate*>(update)->finish(totals, seed); });
 }
 
-MG_EXPORT void mg_coupled_destroy(void* update) { delete static_cast<CoupledUpdate*>(update); }
+MG_EXPORT void mg_coupled_destroy(void* update) noexcept { delete static_cast<CoupledUpdate*>(update); }

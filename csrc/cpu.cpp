@@ -1,17 +1,54 @@
 // What the processor at hand offers. Kernels choose their variant from this at run time, never at build time.
 #include "abi.h"
 
-MG_EXPORT int32_t mg_abi_version() { return kAbiVersion; }
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
-// 0: portable, 1: AVX2 with FMA, 2: AVX-512 (F, BW, DQ, VL).
-MG_EXPORT int32_t mg_simd_level() {
+namespace {
+
+// The same numbers as in src/megalith/ops/native.py.
+enum Feature : uint32_t {
+  kAvx2 = 1 << 0,
+  kFma = 1 << 1,
+  kF16c = 1 << 2,
+  kAvx512f = 1 << 3,
+  kAvx512bw = 1 << 4,
+  kAvx512dq = 1 << 5,
+  kAvx512vl = 1 << 6,
+};
+
+// All that the two builds may use, as CMakeLists.txt lists it: the wider one uses what the narrower one does.
+constexpr uint32_t kAvx2Build = kAvx2 | kFma | kF16c;
+constexpr uint32_t kAvx512Build = kAvx2Build | kAvx512f | kAvx512bw | kAvx512dq | kAvx512vl;
+
+uint32_t features() {
+  uint32_t found = 0;
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-    return 2;
-  }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return 1;
+  // These also say whether the system saves the registers.
+  if (__builtin_cpu_supports("avx2")) found |= kAvx2;
+  if (__builtin_cpu_supports("fma")) found |= kFma;
+  if (__builtin_cpu_supports("avx512f")) found |= kAvx512f;
+  if (__builtin_cpu_supports("avx512bw")) found |= kAvx512bw;
+  if (__builtin_cpu_supports("avx512dq")) found |= kAvx512dq;
+  if (__builtin_cpu_supports("avx512vl")) found |= kAvx512vl;
+  // Not every compiler knows this one by name. Its registers are those of AVX2.
+  uint32_t a, b, c, d;
+  if (__get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C)) found |= kF16c;
 #endif
-  return 0;
+  return found;
+}
+
+}  // namespace
+
+// The level of a processor with these features. 0: portable, 1: AVX2 with FMA and F16C, 2: AVX-512 (F, BW, DQ, VL) too.
+MG_EXPORT int32_t mg_simd_level_for(uint32_t features) noexcept {
+  if ((features & kAvx512Build) == kAvx512Build) return 2;
+  return (features & kAvx2Build) == kAvx2Build ? 1 : 0;
+}
+
+MG_EXPORT int32_t mg_simd_level() noexcept {
+  static const int32_t level = mg_simd_level_for(features());
+  return level;
 }

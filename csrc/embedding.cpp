@@ -85,47 +85,52 @@ std::vector<Piece> cut_forward(const Slot* slots, int64_t num_slots, const Looku
 
 using megalith::Slot;
 
-MG_EXPORT void mg_embedding_forward(const int64_t* slots, int64_t num_slots, void* const* weights,
-                                    const void* values, int32_t index_bytes, const int64_t* offsets,
-                                    const float* sample_weights, int64_t batch, void* out, int64_t out_dtype,
-                                    int64_t out_stride, void* const* sequences, int32_t simd_level) {
-  const Slot* described = reinterpret_cast<const Slot*>(slots);
-  const megalith::Lookups lookups{values, index_bytes, offsets, sample_weights};
-  const megalith::Kernels& use = megalith::kernels(simd_level);
-  const auto pieces = megalith::cut_forward(described, num_slots, lookups, batch);
-  const int64_t out_bytes = out_dtype == megalith::kFloat32 ? 4 : 2;
-  megalith::for_each_task(static_cast<int64_t>(pieces.size()), [&](int64_t task) {
-    const megalith::Piece& piece = pieces[static_cast<size_t>(task)];
-    const Slot& slot = described[piece.slot];
-    const megalith::Lookups own = megalith::of_slot(lookups, slot, batch);
-    if (slot.pooling == megalith::kNone) {
-      use.copy(slot, weights[slot.table], own, piece.bags.first, piece.bags.last, sequences[slot.sequence], out_dtype);
-    } else {
-      char* to = static_cast<char*>(out) + slot.column * out_bytes;
-      use.pool(slot, weights[slot.table], own, piece.bags, piece.columns, to, out_dtype, out_stride);
+MG_EXPORT int32_t mg_embedding_forward(const int64_t* slots, int64_t num_slots, void* const* weights,
+                                       const void* values, int32_t index_bytes, const int64_t* offsets,
+                                       const float* sample_weights, int64_t batch, void* out, int64_t out_dtype,
+                                       int64_t out_stride, void* const* sequences, int32_t simd_level) {
+  return megalith::guarded("look embedding rows up", [&] {
+    const Slot* described = reinterpret_cast<const Slot*>(slots);
+    const megalith::Lookups lookups{values, index_bytes, offsets, sample_weights};
+    const megalith::Kernels& use = megalith::kernels(simd_level);
+    const auto pieces = megalith::cut_forward(described, num_slots, lookups, batch);
+    const int64_t out_bytes = out_dtype == megalith::kFloat32 ? 4 : 2;
+    megalith::for_each_task(static_cast<int64_t>(pieces.size()), [&](int64_t task) {
+      const megalith::Piece& piece = pieces[static_cast<size_t>(task)];
+      const Slot& slot = described[piece.slot];
+      const megalith::Lookups own = megalith::of_slot(lookups, slot, batch);
+      if (slot.pooling == megalith::kNone) {
+        void* to = sequences[slot.sequence];
+        use.copy(slot, weights[slot.table], own, piece.bags.first, piece.bags.last, to, out_dtype);
+      } else {
+        char* to = static_cast<char*>(out) + slot.column * out_bytes;
+        use.pool(slot, weights[slot.table], own, piece.bags, piece.columns, to, out_dtype, out_stride);
+      }
+    });
+  });
+}
+
+MG_EXPORT int32_t mg_sample_weight_gradient(const int64_t* slots, int64_t num_slots, void* const* weights,
+                                            const void* values, int32_t index_bytes, const int64_t* offsets,
+                                            int64_t batch, const float* gradient, int64_t stride, float* out,
+                                            int32_t simd_level) {
+  return megalith::guarded("compute the gradient of sample weights", [&] {
+    const Slot* described = reinterpret_cast<const Slot*>(slots);
+    const megalith::Lookups lookups{values, index_bytes, offsets, nullptr};
+    const megalith::Kernels& use = megalith::kernels(simd_level);
+    for (int64_t s = 0; s < num_slots; ++s) {
+      const Slot& slot = described[s];
+      if (slot.pooling != megalith::kSum && slot.pooling != megalith::kMean) continue;
+      const megalith::Lookups own = megalith::of_slot(lookups, slot, batch);
+      megalith::parallel_for(0, batch, 64, [&](int64_t from, int64_t to) {
+        use.weight_gradient(slot, weights[slot.table], own, from, to, gradient + slot.column, stride, out);
+      });
     }
   });
 }
 
-MG_EXPORT void mg_sample_weight_gradient(const int64_t* slots, int64_t num_slots, void* const* weights,
-                                         const void* values, int32_t index_bytes, const int64_t* offsets,
-                                         int64_t batch, const float* gradient, int64_t stride, float* out,
-                                         int32_t simd_level) {
-  const Slot* described = reinterpret_cast<const Slot*>(slots);
-  const megalith::Lookups lookups{values, index_bytes, offsets, nullptr};
-  const megalith::Kernels& use = megalith::kernels(simd_level);
-  for (int64_t s = 0; s < num_slots; ++s) {
-    const Slot& slot = described[s];
-    if (slot.pooling != megalith::kSum && slot.pooling != megalith::kMean) continue;
-    const megalith::Lookups own = megalith::of_slot(lookups, slot, batch);
-    megalith::parallel_for(0, batch, 64, [&](int64_t from, int64_t to) {
-      use.weight_gradient(slot, weights[slot.table], own, from, to, gradient + slot.column, stride, out);
-    });
-  }
-}
-
 // Asks for huge pages under a table: one translation then covers thousands of rows instead of sixteen.
-MG_EXPORT void mg_advise_huge_pages(void* from, int64_t bytes) {
+MG_EXPORT void mg_advise_huge_pages(void* from, int64_t bytes) noexcept {
 #if defined(__linux__)
   const uintptr_t huge = 2 << 20;
   const uintptr_t begin = (reinterpret_cast<uintptr_t>(from) + huge - 1) / huge * huge;

@@ -77,6 +77,7 @@ struct TableUpdate {
   const Step* step;
   uint64_t seed;
   Gradients gradients;
+  float* scaled;  // room for one row's gradient, where `scales` multiply it
 };
 
 // Rows of a table some of whose columns lie elsewhere, under an optimizer that looks at all of them.
@@ -95,6 +96,9 @@ constexpr int num_sums(int kind) {
 inline uint64_t table_seed(uint64_t seed, int64_t table) {
   return seed + static_cast<uint64_t>(table) * 0xd1342543de82ef95ull;
 }
+
+// Entries keep a row, or the number of a value, in 32 bits: tables and batches stay below this (core/schema.py).
+constexpr int64_t kMostRows = int64_t{1} << 32;
 
 struct Range {
   int64_t first;

@@ -16,13 +16,36 @@
 namespace megalith {
 namespace {
 
-// What a thread keeps from task to task and from call to call.
-struct Buffers {
+// What a worker keeps from task to task and from call to call; no two share a cache line.
+struct alignas(128) Buffers {
   Repeats repeats;
   RowNumbers numbers;
   std::vector<uint32_t> before, repeated;  // ranks of the marked rows, and those rows by number
-  std::vector<Entry> all, once, again, parted, rows;
-  std::vector<float> sums;
+  std::vector<Entry> all, once, again, rows;
+  Parts parts;
+  std::vector<float> sums, scaled;
+
+  // Room for any of the tasks, so that none of them can fail once rows are written.
+  void reserve(const BackwardBatch& batch, const std::vector<Task>& tasks) {
+    for (const Task& task : tasks) {
+      const TableWork& table = batch.table(task.table);
+      const int64_t values = table.num_values, rows_of_table = table.slots[0]->rows, dim = table.slots[0]->dim;
+      const int64_t words = Repeats::words_for(values, rows_of_table);
+      const int64_t at_a_time = sums_at_a_time(dim), summed = std::min(values, at_a_time);
+      repeats.reserve(words);
+      make_room(before, words);
+      // A row is numbered where it only may occur again: at most as many as there are values.
+      if (rows_of_table > words * 64) numbers.reserve(values);
+      make_room(repeated, values);
+      make_room(all, values + 1);
+      make_room(once, values + 1);
+      make_room(again, values + 1);
+      make_room(rows, summed);
+      parts.reserve(values + 1, values, at_a_time);
+      make_room(sums, summed * dim + summed * dim / 4);
+      scratch(scaled, static_cast<size_t>(dim));
+    }
+  }
 };
 
 // Lists the values whose rows occur once as (row, source), the others as (number of the row, source).
@@ -68,7 +91,8 @@ void update(TableUpdate work, const Kernels& use, Buffers& buffers) {
   const Gradients given = work.gradients;
   const std::vector<uint32_t>& rows = buffers.repeated;
   const int64_t num_rows = static_cast<int64_t>(rows.size()), at_a_time = sums_at_a_time(work.dim);
-  const std::vector<int64_t> bounds = part_entries(buffers.again, buffers.parted, num_rows, at_a_time);
+  buffers.parts.cut(buffers.again, num_rows, at_a_time);
+  const std::vector<int64_t>& bounds = buffers.parts.bounds;
   float* sums = scratch(buffers.sums, static_cast<size_t>(std::min(num_rows, at_a_time) * work.dim));
   for (size_t p = 0; p + 1 < bounds.size(); ++p) {
     const int64_t first = static_cast<int64_t>(p) * at_a_time, last = std::min(first + at_a_time, num_rows);
@@ -87,31 +111,41 @@ void update(TableUpdate work, const Kernels& use, Buffers& buffers) {
 }  // namespace
 }  // namespace megalith
 
-MG_EXPORT void mg_embedding_backward(const int64_t* slots, int64_t num_slots, int64_t num_tables, void* const* weights,
-                                     float* const* first_states, float* const* second_states, const void* values,
-                                     int32_t index_bytes, const int64_t* offsets, const float* sample_weights,
-                                     int64_t batch, const float* gradient, int64_t stride,
-                                     const float* const* sequence_gradients, const float* steps, uint64_t seed,
-                                     int32_t simd_level) {
+MG_EXPORT int32_t mg_embedding_backward(const int64_t* slots, int64_t num_slots, int64_t num_tables,
+                                        void* const* weights, float* const* first_states, float* const* second_states,
+                                        const void* values, int32_t index_bytes, const int64_t* offsets,
+                                        const float* sample_weights, int64_t batch, const float* gradient,
+                                        int64_t stride, const float* const* sequence_gradients, const float* steps,
+                                        uint64_t seed, int32_t simd_level) {
   using namespace megalith;
-  static thread_local GradientBuffers placed;
-  const Kernels& use = kernels(simd_level);
-  const BackwardBatch work(reinterpret_cast<const Slot*>(slots), num_slots, num_tables, weights,
-                           {values, index_bytes, offsets, sample_weights}, batch, gradient, stride, sequence_gradients,
-                           placed);
-  const std::vector<Task> tasks = work.cut();
-  for_each_task(static_cast<int64_t>(tasks.size()), [&](int64_t number) {
-    static thread_local Buffers buffers;
-    const Task& task = tasks[static_cast<size_t>(number)];
-    if (index_bytes == 4) {
-      split<int32_t>(work, task, use, buffers);
-    } else {
-      split<int64_t>(work, task, use, buffers);
-    }
-    const int64_t table = task.table;
-    const Slot& slot = *work.table(table).slots[0];
-    update({slot.dim, slot.dtype, weights[table], first_states[table], second_states[table],
-            reinterpret_cast<const Step*>(steps) + table, table_seed(seed, table), work.table(table).gradients},
-           use, buffers);
+  return guarded("update embedding rows (no row was changed)", [&](const char*& doing) {
+    static thread_local GradientBuffers placed;
+    static thread_local std::vector<Buffers> kept;
+    const Kernels& use = kernels(simd_level);
+    const BackwardBatch work(reinterpret_cast<const Slot*>(slots), num_slots, num_tables, weights,
+                             {values, index_bytes, offsets, sample_weights}, batch, gradient, stride,
+                             sequence_gradients, placed);
+    const std::vector<Task> tasks = work.cut();
+    // All memory before the first row is written.
+    const int64_t count = static_cast<int64_t>(tasks.size()), workers = num_workers(count);
+    if (static_cast<int64_t>(kept.size()) < workers) kept.resize(static_cast<size_t>(workers));
+    for (int64_t worker = 0; worker < workers; ++worker) kept[static_cast<size_t>(worker)].reserve(work, tasks);
+    Buffers* own = kept.data();
+    doing = "update embedding rows (some rows may have been changed; go back to a checkpoint)";
+    for_each_task(count, workers, [&](int64_t number, int64_t worker) {
+      Buffers& buffers = own[worker];
+      const Task& task = tasks[static_cast<size_t>(number)];
+      if (index_bytes == 4) {
+        split<int32_t>(work, task, use, buffers);
+      } else {
+        split<int64_t>(work, task, use, buffers);
+      }
+      const int64_t table = task.table;
+      const Slot& slot = *work.table(table).slots[0];
+      update({slot.dim, slot.dtype, weights[table], first_states[table], second_states[table],
+              reinterpret_cast<const Step*>(steps) + table, table_seed(seed, table), work.table(table).gradients,
+              buffers.scaled.data()},
+             use, buffers);
+    });
   });
 }

@@ -190,9 +190,7 @@ void visit_rows(const TableUpdate& table, const Entry* entries, int64_t count, c
   float *first = table.first_state, *second = table.second_state;
   const bool reads_rows = Part != Halves::kFirst || kSums == 2 || step.weight_decay != 0;
   const bool reads_states = Part != Halves::kFirst || Kind == kLamb;
-  static thread_local std::vector<float> buffer;
-  if (buffer.size() < static_cast<size_t>(dim)) buffer.resize(static_cast<size_t>(dim));
-  float* scaled = buffer.data();
+  float* scaled = table.scaled;
   const auto prefetch = [&](int64_t i) {
     const int64_t row = static_cast<int64_t>(entries[i] >> 32);
     if (reads_rows) prefetch_row(weight + row * dim, row_bytes);

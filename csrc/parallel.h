@@ -3,6 +3,9 @@
 // The core links neither torch nor OpenMP. When torch is loaded, `mg_use_torch_threads` hands over torch's own
 // C entry point (`torch_parallel_for`, exported since torch 2.10), so native operators run on the very threads
 // torch uses and respect torch.set_num_threads. Without torch, or with an older one, plain threads serve.
+//
+// What a body throws on any thread is thrown to the caller, after all threads are done: the first of it, whoever
+// else failed.
 #pragma once
 
 #include <algorithm>
@@ -28,13 +31,27 @@ void parallel_for(int64_t begin, int64_t end, int64_t grain, Body&& body) {
       const_cast<void*>(static_cast<const void*>(&body)));
 }
 
-// Runs tasks [0, count) on all threads; each takes the next one when it is done with its last.
+// How many workers share `count` tasks.
+inline int64_t num_workers(int64_t count) { return std::min<int64_t>(num_threads(), count); }
+
+// Calls body(task, worker) for tasks [0, count); each of `workers` takes the next task when it is done with its last,
+// and none takes one after a failure. No two threads have the same worker's number.
+template <class Body>
+void for_each_task(int64_t count, int64_t workers, Body body) {
+  std::atomic<int64_t> next{0};
+  parallel_for(0, workers, 1, [&](int64_t worker, int64_t) {
+    try {
+      for (int64_t task; (task = next.fetch_add(1)) < count;) body(task, worker);
+    } catch (...) {
+      next = count;
+      throw;
+    }
+  });
+}
+
 template <class Body>
 void for_each_task(int64_t count, Body body) {
-  std::atomic<int64_t> next{0};
-  parallel_for(0, std::min<int64_t>(num_threads(), count), 1, [&](int64_t, int64_t) {
-    for (int64_t task; (task = next.fetch_add(1)) < count;) body(task);
-  });
+  for_each_task(count, num_workers(count), [&](int64_t task, int64_t) { body(task); });
 }
 
 }  // namespace megalith

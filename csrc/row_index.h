@@ -12,13 +12,34 @@
 
 namespace megalith {
 
+// Makes room without filling it, so that filling it later cannot fail. What is in the buffer may be lost.
+template <class T>
+void make_room(std::vector<T>& buffer, int64_t count) {
+  const size_t wanted = static_cast<size_t>(count);
+  if (buffer.capacity() >= wanted) return;
+  // The old memory is given back first: never both at a time.
+  std::vector<T>().swap(buffer);
+  buffer.reserve(wanted + wanted / 4);
+}
+
 // Rows met once or more often. Large tables fold onto fewer bits than rows: a row may then be taken for repeated that
 // is not, never the other way round.
 class Repeats {
  public:
+  static int bits_for(int64_t count, int64_t rows) {
+    int bits = 9;
+    while ((int64_t{1} << bits) < std::min(rows, 16 * count)) ++bits;
+    return bits;
+  }
+  static int64_t words_for(int64_t count, int64_t rows) { return int64_t{1} << (bits_for(count, rows) - 6); }
+
+  void reserve(int64_t words) {
+    make_room(met_, words);
+    make_room(again_, words);
+  }
+
   void reset(int64_t count, int64_t rows) {
-    bits_ = 9;
-    while ((int64_t{1} << bits_) < std::min(rows, 16 * count)) ++bits_;
+    bits_ = bits_for(count, rows);
     exact_ = rows <= int64_t{1} << bits_;
     met_.assign(size_t{1} << (bits_ - 6), 0);
     again_.assign(size_t{1} << (bits_ - 6), 0);
@@ -54,6 +75,14 @@ class Repeats {
 // after it need not empty.
 class RowNumbers {
  public:
+  // For so many rows.
+  void reserve(int64_t rows) {
+    int bits = kFirstBits;
+    while (4 * rows > (int64_t{1} << bits) - 1) bits += 2;
+    make_room(entries_, int64_t{1} << bits);
+    make_room(rows_, rows);
+  }
+
   void reset() {
     rows_.clear();
     resize(kFirstBits);

@@ -116,16 +116,18 @@ void share(const Id* values, const float* weights, const int64_t* offsets, int64
 // `families` are triples of feature, first part and number of parts; `bounds` the first row of every part and
 // `streams` who takes it, -1 for nobody. `lengths` is [num_streams, batch], `held` the ids of each stream; they
 // lie one after the other in `out`, each counted from the first row of its part.
-MG_EXPORT void mg_share_rows(const void* values, int32_t index_bytes, const float* weights, const int64_t* offsets,
-                             int64_t batch, const int64_t* families, int64_t num_families, const int64_t* bounds,
-                             const int64_t* streams, int64_t num_streams, int32_t* lengths, int64_t* held, void* out,
-                             float* out_weights) {
-  const Family* some = reinterpret_cast<const Family*>(families);
-  if (index_bytes == 4) {
-    share(static_cast<const int32_t*>(values), weights, offsets, batch, some, num_families, bounds, streams,
-          num_streams, lengths, held, static_cast<int32_t*>(out), out_weights);
-  } else {
-    share(static_cast<const int64_t*>(values), weights, offsets, batch, some, num_families, bounds, streams,
-          num_streams, lengths, held, static_cast<int64_t*>(out), out_weights);
-  }
+MG_EXPORT int32_t mg_share_rows(const void* values, int32_t index_bytes, const float* weights, const int64_t* offsets,
+                                int64_t batch, const int64_t* families, int64_t num_families, const int64_t* bounds,
+                                const int64_t* streams, int64_t num_streams, int32_t* lengths, int64_t* held,
+                                void* out, float* out_weights) {
+  return megalith::guarded("share the ids of cut tables out", [&] {
+    const Family* some = reinterpret_cast<const Family*>(families);
+    if (index_bytes == 4) {
+      share(static_cast<const int32_t*>(values), weights, offsets, batch, some, num_families, bounds, streams,
+            num_streams, lengths, held, static_cast<int32_t*>(out), out_weights);
+    } else {
+      share(static_cast<const int64_t*>(values), weights, offsets, batch, some, num_families, bounds, streams,
+            num_streams, lengths, held, static_cast<int64_t*>(out), out_weights);
+    }
+  });
 }

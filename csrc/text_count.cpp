@@ -157,7 +157,7 @@ class Counter {
       : features_(static_cast<size_t>(num_features)), budget_bytes_(budget_bytes), folder_(folder) {}
 
   void add(int64_t index, const uint64_t* keys, const uint8_t* chosen, int64_t count) {
-    Feature& feature = features_[static_cast<size_t>(index)];
+    Feature& feature = features_.at(static_cast<size_t>(index));
     std::unique_lock<std::mutex> lock(feature.mutex);
     for (int64_t begin = 0; begin < count; begin += kPiece) {
       const int64_t end = std::min(count, begin + kPiece);
@@ -174,7 +174,7 @@ class Counter {
   // Writes the entries that occur `minimum` times or more, by falling count and then by key, at most `most` of
   // them (0: all), and forgets the feature.
   int64_t finish(int64_t index, uint64_t minimum, int64_t most, const char* path) {
-    Feature& feature = features_[static_cast<size_t>(index)];
+    Feature& feature = features_.at(static_cast<size_t>(index));
     std::lock_guard<std::mutex> lock(feature.mutex);
     const int64_t limit = most > 0 ? most : INT64_MAX;
     EntryWriter writer(path);
@@ -293,40 +293,25 @@ class Counter {
   std::atomic<int64_t> num_spills_{0};
 };
 
-// Failures cross the C interface as negative error numbers.
-template <class Body>
-int64_t guarded(Body body) {
-  try {
-    return body();
-  } catch (const std::system_error& error) {
-    return -static_cast<int64_t>(error.code().value());
-  } catch (const std::bad_alloc&) {
-    return -ENOMEM;
-  }
-}
-
 }  // namespace
 
-MG_EXPORT void* mg_count_create(int64_t num_features, int64_t budget_bytes, const char* folder) {
-  return new Counter(num_features, budget_bytes, folder);
+MG_EXPORT int32_t mg_count_create(int64_t num_features, int64_t budget_bytes, const char* folder, void** counter) {
+  return megalith::guarded("count keys", [&] { *counter = new Counter(num_features, budget_bytes, folder); });
 }
 
 // `chosen` (one byte a key, or null for all) says which keys count; key 0 never does.
-MG_EXPORT int64_t mg_count_add(void* counter, int64_t feature, const uint64_t* keys, const uint8_t* chosen,
+MG_EXPORT int32_t mg_count_add(void* counter, int64_t feature, const uint64_t* keys, const uint8_t* chosen,
                                int64_t count) {
-  return guarded([&] {
-    static_cast<Counter*>(counter)->add(feature, keys, chosen, count);
-    return int64_t{0};
+  return megalith::guarded("count keys", [&] { static_cast<Counter*>(counter)->add(feature, keys, chosen, count); });
+}
+
+MG_EXPORT int32_t mg_count_finish(void* counter, int64_t feature, int64_t minimum, int64_t most, const char* path,
+                                  int64_t* written) {
+  return megalith::guarded("sort counted keys", [&] {
+    *written = static_cast<Counter*>(counter)->finish(feature, static_cast<uint64_t>(minimum), most, path);
   });
 }
 
-MG_EXPORT int64_t mg_count_finish(void* counter, int64_t feature, int64_t minimum, int64_t most,
-                                  const char* path) {
-  return guarded([&] {
-    return static_cast<Counter*>(counter)->finish(feature, static_cast<uint64_t>(minimum), most, path);
-  });
-}
+MG_EXPORT int64_t mg_count_num_spills(void* counter) noexcept { return static_cast<Counter*>(counter)->num_spills(); }
 
-MG_EXPORT int64_t mg_count_num_spills(void* counter) { return static_cast<Counter*>(counter)->num_spills(); }
-
-MG_EXPORT void mg_count_destroy(void* counter) { delete static_cast<Counter*>(counter); }
+MG_EXPORT void mg_count_destroy(void* counter) noexcept { delete static_cast<Counter*>(counter); }

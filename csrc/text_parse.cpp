@@ -270,59 +270,65 @@ class EntryParser {
 }  // namespace
 
 // Columns lie one after the other, `capacity` (at least the lines of the chunk) apart. `totals` receives the
-// lines and the problems; the result is the number of good rows.
-MG_EXPORT int64_t mg_parse_delimited(const char* text, int64_t length, int32_t delimiter, const int32_t* roles,
+// lines, the problems and the good rows.
+MG_EXPORT int32_t mg_parse_delimited(const char* text, int64_t length, int32_t delimiter, const int32_t* roles,
                                      const int32_t* slots, int32_t num_columns, float missing_number,
                                      int64_t capacity, float* labels, float* numbers, uint64_t* keys,
                                      int64_t* problems, int64_t* totals) {
-  DelimitedParser parser(text, length, roles, slots, num_columns, missing_number, capacity, labels, numbers,
-                         keys, problems);
-  int64_t begin = 0;
-  const auto separator = [&](int64_t at) {
-    if (text[at] == '\n') {
-      parser.end_line(begin, at);
-    } else {
-      parser.field(begin, at);
+  return megalith::guarded("parse delimited text", [&] {
+    DelimitedParser parser(text, length, roles, slots, num_columns, missing_number, capacity, labels, numbers,
+                           keys, problems);
+    int64_t begin = 0;
+    const auto separator = [&](int64_t at) {
+      if (text[at] == '\n') {
+        parser.end_line(begin, at);
+      } else {
+        parser.field(begin, at);
+      }
+      begin = at + 1;
+    };
+    const char separator_byte = static_cast<char>(delimiter);
+    int64_t block = 0;
+    for (; block + 64 <= length; block += 64) {
+      for (uint64_t mask = separator_mask(text + block, separator_byte); mask; mask &= mask - 1) {
+        separator(block + __builtin_ctzll(mask));
+      }
     }
-    begin = at + 1;
-  };
-  const char separator_byte = static_cast<char>(delimiter);
-  int64_t block = 0;
-  for (; block + 64 <= length; block += 64) {
-    for (uint64_t mask = separator_mask(text + block, separator_byte); mask; mask &= mask - 1) {
-      separator(block + __builtin_ctzll(mask));
+    for (; block < length; ++block) {
+      if (text[block] == separator_byte || text[block] == '\n') separator(block);
     }
-  }
-  for (; block < length; ++block) {
-    if (text[block] == separator_byte || text[block] == '\n') separator(block);
-  }
-  if (begin < length || parser.inside_line()) parser.end_line(begin, length);
-  totals[0] = parser.lines();
-  totals[1] = parser.num_problems();
-  return parser.rows();
+    if (begin < length || parser.inside_line()) parser.end_line(begin, length);
+    totals[0] = parser.lines();
+    totals[1] = parser.num_problems();
+    totals[2] = parser.rows();
+  });
 }
 
 // Row r holds entries [row_ends[r-1], row_ends[r]); `row_entries` is how many a row must have, or -1 for any
-// number. `totals` receives the lines, the problems and the entries.
-MG_EXPORT int64_t mg_parse_entries(const char* text, int64_t length, int32_t num_colons, int64_t row_entries,
+// number. `totals` receives the lines, the problems, the good rows and the entries.
+MG_EXPORT int32_t mg_parse_entries(const char* text, int64_t length, int32_t num_colons, int64_t row_entries,
                                    float* labels, int64_t* row_ends, int32_t* fields, uint64_t* keys,
                                    int64_t* problems, int64_t* totals) {
-  EntryParser parser(text, length, num_colons, row_entries, labels, row_ends, fields, keys, problems);
-  for (int64_t begin = 0; begin < length;) {
-    const void* feed = std::memchr(text + begin, '\n', static_cast<size_t>(length - begin));
-    const int64_t end = feed ? static_cast<const char*>(feed) - text : length;
-    parser.line(begin, end);
-    begin = end + 1;
-  }
-  totals[0] = parser.lines();
-  totals[1] = parser.num_problems();
-  totals[2] = parser.entries();
-  return parser.rows();
+  return megalith::guarded("parse entries", [&] {
+    EntryParser parser(text, length, num_colons, row_entries, labels, row_ends, fields, keys, problems);
+    for (int64_t begin = 0; begin < length;) {
+      const void* feed = std::memchr(text + begin, '\n', static_cast<size_t>(length - begin));
+      const int64_t end = feed ? static_cast<const char*>(feed) - text : length;
+      parser.line(begin, end);
+      begin = end + 1;
+    }
+    totals[0] = parser.lines();
+    totals[1] = parser.num_problems();
+    totals[2] = parser.rows();
+    totals[3] = parser.entries();
+  });
 }
 
 // The key of each of `count` tokens; token i is text[offsets[i] : offsets[i + 1]].
-MG_EXPORT void mg_token_keys(const char* text, const int64_t* offsets, int64_t count, uint64_t* keys) {
-  for (int64_t i = 0; i < count; ++i) {
-    keys[i] = token_key(text + offsets[i], offsets[i + 1] - offsets[i], text + offsets[count]);
-  }
+MG_EXPORT int32_t mg_token_keys(const char* text, const int64_t* offsets, int64_t count, uint64_t* keys) {
+  return megalith::guarded("hash tokens", [&] {
+    for (int64_t i = 0; i < count; ++i) {
+      keys[i] = token_key(text + offsets[i], offsets[i + 1] - offsets[i], text + offsets[count]);
+    }
+  });
 }

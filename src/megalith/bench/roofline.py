@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import product
 from statistics import median
 from time import perf_counter
@@ -74,8 +73,13 @@ def measure_bandwidth(row_bytes: int, rows: int, tables: int, repeats: int = 3) 
             fastest = max(fastest, median(rates))
         return fastest
 
-    read = best(partial(core.mg_random_row_read))
-    return Bandwidth(row_bytes, tables * rows * row_bytes, read, 2 * best(partial(core.mg_random_row_update)))
+    total = torch.empty(1)
+
+    def read_rows(*arguments: int) -> None:
+        core.mg_random_row_read(*arguments, total.data_ptr())
+
+    read = best(read_rows)
+    return Bandwidth(row_bytes, tables * rows * row_bytes, read, 2 * best(core.mg_random_row_update))
 
 
 def distinct_rows(shape: Shape, ids: Ids) -> int:

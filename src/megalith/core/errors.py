@@ -7,7 +7,9 @@
     ├── StorageError         a disk or file system that refuses
     ├── CheckpointError      a checkpoint that is missing, damaged or of another shape
     ├── ServeError           a request or an exported model that cannot be served
-    └── BoundError           a lower bound that does not hold: a defect of Megalith, not of what it was given
+    ├── BoundError           a lower bound that does not hold: a defect of Megalith, not of what it was given
+    └── NativeError          the native core could not do what it was asked to
+        └── OutOfMemoryError for want of memory; the sentence says what that leaves behind
 
 The command line prints the sentence and exits with 2; `--debug` shows the traceback.
 """
@@ -54,6 +56,14 @@ class ServeError(MegalithError):
 
 class BoundError(MegalithError):
     """A lower bound is above a value that was found: a defect of Megalith that makes its gaps worthless."""
+
+
+class NativeError(MegalithError):
+    """The native core could not do what it was asked to."""
+
+
+class OutOfMemoryError(NativeError):
+    """The native core asked for memory and got none."""
 
 
 def nearest(name: str, choices: list[str] | tuple[str, ...]) -> str:

@@ -15,6 +15,10 @@ Pooling = Literal["sum", "mean", "max", "none"]
 WeightType = Literal["float32", "float16", "bfloat16"]
 
 DTYPE_BYTES: dict[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2}
+MAX_NARROW_ROWS = 1 << 31
+"""Ids of tables of at most so many rows are kept, and travel, in four bytes."""
+MAX_DENSE_ROWS = 2**32 - 1
+"""Of a table, or of a worker's part of one: the native core counts rows in 32 bits."""
 
 
 class FeatureSpec(Config):
@@ -79,6 +83,14 @@ def check_tables(tables: Sequence[TableSpec]) -> None:
     twice = _repeated([table.name for table in tables])
     if twice:
         raise ConfigError(f"Table '{twice}' is named twice; give each table a name of its own.")
+
+
+def too_many_rows(table: str, rows: int) -> str:
+    """The sentence for a table, or a worker's part of one, with more rows than MAX_DENSE_ROWS."""
+    return (
+        f"Table '{table}' has {rows:,} rows on one worker, which can hold {MAX_DENSE_ROWS:,} of a table; cut "
+        "its rows over more workers, or hash its ids into fewer rows."
+    )
 
 
 def feature_order(tables: Sequence[TableSpec]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from megalith.core.errors import ConfigError, nearest
-from megalith.core.schema import TableSpec, check_tables
+from megalith.core.schema import MAX_DENSE_ROWS, TableSpec, check_tables, too_many_rows
 from megalith.embeddings.check import LookupCheck
 from megalith.embeddings.layout import Layout
 from megalith.embeddings.memory import check_fits, taking_memory
@@ -85,6 +85,11 @@ class EmbeddingCollection(nn.Module):
         self.lr_factor = 1.0
         """Multiplies every optimizer's learning rate; a schedule sets it before each step."""
         self.num_steps = 0
+        for table in tables:
+            # Before memory is asked for: rows beyond these would be taken for others.
+            if table.rows > MAX_DENSE_ROWS:
+                window = (windows or {}).get(table.name) or _whole(table)
+                raise ConfigError(too_many_rows(window.table.name, table.rows))
         on_cpu = torch.device(device).type == "cpu"
         if on_cpu:
             check_fits(tables, self.optimizers)
@@ -142,12 +147,16 @@ class EmbeddingCollection(nn.Module):
     @torch.compiler.disable
     def lookup(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> Lookup:
         """Pooled vectors and sequences of one batch."""
-        offsets = offsets.contiguous()
-        if sample_weights is not None:
-            sample_weights = sample_weights.float().contiguous()
-        self.check(values, offsets, sample_weights)
-        anchor = self._anchor if torch.is_grad_enabled() else self._anchor.detach()
-        pooled, *sequences = _LookupFunction.apply(anchor, self, values, offsets, sample_weights)
+        if torch.is_grad_enabled():
+            # The backward pass comes back to them, and nobody may have changed them in the meantime.
+            indices = self._check.copied(values, offsets, sample_weights)
+            pooled, *sequences = _LookupFunction.apply(self._anchor, self, *indices)
+        else:
+            offsets = offsets.contiguous()
+            if sample_weights is not None:
+                sample_weights = sample_weights.float().contiguous()
+            self.check(values, offsets, sample_weights)
+            pooled, *sequences = self.read(values, offsets, sample_weights)
         names = [(table.name, feature) for _, table, feature in self.layout.sequences]
         return Lookup(pooled, dict(zip(names, sequences, strict=True)))
 
@@ -157,18 +166,16 @@ class EmbeddingCollection(nn.Module):
 
     def read(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None) -> tuple[Tensor, ...]:
         """The forward pass: pooled columns, then one sequence for each feature of a table without pooling."""
-        layout, weights = self.layout, self._weights
-        lookup = values, offsets, sample_weights, len(self.features)
+        layout, weights, count = self.layout, self._weights, len(self.features)
         pooled_slots, output = layout.pooled_slots, (self.output_dim, self.output_dtype)
+        wanted = [(slot, table.dim, self.output_dtype) for slot, table, _ in layout.sequences]
         if self._native is not None:
-            pooled = self._native.forward(pooled_slots, *lookup, *output)
-        else:
-            pooled = ops.embedding_forward(weights, pooled_slots, *lookup, *output)
-        sequences = [
-            ops.embedding_sequence(weights, layout.slots, *lookup, slot, table.dim, self.output_dtype)
-            for slot, table, _ in layout.sequences
-        ]
-        return pooled, *sequences
+            bags = values, offsets, count
+            pooled = self._native.forward(pooled_slots, values, offsets, sample_weights, count, *output)
+            return pooled, *(self._native.sequence(layout.slots, *bags, *one) for one in wanted)
+        lookup = values, offsets, sample_weights, count
+        pooled = ops.embedding_forward(weights, pooled_slots, *lookup, *output)
+        return pooled, *(ops.embedding_sequence(weights, layout.slots, *lookup, *one) for one in wanted)
 
     def update(
         self,
@@ -182,16 +189,22 @@ class EmbeddingCollection(nn.Module):
         """The backward pass: gradients of outputs in, one optimizer step on the touched rows out.
 
         `slots`, some of the layout's, leaves all other lookups, and the tables of only these, as they are.
+        Where there is not enough memory nothing is changed, and the error says so.
         """
         self.num_steps += 1
         chosen = self.layout.slots if slots is None else slots
         lookup = chosen, values, offsets, sample_weights, len(self.features)
         gradients = pooled, sequences, self.step_seed()
-        if self._native is not None:
-            self._native.backward_(self.steps(), *lookup, *gradients)
-        else:
-            tables = self._weights, self._first, self._second
-            ops.embedding_backward_(*tables, self.steps(), *lookup, *gradients)
+        try:
+            if self._native is not None:
+                self._native.backward_(self.steps(), *lookup, *gradients)
+            else:
+                tables = self._weights, self._first, self._second
+                ops.embedding_backward_(*tables, self.steps(), *lookup, *gradients)
+        except Exception:
+            # A step that failed does not count.
+            self.num_steps -= 1
+            raise
 
     def coupled_update(
         self, positions: Sequence[int], columns: Sequence[int], sections: Sequence[tuple[int, int, int]]
@@ -222,6 +235,8 @@ class EmbeddingCollection(nn.Module):
         self, values: Tensor, offsets: Tensor, sample_weights: Tensor, pooled: Tensor
     ) -> Tensor:
         slots, count = self.layout.pooled_slots, len(self.features)
+        if self._native is not None:
+            return self._native.sample_weight_gradient(slots, values, offsets, count, pooled)
         gradient: Tensor = ops.sample_weight_gradient(
             self._weights, slots, values, offsets, sample_weights, count, pooled
         )

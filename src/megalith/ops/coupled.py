@@ -8,6 +8,7 @@ the totals: one pass over weights and states. The plain-torch twin is in `ops/co
 
 from __future__ import annotations
 
+import ctypes
 import weakref
 from collections.abc import Sequence
 
@@ -45,11 +46,13 @@ class CoupledUpdate:
         own_slots = slots.contiguous()
         edges = torch.tensor(sections, dtype=torch.int64)
         widths = torch.tensor(columns, dtype=torch.int64)
-        self._handle = self._core.mg_coupled_create(
+        handle = ctypes.c_void_p()
+        self._core.mg_coupled_create(
             *(own_slots.data_ptr(), len(own_slots), len(weights)),
             *(addresses(some) for some in (weights, first, second)),
-            *(widths.data_ptr(), edges.data_ptr(), len(sections)),
+            *(widths.data_ptr(), edges.data_ptr(), len(sections), ctypes.addressof(handle)),
         )
+        self._handle = handle.value
         weakref.finalize(self, self._core.mg_coupled_destroy, self._handle)
         self._counts = torch.zeros(len(sections), dtype=torch.int64)
         self._lent: list[Tensor | None] = []

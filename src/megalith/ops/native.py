@@ -1,6 +1,7 @@
 """Loads the native core: one shared library behind a C interface, with no torch and no Python symbol in it.
 
-ctypes releases the interpreter lock around each call. `share_torch_threads` hands torch's own parallel_for
+ctypes releases the interpreter lock around each call. A function that can fail returns a code, which is
+checked here and nowhere else: no caller can forget to. `share_torch_threads` hands torch's own parallel_for
 to the core, so that native operators and torch use one thread pool.
 """
 
@@ -10,103 +11,105 @@ import ctypes
 import os
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from megalith.core.errors import MegalithError
+from megalith.core.errors import MegalithError, NativeError, OutOfMemoryError
 
-ABI_VERSION = 1
+ABI_VERSION = 2
+"""That of csrc/abi.h; both are raised when a signature changes."""
+ABI_DIGEST = "c4d55d95b1055fd1"
+"""Of the signatures together with the version; `tests/architecture` says what to put here."""
 SIMD_LEVELS = ("portable", "avx2", "avx512")
+CPU_FEATURES = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl")
+"""What the choice of a level depends on, in the order of their bits."""
+
+_OUT_OF_MEMORY = 1
 
 _pointer, _int32, _int64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
 _float, _text = ctypes.c_float, ctypes.c_char_p
 
+
+class _Code(ctypes.c_int32):
+    """The result of a function that may fail: 0, or why it did."""
+
+
 # Every exported function: (result, arguments). The one place where signatures are repeated from csrc/.
 _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "mg_abi_version": (_int32, ()),
+    "mg_last_error": (_text, ()),
     "mg_simd_level": (_int32, ()),
+    "mg_simd_level_for": (_int32, (ctypes.c_uint32,)),
     "mg_use_torch_threads": (None, (_pointer, _pointer)),
     "mg_set_num_threads": (None, (_int32,)),
     "mg_num_threads": (_int32, ()),
     # Text: rows to columns, keys, counts and ids (ops/text.py).
     "mg_parse_delimited": (
-        _int64,
+        _Code,
         (_pointer, _int64, _int32, _pointer, _pointer, _int32, _float, _int64, *(_pointer,) * 5),
     ),
-    "mg_parse_entries": (_int64, (_pointer, _int64, _int32, _int64, *(_pointer,) * 6)),
-    "mg_token_keys": (None, (_pointer, _pointer, _int64, _pointer)),
-    "mg_count_create": (_pointer, (_int64, _int64, _text)),
-    "mg_count_add": (_int64, (_pointer, _int64, _pointer, _pointer, _int64)),
-    "mg_count_finish": (_int64, (_pointer, _int64, _int64, _int64, _text)),
+    "mg_parse_entries": (_Code, (_pointer, _int64, _int32, _int64, *(_pointer,) * 6)),
+    "mg_token_keys": (_Code, (_pointer, _pointer, _int64, _pointer)),
+    "mg_count_create": (_Code, (_int64, _int64, _text, _pointer)),
+    "mg_count_add": (_Code, (_pointer, _int64, _pointer, _pointer, _int64)),
+    "mg_count_finish": (_Code, (_pointer, _int64, _int64, _int64, _text, _pointer)),
     "mg_count_num_spills": (_int64, (_pointer,)),
     "mg_count_destroy": (None, (_pointer,)),
-    "mg_lookup_create": (_pointer, (_int64, _text, _pointer)),
+    "mg_lookup_create": (_Code, (_int64, _text, _pointer)),
     "mg_lookup_bytes": (_int64, (_int64,)),
-    "mg_lookup_insert": (None, (_pointer, _pointer, _int64, _int64)),
-    "mg_lookup_map": (None, (_pointer, _pointer, _int64, _pointer)),
+    "mg_lookup_insert": (_Code, (_pointer, _pointer, _int64, _int64)),
+    "mg_lookup_map": (_Code, (_pointer, _pointer, _int64, _pointer)),
     "mg_lookup_destroy": (None, (_pointer,)),
-    "mg_hash_keys": (None, (_pointer, _int64, _int64, _pointer)),
+    "mg_hash_keys": (_Code, (_pointer, _int64, _int64, _pointer)),
     # Embeddings (ops/embedding.py, ops/coupled.py).
     "mg_embedding_forward": (
-        None,
+        _Code,
         (
-            _pointer,
-            _int64,
-            *(_pointer,) * 2,
-            _int32,
-            *(_pointer,) * 2,
-            _int64,
-            _pointer,
-            _int64,
-            _int64,
-            _pointer,
-            _int32,
+            *(_pointer, _int64, *(_pointer,) * 2, _int32, *(_pointer,) * 2, _int64),
+            *(_pointer, _int64, _int64, _pointer, _int32),
         ),
     ),
     "mg_embedding_backward": (
-        None,
+        _Code,
         (
             *(_pointer, _int64, _int64, *(_pointer,) * 4, _int32, *(_pointer,) * 2, _int64, _pointer, _int64),
             *(_pointer, _pointer, ctypes.c_uint64, _int32),
         ),
     ),
-    "mg_coupled_create": (_pointer, (_pointer, _int64, _int64, *(_pointer,) * 5, _int64)),
+    "mg_coupled_create": (_Code, (_pointer, _int64, _int64, *(_pointer,) * 5, _int64, _pointer)),
     "mg_coupled_find": (
-        None,
+        _Code,
         (*(_pointer,) * 2, _int32, *(_pointer,) * 2, _int64, _pointer, _int64, _pointer, _int32, _pointer),
     ),
-    "mg_coupled_add_up": (None, (_pointer,) * 3),
-    "mg_coupled_finish": (None, (_pointer, _pointer, ctypes.c_uint64)),
+    "mg_coupled_add_up": (_Code, (_pointer,) * 3),
+    "mg_coupled_finish": (_Code, (_pointer, _pointer, ctypes.c_uint64)),
     "mg_coupled_destroy": (None, (_pointer,)),
     "mg_sample_weight_gradient": (
-        None,
+        _Code,
         (_pointer, _int64, *(_pointer,) * 2, _int32, _pointer, _int64, _pointer, _int64, _pointer, _int32),
     ),
     # The dot interaction (ops/interaction.py).
-    "mg_dot_interaction": (None, (_pointer, _pointer, _int64, _int64, _int64, _pointer, _int32)),
+    "mg_dot_interaction": (_Code, (_pointer, _pointer, _int64, _int64, _int64, _pointer, _int32)),
     "mg_dot_interaction_backward": (
-        None,
+        _Code,
         (_pointer, _pointer, _pointer, _int64, _int64, _int64, _pointer, _pointer, _int32),
     ),
-    "mg_copy_columns": (None, (*(_pointer,) * 3, *(_int64,) * 3, _pointer, _int64)),
+    "mg_copy_columns": (_Code, (*(_pointer,) * 3, *(_int64,) * 3, _pointer, _int64)),
     # Ids of cut rows (ops/sharing.py).
     "mg_share_rows": (
-        None,
+        _Code,
         (
-            _pointer,
-            _int32,
-            *(_pointer,) * 2,
-            _int64,
-            _pointer,
-            _int64,
-            *(_pointer,) * 2,
-            _int64,
-            *(_pointer,) * 4,
+            *(_pointer, _int32, *(_pointer,) * 2, _int64, _pointer, _int64),
+            *(*(_pointer,) * 2, _int64, *(_pointer,) * 4),
         ),
     ),
     "mg_advise_huge_pages": (None, (_pointer, _int64)),
-    "mg_lookup_fault": (_int64, (_pointer, _int32, _int64, _pointer, _int64, _pointer, _int64)),
+    "mg_lookup_fault": (
+        _Code,
+        (_pointer, _int32, _int64, _pointer, _int64, _pointer, _int64, _pointer, _int32, _pointer, _pointer),
+    ),
     # The machine's own speed (bench/roofline.py).
-    "mg_random_row_read": (ctypes.c_float, (_pointer, _int64, _pointer, _int64, _int64, _int32, _int32)),
-    "mg_random_row_update": (None, (_pointer, _int64, _pointer, _int64, _int64, _int32, _int32)),
+    "mg_random_row_read": (_Code, (_pointer, _int64, _pointer, _int64, _int64, _int32, _int32, _pointer)),
+    "mg_random_row_update": (_Code, (_pointer, _int64, _pointer, _int64, _int64, _int32, _int32)),
 }
 
 
@@ -129,7 +132,22 @@ def library() -> ctypes.CDLL:
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(core, name)
         function.restype, function.argtypes = result, arguments
+        if result is _Code:
+            # As a plain number: one that is not 0 is an error.
+            function.restype, function.errcheck = _int32, _refuse
     return core
+
+
+def _refuse(code: int, function: Any, arguments: tuple[Any, ...]) -> None:
+    """Turns the code of a failed call into an error."""
+    if code == 0:
+        return
+    doing = library().mg_last_error().decode(errors="replace")
+    if code < 0:
+        raise OSError(-code, f"{os.strerror(-code)} (the native core could not {doing})")
+    if code == _OUT_OF_MEMORY:
+        raise OutOfMemoryError(f"There is not enough memory to {doing}; free some, or use smaller batches.")
+    raise NativeError(f"The native core could not {doing}.")
 
 
 def library_path() -> Path | None:
@@ -149,6 +167,12 @@ def library_path() -> Path | None:
 def simd_level() -> str:
     """The widest vector instructions that this processor and the core share."""
     return SIMD_LEVELS[library().mg_simd_level()]
+
+
+def simd_level_for(*features: str) -> str:
+    """The level of a processor that has these of the CPU_FEATURES."""
+    bits = sum(1 << CPU_FEATURES.index(feature) for feature in features)
+    return SIMD_LEVELS[library().mg_simd_level_for(bits)]
 
 
 @cache

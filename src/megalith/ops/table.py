@@ -79,6 +79,13 @@ OPERATORS = (
         torch_name=None,
     ),
     Operator(
+        name="checked_copy",
+        native=("mg_lookup_fault",),
+        facade="megalith.ops.indices:checked_copy",
+        twin="megalith.ops.indices:checked_copy_twin",
+        torch_name=None,
+    ),
+    Operator(
         name="copy_columns",
         native=("mg_copy_columns",),
         facade="megalith.ops.columns:copy_columns",
@@ -150,6 +157,7 @@ OPERATORS = (
 
 # Exported, but not operators: loading, threads, what the processor, the memory and the system offer.
 PLUMBING = (
-    *("mg_abi_version", "mg_simd_level", "mg_use_torch_threads", "mg_set_num_threads", "mg_num_threads"),
+    *("mg_abi_version", "mg_last_error", "mg_simd_level", "mg_simd_level_for"),
+    *("mg_use_torch_threads", "mg_set_num_threads", "mg_num_threads"),
     *("mg_advise_huge_pages", "mg_random_row_read", "mg_random_row_update"),
 )

@@ -118,8 +118,8 @@ def parse_delimited(
     numbers = np.empty((plan.num_numbers, capacity), np.float32)
     keys = np.empty((plan.num_keys, capacity), np.uint64)
     problems = np.empty((capacity, len(PROBLEM_COLUMNS)), np.int64)
-    totals = np.zeros(2, np.int64)
-    rows = native.library().mg_parse_delimited(
+    totals = np.zeros(3, np.int64)
+    native.library().mg_parse_delimited(
         data.ctypes.data,
         len(data),
         ord(delimiter),
@@ -134,7 +134,7 @@ def parse_delimited(
         problems.ctypes.data,
         totals.ctypes.data,
     )
-    lines, num_problems = totals.tolist()
+    lines, num_problems, rows = totals.tolist()
     return DelimitedRows(
         lines, labels[:rows], numbers[:, :rows], keys[:, :rows], problems[:num_problems].copy()
     )
@@ -155,8 +155,8 @@ def parse_entries(
     fields = np.empty(most_entries, np.int32)
     keys = np.empty(most_entries, np.uint64)
     problems = np.empty((capacity, len(PROBLEM_COLUMNS)), np.int64)
-    totals = np.zeros(3, np.int64)
-    rows = native.library().mg_parse_entries(
+    totals = np.zeros(4, np.int64)
+    native.library().mg_parse_entries(
         data.ctypes.data,
         len(data),
         2 if with_fields else 1,
@@ -168,7 +168,7 @@ def parse_entries(
         problems.ctypes.data,
         totals.ctypes.data,
     )
-    lines, num_problems, entries = totals.tolist()
+    lines, num_problems, rows, entries = totals.tolist()
     return EntryRows(
         lines,
         labels[:rows],
@@ -204,27 +204,27 @@ class KeyCounter:
 
     def __init__(self, num_features: int, budget_bytes: int, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._handle: int | None = native.library().mg_count_create(
-            num_features, budget_bytes, os.fsencode(folder)
+        handle = ctypes.c_void_p()
+        native.library().mg_count_create(
+            num_features, budget_bytes, os.fsencode(folder), ctypes.addressof(handle)
         )
+        self._handle: int | None = handle.value
 
     def add(self, feature: int, keys: Keys, chosen: NDArray[np.bool_] | None = None) -> None:
         """Counts the keys, or those `chosen`; missing values are not counted."""
         keys = np.ascontiguousarray(keys)
         mask = None if chosen is None else np.ascontiguousarray(chosen)
-        _check(
-            native.library().mg_count_add(
-                self._handle, feature, keys.ctypes.data, None if mask is None else mask.ctypes.data, len(keys)
-            )
+        native.library().mg_count_add(
+            self._handle, feature, keys.ctypes.data, None if mask is None else mask.ctypes.data, len(keys)
         )
 
     def finish(self, feature: int, path: Path, min_count: int = 1, max_size: int | None = None) -> int:
         """Writes (key, count) pairs of uint64 by falling count, ties by key; the number of them."""
-        return _check(
-            native.library().mg_count_finish(
-                self._handle, feature, min_count, max_size or 0, os.fsencode(path)
-            )
+        written = ctypes.c_int64(0)
+        native.library().mg_count_finish(
+            self._handle, feature, min_count, max_size or 0, os.fsencode(path), ctypes.addressof(written)
         )
+        return written.value
 
     @property
     def num_spills(self) -> int:
@@ -251,12 +251,11 @@ class KeyLookup:
     """
 
     def __init__(self, num_entries: int, file: Path | None = None) -> None:
-        error = ctypes.c_int64(0)
-        self._handle: int | None = native.library().mg_lookup_create(
-            num_entries, None if file is None else os.fsencode(file), ctypes.addressof(error)
+        handle = ctypes.c_void_p()
+        native.library().mg_lookup_create(
+            num_entries, None if file is None else os.fsencode(file), ctypes.addressof(handle)
         )
-        if not self._handle:
-            _check(-error.value)
+        self._handle: int | None = handle.value
 
     @staticmethod
     def table_bytes(num_entries: int) -> int:
@@ -277,10 +276,3 @@ class KeyLookup:
         if getattr(self, "_handle", None):
             native.library().mg_lookup_destroy(self._handle)
             self._handle = None
-
-
-def _check(result: int) -> int:
-    """A negative result of the core is an error number."""
-    if result < 0:
-        raise OSError(-result, os.strerror(-result))
-    return result

@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError
 from megalith.core.config import Config
 from megalith.core.errors import PlanError
 from megalith.core.files import read_json_object, write_atomic
-from megalith.core.schema import TableSpec
+from megalith.core.schema import MAX_DENSE_ROWS, TableSpec, too_many_rows
 
 Kind = Literal["table_wise", "row_wise", "column_wise", "data_parallel", "table_row", "table_column", "grid"]
 Codec = Literal["fp32", "fp16", "bf16", "int8"]
@@ -111,6 +111,8 @@ class ShardingPlan(Config):
                     f"has a rectangle of rows {_range(shard.rows)}, columns {_range(shard.columns)}, which "
                     f"is no part of {table.rows} x {table.dim}"
                 )
+            if shard.num_rows > MAX_DENSE_ROWS:
+                raise PlanError(too_many_rows(table.name, shard.num_rows))
             if shard.worker >= self.world_size:
                 raise refuse(f"names worker {shard.worker} of {self.world_size}, the first being 0")
         area = sum(shard.num_rows * shard.dim for shard in placement.shards)

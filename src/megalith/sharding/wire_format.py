@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from megalith.core.schema import TableSpec
+from megalith.core.schema import MAX_NARROW_ROWS, TableSpec
 from megalith.sharding.plan import Codec
 
 UNIT_BYTES = 4
@@ -24,8 +24,6 @@ WEIGHT_BYTES = 4
 """Of a sample weight, and of its gradient."""
 ROW_NORM_BYTES = 4
 """Of a sum over some columns of a row, for optimizers that look at whole rows."""
-MAX_NARROW_ROWS = 1 << 31
-"""Ids travel in four bytes unless a table has more rows."""
 MAX_NARROW_DISTINCT = 1 << 16
 """Where ids are deduplicated: positions among so many distinct ones travel in two bytes, else in four."""
 ROOM_GROWTH = 16
@@ -33,7 +31,7 @@ ROOM_GROWTH = 16
 
 
 def has_wide_ids(tables: Iterable[TableSpec]) -> bool:
-    """Whether ids travel in eight bytes."""
+    """Whether ids travel in eight bytes: where a table has more rows than four count."""
     return any(table.rows > MAX_NARROW_ROWS for table in tables)
 
 

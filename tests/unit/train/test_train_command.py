@@ -129,3 +129,16 @@ def test_debug_shows_the_traceback(tmp_path):
     result = megalith("--debug", "eval", tmp_path)
     assert result.returncode != 0
     assert "Traceback" in result.stderr
+
+
+def test_a_table_of_more_rows_than_one_process_counts_is_named(recipe, small_data, tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(small_data, data)
+    schema = json.loads((data / "schema.json").read_text())
+    name = schema["categorical"][3]["name"]
+    schema["categorical"][3]["num_ids"] = 2**32
+    (data / "schema.json").write_text(json.dumps(schema))
+    # So wide that no machine has the memory: the refusal must come first.
+    result = megalith("train", recipe, f"data.path={data}", "model.dim=100000", "--out", tmp_path / "run")
+    sentence = refused(result)
+    assert f"Table '{name}' has 4,294,967,296 rows on one worker" in sentence

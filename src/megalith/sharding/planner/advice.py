@@ -76,7 +76,9 @@ def lean_problem(
     ways = []
     for table in tables:
         every = ways_of(table, traffic[table.name], workers, tiers, min_dim, cached)
-        most = max(way.columns for way in every if way.kind in ("table_wise", "column_wise"))
+        slices = [way.columns for way in every if way.kind in ("table_wise", "column_wise")]
+        # A table of too many rows for one worker has no such way.
+        most = max(slices, default=1)
         ways.append([way for way in every if _lean(way, most)])
     return build_problem(tables, ways, traffic, workers, workload)
 

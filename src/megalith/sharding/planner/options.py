@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from megalith.core.schema import TableSpec
+from megalith.core.errors import PlanError
+from megalith.core.schema import MAX_DENSE_ROWS, TableSpec, too_many_rows
 from megalith.sharding.plan import Kind
 from megalith.sharding.planner.statistics import TableStatistics
 from megalith.sharding.planner.topology import Workers
@@ -105,7 +106,19 @@ def ways_of(
     small = 4 * table.rows * (table.dim + 1) <= DATA_PARALLEL_BYTES
     if size > 1 and small:
         found.append(Way("data_parallel"))
+    if table.rows > MAX_DENSE_ROWS:
+        parts = {way: _equal_parts(way, workers) for way in found}
+        found = [way for way in found if table.rows <= MAX_DENSE_ROWS * parts[way]]
+        if not found:
+            raise PlanError(too_many_rows(table.name, -(-table.rows // max(parts.values()))))
     return found
+
+
+def _equal_parts(way: Way, workers: Workers) -> int:
+    """Into how many parts of as many rows each a way cuts a table; 1 where they are of different sizes."""
+    if way.row_cut != 0.0:
+        return 1
+    return way.parts or (workers.world_size if way.kind == "row_wise" else workers.per_node)
 
 
 def _doubling(most: int) -> list[int]:

@@ -149,15 +149,13 @@ class ShardedEmbeddingCollection(nn.Module):
     def send(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> PendingInput:
         """Starts the exchange of a batch's ids and returns at once.
 
-        Sample weights, and whether they want a gradient, must be given on all ranks or on none.
+        Sample weights, and whether they want a gradient, must be given on all ranks or on none. What is
+        looked up and updated until the backward pass is a copy, so the caller may reuse its memory at once.
         """
-        offsets = offsets.contiguous()
-        if sample_weights is not None:
-            sample_weights = sample_weights.float().contiguous()
-        self._check(values, offsets, sample_weights)
         # The weights stay in the graph, to which the lookup joins its gradient of them.
+        indices = self._check.copied(values, offsets, sample_weights)
         with torch.no_grad():
-            return self._indices.send(values, offsets, sample_weights)
+            return self._indices.send(*indices)
 
     @torch.no_grad()
     def receive(self, sent: PendingInput) -> Received:
