@@ -104,7 +104,7 @@ def _train(
         known = isinstance(error, MegalithError) or ranks.world_size > 1
         if known and ranks.is_first and not goes_on and trainer.step == 0:
             # Nothing was learnt: a folder that only stands in the way of the next try.
-            shutil.rmtree(run.folder)
+            run.discard()
         raise
 
 

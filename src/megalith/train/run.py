@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 from megalith.core.config import to_yaml
@@ -42,6 +43,7 @@ class Run:
         self.summary = folder / "summary.json"
         self.tensorboard = folder / "tensorboard"
         self.report = folder / "report.html"
+        self._made_folder = False
 
     def trace_of(self, rank: int) -> Path:
         return self.folder / f"trace-rank-{rank}.jsonl" if rank else self.trace
@@ -58,8 +60,18 @@ class Run:
         """Makes the folder of a new run; refuses one that holds a run already."""
         self.refuse_existing()
         with storage_errors(self.folder):
+            self._made_folder = not self.folder.exists()
             self.folder.mkdir(parents=True, exist_ok=True)
         self.write_recipe(recipe)
+
+    def discard(self) -> None:
+        """Takes back what `create` made of a run that learnt nothing, so that it is not in the way of the
+        next; a folder that was there before keeps whatever else it holds."""
+        if self._made_folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            return
+        for path in (self.config, self.plan, self.metrics, *self.traces()):
+            path.unlink(missing_ok=True)
 
     def write_recipe(self, recipe: Recipe) -> None:
         write_atomic(self.config, to_yaml(recipe))

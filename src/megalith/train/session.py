@@ -20,7 +20,7 @@ from typing import NamedTuple, NoReturn
 
 import torch.distributed as dist
 
-from megalith.core.errors import MegalithError, without_controls
+from megalith.core.errors import MegalithError, sentence_of, without_controls
 from megalith.sharding.runtime import process_group
 from megalith.sharding.runtime.ranks import Ranks
 
@@ -83,6 +83,10 @@ def _leave(ranks: Ranks, error: BaseException) -> NoReturn:
             _say(f"rank {ranks.rank} stops because another rank was killed or has crashed.")
     elif isinstance(error, KeyboardInterrupt):
         code = 130
+    elif sentence := sentence_of(error):
+        _tell_torchrun(sentence)
+        if _is_first_to_say(sentence):
+            _say(sentence)
     else:
         _tell_torchrun(traceback.format_exc())
         _is_first_to_say(_CAUSE)

@@ -137,6 +137,18 @@ def test_an_index_out_of_range_is_named_and_leaves_no_run(recipe, small_data, tm
     assert not (tmp_path / "run").exists()
 
 
+def test_a_run_that_fails_at_once_leaves_what_was_in_its_folder(recipe, small_data, tmp_path):
+    data, out = tmp_path / "data", tmp_path / "mine"
+    shutil.copytree(small_data, data)
+    schema = json.loads((data / "schema.json").read_text())
+    schema["categorical"][2]["num_ids"] = 3
+    (data / "schema.json").write_text(json.dumps(schema))
+    out.mkdir()
+    (out / "thesis.txt").write_text("years of work")
+    assert "id" in refused(megalith("train", recipe, f"data.path={data}", "--out", out))
+    assert [path.name for path in out.iterdir()] == ["thesis.txt"]
+
+
 def test_eval_of_a_folder_that_is_no_run(tmp_path):
     assert "is not a run" in refused(megalith("eval", tmp_path))
 
