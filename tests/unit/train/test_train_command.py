@@ -95,7 +95,10 @@ def test_a_run_is_not_overwritten_unless_asked(recipe, tmp_path):
         ("data.path=nowhere", "nowhere is not a prepared data set"),
         ("data.train=[trian]", "no split 'trian'; did you mean 'train'?"),
         ("data.eval=vald", "no split 'vald'; did you mean 'valid'?"),
-        ("data.batch_size=1000000", "do not fill one batch"),
+        (
+            "data.batch_size=1000000",
+            "do not fill one batch of 1,000,000; take a smaller one (data.batch_size=12000 at",
+        ),
         ("train.epochs=null", "give either epochs or steps"),
         ("nonsense", "must have the form key=value"),
     ],
