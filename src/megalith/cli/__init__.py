@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 from pathlib import Path
@@ -27,7 +26,9 @@ def main() -> None:
     except BrokenPipeError:
         drop_output()
     except Exception as error:
-        sentence = _sentence(error)
+        from megalith.core.errors import sentence_of
+
+        sentence = sentence_of(error)
         if sentence is None or os.environ.get("MEGALITH_DEBUG"):
             raise
         if isinstance(error, OSError) and error.filename is None:
@@ -35,22 +36,6 @@ def main() -> None:
         print(f"megalith: {sentence}", file=sys.stderr)
         code = 2
     sys.exit(code)
-
-
-def _sentence(error: Exception) -> str | None:
-    """What to say of an error; None for what only we can put right, whose traceback is shown."""
-    from megalith.core.errors import MegalithError, without_controls
-
-    if isinstance(error, MegalithError):
-        return without_controls(str(error))
-    if isinstance(error, OSError) and error.filename is not None:
-        # The commands name the file and the fix themselves; this is for the odd path that none of them met.
-        return without_controls(f"{os.fsdecode(error.filename)}: {error.strerror}; check the path.")
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return "Standard output cannot be written because its disk is full; free space there."
-    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
-        return "The memory of this machine does not suffice; make the model, its tables or the batch smaller."
-    return None
 
 
 def drop_output() -> None:

@@ -18,9 +18,9 @@ from megalith.core.files import MAX_DEPTH, read_text
 
 
 class Config(BaseModel):
-    """Base of every configuration: frozen, and closed to keys it does not know."""
+    """Base of every configuration: frozen, closed to keys it does not know, and to infinity and NaN."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
 
 ConfigT = TypeVar("ConfigT", bound=BaseModel)
@@ -121,6 +121,8 @@ def _sentence(cls: type[BaseModel], error: ValidationError, source: str) -> str:
         owner = _model_at(cls, location[:-1])
         names = list(owner.model_fields) if owner else []
         return f"{source}: unknown key '{key}'; {nearest(str(location[-1]), names)}"
+    if detail["type"] == "union_tag_not_found":
+        return f"{source}: key '{key}.kind' is missing; add it."
     if detail["type"] == "missing":
         return f"{source}: key '{key}' is missing; add it."
     message = detail["msg"].removeprefix("Value error, ").removeprefix("Input ")

@@ -78,6 +78,23 @@ def nearest(name: str, choices: list[str] | tuple[str, ...]) -> str:
     return "valid names: " + ", ".join(choices) + "."
 
 
+def sentence_of(error: BaseException) -> str | None:
+    """What to say of an error; None for what only we can put right, whose traceback is shown."""
+    if isinstance(error, MegalithError):
+        return without_controls(str(error))
+    if isinstance(error, OSError) and error.filename is not None:
+        # Commands name the file and the fix themselves; this is for the odd path that none of them met.
+        return without_controls(f"{os.fsdecode(error.filename)}: {error.strerror}; check the path.")
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return "Standard output cannot be written because its disk is full; free space there."
+    if isinstance(error, UnicodeEncodeError):
+        # Some libraries below us take no other names.
+        return f"The name {without_controls(str(error.object))} is not UTF-8; choose another."
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+        return "The memory of this machine does not suffice; make the model, its tables or the batch smaller."
+    return None
+
+
 def without_controls(text: str, keep: str = "") -> str:
     """`text` with control characters written out, so that a name which holds some can neither break a
     sentence into lines nor move the cursor.

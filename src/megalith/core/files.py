@@ -33,10 +33,16 @@ Failure = type[MegalithError]
 
 
 def write_atomic(path: Path, content: bytes | str) -> None:
-    """Writes a small file so that a reader, or a kill at any instant, finds the old one or the new one."""
-    data = content.encode() if isinstance(content, str) else content
+    """Writes a small file so that a reader, or a kill at any instant, finds the old one or the new one.
+
+    A device or a pipe, such as /dev/stdout, is written to and never replaced.
+    """
+    data = content.encode(errors="surrogateescape") if isinstance(content, str) else content
     partial = _partial_name(path)
     with storage_errors(path):
+        if _is_special(path):
+            append(path, data)
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with partial.open("wb") as file:
@@ -64,6 +70,8 @@ def check_target(path: Path) -> None:
     with storage_errors(path):
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if _is_special(path):
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = _partial_name(path)
         partial.touch()
@@ -165,6 +173,8 @@ def new_folder(path: Path, overwrite: bool = False) -> Iterator[Path]:
     with storage_errors(path):
         if path.exists() and not overwrite:
             raise StorageError(f"{path} exists already; choose another folder or pass --overwrite.")
+        if path.exists() and not path.is_dir():
+            raise StorageError(f"{path} is a file, which no folder replaces; move it or choose another path.")
         partial = _partial_name(path)
         partial.mkdir(parents=True)
         try:
@@ -223,6 +233,10 @@ def _exchange(one: Path, other: Path) -> None:
     other.rename(aside)
     one.rename(other)
     aside.rename(one)
+
+
+def _is_special(path: Path) -> bool:
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def _partial_name(path: Path) -> Path:

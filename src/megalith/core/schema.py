@@ -51,7 +51,7 @@ class TableSpec(Config):
     dtype: WeightType = "float32"
     padding_index: int | None = Field(default=None, ge=0)
     """An id that reads as zeros, does not count in a mean and is never updated."""
-    init_scale: float | None = Field(default=None, ge=0.0)
+    init_scale: float | None = Field(default=None, ge=0.0, le=1e30)
     """Half-width of the uniform start values; None takes 1/sqrt(rows), so that rare rows start near zero."""
 
     @field_validator("features")

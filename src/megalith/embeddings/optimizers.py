@@ -15,6 +15,7 @@ from megalith.ops.embedding import KINDS
 from megalith.ops.updates import Step
 
 Shape = Literal["none", "row", "full"]
+Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class _RowOptimizer(Config):
@@ -81,7 +82,7 @@ class Adam(_RowOptimizer):
 
     kind: Literal["adam"] = "adam"
     lr: float = Field(default=1e-3, ge=0)
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
     eps: float = Field(default=1e-8, gt=0)
     first_state: ClassVar[Shape] = "full"
     second_state: ClassVar[Shape] = "full"

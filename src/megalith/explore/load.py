@@ -30,7 +30,7 @@ def load_job(
 ) -> Job:
     """The job that `source` describes; `hardware` names YAML files whose entries join the catalog."""
     content, origin = _content(source)
-    files = (*content.get("hardware", ()), *(str(path) for path in hardware))
+    files = (*_hardware(content, origin), *(str(path) for path in hardware))
     content = {**content, "hardware": tuple(files)}
     # Names first, so that an override can reach into what a name stands for; and once more for names in
     # overrides.
@@ -74,6 +74,13 @@ def _content(source: str | Path | Mapping[str, Any]) -> tuple[dict[str, Any], st
     raise ConfigError(f"'{source}' is neither a file nor a job of the package; {offer}")
 
 
+def _hardware(content: Mapping[str, Any], origin: str) -> tuple[str, ...]:
+    listed = content.get("hardware") or ()
+    if not isinstance(listed, (list, tuple)) or not all(isinstance(one, str) for one in listed):
+        raise ConfigError(f"{origin}: key 'hardware' must be a list of YAML files.")
+    return tuple(listed)
+
+
 def _names_replaced(content: dict[str, Any], origin: str) -> dict[str, Any]:
     content = dict(content)
     model, cluster = content.get("model"), content.get("cluster")
@@ -86,7 +93,7 @@ def _names_replaced(content: dict[str, Any], origin: str) -> dict[str, Any]:
         }
     elif isinstance(model, dict):
         content["model"] = {"kind": "transformer", **model}
-    known = catalog(*(Path(path) for path in content.get("hardware", ())))
+    known = catalog(*(Path(path) for path in _hardware(content, origin)))
     if isinstance(cluster, str):
         content["cluster"] = known.cluster_spec(cluster).model_dump(exclude_unset=True)
     elif isinstance(cluster, dict) and "base" in cluster:

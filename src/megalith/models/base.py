@@ -34,7 +34,7 @@ class ModelConfig(Config):
     """Columns of each feature's embedding."""
     pooling: Pooling = "sum"
     dtype: WeightType = "float32"
-    init_scale: float | None = Field(default=None, ge=0)
+    init_scale: float | None = Field(default=None, ge=0, le=1e30)
 
     def tables(self, features: Sequence[FeatureSpec]) -> list[TableSpec]:
         """One table a feature, unless the model needs others."""

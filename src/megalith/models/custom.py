@@ -53,7 +53,10 @@ class CustomConfig(Config):
 
 
 def _module(path: Path) -> Any:
-    path = path.expanduser().resolve()
+    try:
+        path = path.expanduser().resolve()
+    except (RuntimeError, ValueError) as error:
+        raise ConfigError(f"Model file {path} is no path ({error}); check model.file.") from error
     if not path.is_file():
         raise ConfigError(f"Model file {path} does not exist; check model.file.")
     name = f"megalith_custom_{abs(hash(path))}"

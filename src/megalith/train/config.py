@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from megalith.core.config import Config
-from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad
+from megalith.embeddings.optimizers import Beta, RowOptimizer, RowWiseAdaGrad
 from megalith.models.registry import AnyModel
 from megalith.sharding.plan import ExchangeConfig
 
@@ -25,8 +25,8 @@ class DataConfig(Config):
     eval_batch_size: int = Field(default=8192, ge=1)
     shuffle: bool = True
     shuffle_window_rows: int = Field(default=262_144, ge=1)
-    threads: int = Field(default=2, ge=1)
-    prefetch: int = Field(default=4, ge=1)
+    threads: int = Field(default=2, ge=1, le=1024)
+    prefetch: int = Field(default=4, ge=1, le=1024)
 
 
 class EmbeddingsConfig(Config):
@@ -52,7 +52,7 @@ class AdamConfig(Config):
 
     kind: Literal["adam", "adamw"] = "adam"
     lr: float = Field(default=1e-3, ge=0)
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
     eps: float = Field(default=1e-8, gt=0)
     weight_decay: float = Field(default=0.0, ge=0)
 
@@ -81,7 +81,7 @@ class LoopConfig(Config):
 
     epochs: int | None = Field(default=None, ge=1)
     steps: int | None = Field(default=None, ge=1)
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, lt=1 << 63)
     clip_norm: float | None = Field(default=None, gt=0)
     """Scales the dense gradient down to this norm."""
     log_every: int = Field(default=50, ge=1)

@@ -33,11 +33,19 @@ def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
 def _with_paths(content: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The files that a recipe names, as absolute paths."""
     model, sharding = content.get("model"), content.get("sharding")
-    if isinstance(model, dict) and model.get("kind") == "custom" and model.get("file"):
-        model["file"] = str((folder / Path(model["file"]).expanduser()).resolve())
-    if isinstance(sharding, dict) and sharding.get("plan", "auto") not in ("auto", None):
-        sharding["plan"] = str((folder / Path(str(sharding["plan"])).expanduser()).resolve())
+    if isinstance(model, dict) and model.get("kind") == "custom" and isinstance(model.get("file"), str):
+        model["file"] = _absolute(model["file"], folder)
+    if isinstance(sharding, dict) and isinstance(sharding.get("plan"), str) and sharding["plan"] != "auto":
+        sharding["plan"] = _absolute(sharding["plan"], folder)
     return content
+
+
+def _absolute(name: str, folder: Path) -> str:
+    try:
+        return str((folder / Path(name).expanduser()).resolve())
+    except (RuntimeError, ValueError, OSError):
+        # No such user, or no path at all; whoever opens it says so.
+        return name
 
 
 def _with_one_end(content: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

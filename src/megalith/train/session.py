@@ -23,7 +23,7 @@ import torch.distributed as dist
 from megalith.comm import process_group
 from megalith.comm.peer_lost import PeerLostError
 from megalith.comm.ranks import Ranks
-from megalith.core.errors import MegalithError, without_controls
+from megalith.core.errors import MegalithError, sentence_of, without_controls
 
 _ACCEPTED = "megalith/accepted"
 # Of whatever was said first: the other ranks ended because of it.
@@ -82,6 +82,10 @@ def _leave(ranks: Ranks, error: BaseException) -> NoReturn:
             _say(str(error))
     elif isinstance(error, KeyboardInterrupt):
         code = 130
+    elif sentence := sentence_of(error):
+        _tell_torchrun(sentence)
+        if _is_first_to_say(sentence):
+            _say(sentence)
     else:
         _tell_torchrun(traceback.format_exc())
         _is_first_to_say(_CAUSE)

@@ -1,5 +1,6 @@
 """Writes that are seen whole or not at all."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from megalith.core.errors import StorageError
-from megalith.core.files import new_folder, remove_partials, write_atomic
+from megalith.core.files import check_target, new_folder, remove_partials, write_atomic
 
 
 def fill_and_fail(path):
@@ -78,6 +79,45 @@ with new_folder(Path({str(tmp_path / "out")!r})) as folder:
     assert not (tmp_path / "out").exists()
     remove_partials(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_device_or_a_pipe_is_written_to_and_never_replaced(tmp_path):
+    # A link, so that a mistake here would replace that and not the device itself.
+    device, pipe = tmp_path / "device", tmp_path / "pipe"
+    device.symlink_to("/dev/null")
+    write_atomic(device, "one")
+    assert device.is_symlink()
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_atomic(pipe, "one")
+    check_target(pipe)
+    assert os.read(reader, 100) == b"one"
+    os.close(reader)
+    assert pipe.is_fifo()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["device", "pipe"]
+
+
+def test_a_folder_never_replaces_a_file(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(StorageError, match="is a file"):
+        fill_and_fail(tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_an_error_about_a_file_that_is_read_does_not_blame_the_one_that_is_written(tmp_path):
+    with pytest.raises(FileNotFoundError), new_folder(tmp_path / "out"):
+        (tmp_path / "input").read_text()
+    with pytest.raises(StorageError, match="out"), new_folder(tmp_path / "out") as folder:
+        (folder / "missing" / "file").write_text("")
+
+
+def test_what_cannot_be_made_there_is_named(tmp_path):
+    for path in (Path("/proc/x"), Path("/proc/x/y"), tmp_path / ("x" * 300), Path("/dev/null/x")):
+        for write, *content in ((write_atomic, ""), (check_target,), (fill_and_fail,)):
+            with pytest.raises(StorageError) as refusal:
+                write(path, *content)
+            assert str(path) in str(refusal.value)
 
 
 def test_write_atomic_replaces_and_makes_parents(tmp_path):

@@ -79,7 +79,10 @@ def test_a_run_is_not_overwritten_unless_asked(recipe, tmp_path):
         ("data.path=nowhere", "nowhere is not a prepared data set"),
         ("data.train=[trian]", "no split 'trian'; did you mean 'train'?"),
         ("data.eval=vald", "no split 'vald'; did you mean 'valid'?"),
-        ("data.batch_size=1000000", "do not fill one batch"),
+        (
+            "data.batch_size=1000000",
+            "do not fill one batch of 1,000,000; take a smaller one (data.batch_size=12000 at",
+        ),
         ("train.epochs=null", "give either epochs or steps"),
         ("nonsense", "must have the form key=value"),
     ],
@@ -119,6 +122,18 @@ def test_an_index_out_of_range_is_named_and_leaves_no_run(recipe, small_data, tm
     sentence = refused(megalith("train", recipe, f"data.path={data}", "--out", tmp_path / "run"))
     assert re.search(r"part-\d+\.parquet, column 'C3', row [\d,]+: id \d+ is outside \[0, 3\)", sentence)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_fails_at_once_leaves_what_was_in_its_folder(recipe, small_data, tmp_path):
+    data, out = tmp_path / "data", tmp_path / "mine"
+    shutil.copytree(small_data, data)
+    schema = json.loads((data / "schema.json").read_text())
+    schema["categorical"][2]["num_ids"] = 3
+    (data / "schema.json").write_text(json.dumps(schema))
+    out.mkdir()
+    (out / "thesis.txt").write_text("years of work")
+    assert "id" in refused(megalith("train", recipe, f"data.path={data}", "--out", out))
+    assert [path.name for path in out.iterdir()] == ["thesis.txt"]
 
 
 def test_eval_of_a_folder_that_is_no_run(tmp_path):
