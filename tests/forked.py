@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import traceback
+from multiprocessing import forkserver
 from pathlib import Path
 
 PATIENCE_SECONDS = 900
@@ -130,7 +131,9 @@ def signalled_at_call(number, wanted, thread="MainThread", function=None):
 
 
 def _run(pipe, work, place, path):
-    # Nothing is left of tests that were killed: the server ends with them, and this with the server.
+    # Nothing is left of tests that were killed: the server ends when nobody is left to ask it for more,
+    # of whom this process need not be one, and this ends with the server.
+    os.close(forkserver._forkserver._forkserver_alive_fd)
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     folder, environment, output = place
     os.chdir(folder)
