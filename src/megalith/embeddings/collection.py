@@ -142,18 +142,16 @@ class EmbeddingCollection(nn.Module):
 
     def read(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None) -> tuple[Tensor, ...]:
         """The forward pass: pooled columns, then one sequence for each feature of a table without pooling."""
-        layout, weights = self.layout, self._weights
-        lookup = values, offsets, sample_weights, len(self.features)
+        layout, weights, count = self.layout, self._weights, len(self.features)
         pooled_slots, output = layout.pooled_slots, (self.output_dim, self.output_dtype)
+        wanted = [(slot, table.dim, self.output_dtype) for slot, table, _ in layout.sequences]
         if self._native is not None:
-            pooled = self._native.forward(pooled_slots, *lookup, *output)
-        else:
-            pooled = ops.embedding_forward(weights, pooled_slots, *lookup, *output)
-        sequences = [
-            ops.embedding_sequence(weights, layout.slots, *lookup, slot, table.dim, self.output_dtype)
-            for slot, table, _ in layout.sequences
-        ]
-        return pooled, *sequences
+            bags = values, offsets, count
+            pooled = self._native.forward(pooled_slots, values, offsets, sample_weights, count, *output)
+            return pooled, *(self._native.sequence(layout.slots, *bags, *one) for one in wanted)
+        lookup = values, offsets, sample_weights, count
+        pooled = ops.embedding_forward(weights, pooled_slots, *lookup, *output)
+        return pooled, *(ops.embedding_sequence(weights, layout.slots, *lookup, *one) for one in wanted)
 
     def update(
         self,
@@ -207,6 +205,8 @@ class EmbeddingCollection(nn.Module):
         self, values: Tensor, offsets: Tensor, sample_weights: Tensor, pooled: Tensor
     ) -> Tensor:
         slots, count = self.layout.pooled_slots, len(self.features)
+        if self._native is not None:
+            return self._native.sample_weight_gradient(slots, values, offsets, count, pooled)
         gradient: Tensor = ops.sample_weight_gradient(
             self._weights, slots, values, offsets, sample_weights, count, pooled
         )

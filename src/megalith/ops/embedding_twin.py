@@ -22,7 +22,9 @@ KINDS = ("sgd", "adagrad", "rowwise_adagrad", "adam", "rowwise_adam", "lamb", "l
 _TABLE_SEED = 0xD1342543DE82EF95
 
 
-class _Slot(NamedTuple):
+class Slot(NamedTuple):
+    """A lookup of one feature in one table, as csrc/embedding.h describes it."""
+
     table: int
     rows: int
     dim: int
@@ -56,7 +58,7 @@ def embedding_forward_twin(
 ) -> Tensor:
     batch = (len(offsets) - 1) // num_features
     out = torch.empty(batch, output_dim, device=values.device)
-    for slot in _slots(slots):
+    for slot in slots_of(slots):
         bags = _bags(slot, values, offsets, sample_weights, batch)
         pooled = pooled_lookup(
             weights[slot.table], bags.values, bags.offsets, POOLINGS[slot.pooling], bags.sample_weights
@@ -76,7 +78,7 @@ def embedding_sequence_twin(
     dim: int,
     dtype: torch.dtype,
 ) -> Tensor:
-    one = _slots(slots)[slot]
+    one = slots_of(slots)[slot]
     bags = _bags(one, values, offsets, None, (len(offsets) - 1) // num_features)
     out = torch.zeros(len(bags.kept), dim, device=values.device)
     out[bags.kept] = weights[one.table][bags.values].float()
@@ -116,7 +118,7 @@ def touched_rows(
 ) -> dict[int, RowGradients]:
     """The touched rows of each table that has any, with their gradients."""
     batch = (len(offsets) - 1) // num_features
-    listed, found = _slots(slots), {}
+    listed, found = slots_of(slots), {}
     for table, weight in enumerate(weights):
         ids, parts = [], []
         for slot in (one for one in listed if one.table == table):
@@ -155,7 +157,7 @@ def sample_weight_gradient_twin(
     """The gradient of each sample weight: its row times its bag's gradient. Max and sequences have none."""
     batch = (len(offsets) - 1) // num_features
     total = torch.zeros(len(values), device=values.device)
-    for slot in _slots(slots):
+    for slot in slots_of(slots):
         if POOLINGS[slot.pooling] not in ("sum", "mean"):
             continue
         bags = _bags(slot, values, offsets, None, batch)
@@ -168,11 +170,12 @@ def sample_weight_gradient_twin(
     return total
 
 
-def _slots(slots: Tensor) -> list[_Slot]:
-    return [_Slot(*row) for row in slots.tolist()]
+def slots_of(slots: Tensor) -> list[Slot]:
+    """The rows of the tensor that the operators take."""
+    return [Slot(*row) for row in slots.tolist()]
 
 
-def _bags(slot: _Slot, values: Tensor, offsets: Tensor, sample_weights: Tensor | None, batch: int) -> _Bags:
+def _bags(slot: Slot, values: Tensor, offsets: Tensor, sample_weights: Tensor | None, batch: int) -> _Bags:
     bounds = offsets[slot.feature * batch : (slot.feature + 1) * batch + 1]
     begin, end = int(bounds[0]), int(bounds[-1])
     own_weights = None if sample_weights is None else sample_weights[begin:end]

@@ -11,7 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from megalith.core.errors import ConfigError
 from megalith.ops import native
+from megalith.ops.arguments import FLOATS, check_devices, check_tensor
 from megalith.ops.simd import simd_level
 
 _library = torch.library.Library("megalith", "FRAGMENT")
@@ -42,8 +44,29 @@ def _address(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
+def _check(first: Tensor | None, rest: Tensor, dim: int) -> None:
+    """Refuses vectors that are not [batch, dim] and [batch, n * dim]."""
+    check_devices([first, rest])
+    if dim < 1:
+        raise ConfigError(f"dim is {dim}; pass 1 or more.")
+    if rest.dim() != 2 or rest.shape[1] % dim:
+        raise ConfigError(f"rest is {list(rest.shape)}; pass [batch, n * {dim}].")
+    if first is not None and (first.dim() != 2 or first.shape[0] != rest.shape[0] or first.shape[1] != dim):
+        raise ConfigError(
+            f"first is {list(first.shape)}; pass [{rest.shape[0]}, {dim}], as rest and dim say."
+        )
+
+
+def _check_memory(**tensors: Tensor | None) -> None:
+    for name, tensor in tensors.items():
+        if tensor is not None:
+            check_tensor(name, tensor, FLOATS, 2)
+
+
 @torch.library.impl(_library, "dot_interaction", "CPU")
 def _(first: Tensor | None, rest: Tensor, dim: int) -> Tensor:
+    _check_memory(first=first, rest=rest)
+    _check(first, rest, dim)
     native.share_torch_threads()
     front = None if first is None else first.float().contiguous()
     others = rest.float().contiguous()
@@ -64,6 +87,11 @@ def _(first: Tensor | None, rest: Tensor, dim: int) -> Tensor:
 
 @torch.library.impl(_library, "dot_interaction_backward", "CPU")
 def _(gradient: Tensor, first: Tensor | None, rest: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    _check_memory(gradient=gradient, first=first, rest=rest)
+    _check(first, rest, dim)
+    if tuple(gradient.shape) != (len(rest), _output_dim(first, rest, dim)):
+        wanted = [len(rest), _output_dim(first, rest, dim)]
+        raise ConfigError(f"gradient is {list(gradient.shape)}; pass {wanted}.")
     native.share_torch_threads()
     front = None if first is None else first.float().contiguous()
     others, given = rest.float().contiguous(), gradient.float().contiguous()
@@ -78,11 +106,14 @@ def _(gradient: Tensor, first: Tensor | None, rest: Tensor, dim: int) -> tuple[T
 
 @torch.library.register_fake("megalith::dot_interaction", lib=_library)
 def _(first: Tensor | None, rest: Tensor, dim: int) -> Tensor:
+    _check(first, rest, dim)
     return rest.new_empty(rest.shape[0], _output_dim(first, rest, dim), dtype=torch.float32)
 
 
 @torch.library.register_fake("megalith::dot_interaction_backward", lib=_library)
 def _(gradient: Tensor, first: Tensor | None, rest: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    check_devices([gradient, rest])
+    _check(first, rest, dim)
     front = rest.new_empty(0) if first is None else first.new_empty(first.shape, dtype=torch.float32)
     return front, rest.new_empty(rest.shape, dtype=torch.float32)
 

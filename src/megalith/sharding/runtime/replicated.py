@@ -107,18 +107,17 @@ class ReplicatedTables:
 
     def read_sequences(self, bags: Bags) -> list[Tensor]:
         """A vector for every id, [ids of the feature, dim], table by table, feature by feature."""
-        lookup = bags.values, bags.offsets, None, self._num_features
+        lookup = bags.values, bags.offsets, self._num_features
         return [
-            ops.embedding_sequence(self._weights, self._all_slots, *lookup, slot, dim, torch.float32)
+            self._readable.sequence(self._all_slots, *lookup, slot, dim, torch.float32)
             for slot, dim in self._sequences
         ]
 
     def sample_weight_gradient(self, bags: Bags, gradient: Tensor) -> Tensor:
         """Of the weights of this rank's ids, by these tables."""
         assert bags.sample_weights is not None
-        lookup = bags.values, bags.offsets, bags.sample_weights, self._num_features
-        found: Tensor = ops.sample_weight_gradient(self._weights, self._slots, *lookup, gradient)
-        return found
+        lookup = bags.values, bags.offsets, self._num_features
+        return self._readable.sample_weight_gradient(self._slots, *lookup, gradient)
 
     def update(
         self,
