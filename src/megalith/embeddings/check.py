@@ -9,7 +9,10 @@ from torch import Tensor
 
 from megalith.core.errors import DataError
 from megalith.core.schema import TableSpec, feature_order
-from megalith.ops.indices import NONE, OFFSETS, lookup_fault
+from megalith.ops.indices import NARROW_ROWS, NONE, OFFSETS, checked_copy, lookup_fault
+
+Indices = tuple[Tensor, Tensor, Tensor | None]
+"""Values, offsets and sample weights, as the operators take them."""
 
 
 class LookupCheck:
@@ -22,8 +25,31 @@ class LookupCheck:
             for feature in table.features:
                 rows[feature] = min(rows.get(feature, table.rows), table.rows)
         self._rows = torch.tensor([rows[feature] for feature in self._features], device=device)
+        self._wide = any(table.rows > NARROW_ROWS for table in tables)
 
     def __call__(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None) -> None:
+        """Looks and copies nothing."""
+        self._check_lengths(values, offsets, sample_weights)
+        self._refuse(lookup_fault(values, offsets, self._rows), values, offsets)
+
+    def copied(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None) -> Indices:
+        """The same indices and weights, checked, in memory that the caller does not have.
+
+        For lookups that come back to them: whoever owns a numpy array under a tensor may write the next
+        batch into it before the backward pass, and torch would not notice. Ids are kept in four bytes where
+        these are enough, so that the copy costs no more than reading eight once more.
+        """
+        self._check_lengths(values, offsets, sample_weights)
+        copy = checked_copy(values, offsets, self._rows, wide=self._wide)
+        self._refuse(copy.fault, values, offsets)
+        if sample_weights is None:
+            return copy.values, copy.offsets, None
+        # A copy wants a gradient where the weights do, whoever computes none for now.
+        with torch.enable_grad():
+            own = sample_weights.float().contiguous()
+            return copy.values, copy.offsets, own.clone() if own is sample_weights else own
+
+    def _check_lengths(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None) -> None:
         num_bags = len(offsets) - 1
         if num_bags < 0 or num_bags % len(self._features):
             raise DataError(
@@ -34,14 +60,16 @@ class LookupCheck:
             raise DataError(
                 f"sample_weights has {len(sample_weights)} entries; pass one for each of the values."
             )
-        fault = lookup_fault(values, offsets, self._rows)
+
+    def _refuse(self, fault: int, values: Tensor, offsets: Tensor) -> None:
+        if fault == NONE:
+            return
         if fault == OFFSETS:
             raise DataError(
                 f"offsets must rise from 0 to the number of values ({len(values)}); they run from "
                 f"{int(offsets[0])} to {int(offsets[-1])} or fall in between."
             )
-        if fault != NONE:
-            raise DataError(self._describe(values, offsets, num_bags // len(self._features), fault))
+        raise DataError(self._describe(values, offsets, (len(offsets) - 1) // len(self._features), fault))
 
     def _describe(self, values: Tensor, offsets: Tensor, batch: int, position: int) -> str:
         bag = int(torch.searchsorted(offsets, torch.tensor(position), right=True)) - 1

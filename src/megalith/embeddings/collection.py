@@ -127,12 +127,16 @@ class EmbeddingCollection(nn.Module):
     @torch.compiler.disable
     def lookup(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> Lookup:
         """Pooled vectors and sequences of one batch."""
-        offsets = offsets.contiguous()
-        if sample_weights is not None:
-            sample_weights = sample_weights.float().contiguous()
-        self.check(values, offsets, sample_weights)
-        anchor = self._anchor if torch.is_grad_enabled() else self._anchor.detach()
-        pooled, *sequences = _LookupFunction.apply(anchor, self, values, offsets, sample_weights)
+        if torch.is_grad_enabled():
+            # The backward pass comes back to them, and nobody may have changed them in the meantime.
+            indices = self._check.copied(values, offsets, sample_weights)
+            pooled, *sequences = _LookupFunction.apply(self._anchor, self, *indices)
+        else:
+            offsets = offsets.contiguous()
+            if sample_weights is not None:
+                sample_weights = sample_weights.float().contiguous()
+            self.check(values, offsets, sample_weights)
+            pooled, *sequences = self.read(values, offsets, sample_weights)
         names = [(table.name, feature) for _, table, feature in self.layout.sequences]
         return Lookup(pooled, dict(zip(names, sequences, strict=True)))
 
@@ -165,16 +169,22 @@ class EmbeddingCollection(nn.Module):
         """The backward pass: gradients of outputs in, one optimizer step on the touched rows out.
 
         `slots`, some of the layout's, leaves all other lookups, and the tables of only these, as they are.
+        Where there is not enough memory nothing is changed, and the error says so.
         """
         self.num_steps += 1
         chosen = self.layout.slots if slots is None else slots
         lookup = chosen, values, offsets, sample_weights, len(self.features)
         gradients = pooled, sequences, self.step_seed()
-        if self._native is not None:
-            self._native.backward_(self.steps(), *lookup, *gradients)
-        else:
-            tables = self._weights, self._first, self._second
-            ops.embedding_backward_(*tables, self.steps(), *lookup, *gradients)
+        try:
+            if self._native is not None:
+                self._native.backward_(self.steps(), *lookup, *gradients)
+            else:
+                tables = self._weights, self._first, self._second
+                ops.embedding_backward_(*tables, self.steps(), *lookup, *gradients)
+        except Exception:
+            # A step that failed does not count.
+            self.num_steps -= 1
+            raise
 
     def coupled_update(
         self, positions: Sequence[int], columns: Sequence[int], sections: Sequence[tuple[int, int, int]]

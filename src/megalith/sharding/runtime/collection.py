@@ -24,6 +24,7 @@ from megalith.core.schema import TableSpec, check_tables
 from megalith.embeddings.check import LookupCheck
 from megalith.embeddings.collection import Lookup
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad
+from megalith.ops.indices import NARROW_ROWS
 from megalith.sharding.plan import ShardingPlan
 from megalith.sharding.runtime.columns import Taking
 from megalith.sharding.runtime.exchange import IndexExchange, Received, Sent
@@ -110,7 +111,7 @@ class ShardedEmbeddingCollection(nn.Module):
         everyone = range(place.world_size)
         # A group of its own for ids: a pipeline exchanges those of the next batch while this one computes.
         index_group, vector_group = subgroup(group, everyone), subgroup(group, everyone)
-        wide = any(table.rows > 1 << 31 for table in tables)
+        wide = any(table.rows > NARROW_ROWS for table in tables)
         self._indices = IndexExchange(
             *(layout, self.rank, index_group, self.traffic),
             wide_ids=wide,
@@ -156,15 +157,13 @@ class ShardedEmbeddingCollection(nn.Module):
     def send(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> Sent:
         """Starts the exchange of a batch's ids and returns at once.
 
-        Sample weights, and whether they want a gradient, must be given on all ranks or on none.
+        Sample weights, and whether they want a gradient, must be given on all ranks or on none. What is
+        looked up and updated until the backward pass is a copy, so the caller may reuse its memory at once.
         """
-        offsets = offsets.contiguous()
-        if sample_weights is not None:
-            sample_weights = sample_weights.float().contiguous()
-        self._check(values, offsets, sample_weights)
         # The weights stay in the graph, to which the lookup joins its gradient of them.
+        indices = self._check.copied(values, offsets, sample_weights)
         with torch.no_grad():
-            return self._indices.send(values, offsets, sample_weights)
+            return self._indices.send(*indices)
 
     @torch.no_grad()
     def receive(self, sent: Sent) -> Received:
