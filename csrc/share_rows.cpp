@@ -3,7 +3,7 @@
 // A family is a feature with a cut of its table's rows; each of its parts belongs to a stream or to nobody, and
 // a stream to one family alone, so families are shared out side by side and no thread waits for another. Ids of
 // a stream keep their order. Three passes: which part, how many of each bag, and then every id to its place.
-#include <cstring>
+#include <algorithm>
 #include <vector>
 
 #include "abi.h"
@@ -21,7 +21,7 @@ constexpr int64_t kFew = 16;
 template <class Id>
 void find_parts(const Id* ids, int64_t count, const int64_t* bounds, int64_t num_parts, uint16_t* parts) {
   if (num_parts <= kFew) {
-    std::memset(parts, 0, static_cast<size_t>(count) * sizeof(uint16_t));
+    std::fill_n(parts, count, uint16_t{0});
     for (int64_t part = 1; part < num_parts; ++part) {
       // The row before it: the bound itself may be one more than an id can say.
       const Id before = static_cast<Id>(bounds[part] - 1);
@@ -62,8 +62,8 @@ void share(const Id* values, const float* weights, const int64_t* offsets, int64
   }
   if (static_cast<int64_t>(kept.size()) < starts[num_families]) kept.resize(static_cast<size_t>(starts[num_families]));
   uint16_t* parts = kept.data();
-  std::memset(lengths, 0, static_cast<size_t>(num_streams * batch) * sizeof(int32_t));
-  std::memset(held, 0, static_cast<size_t>(num_streams) * sizeof(int64_t));
+  std::fill_n(lengths, num_streams * batch, 0);
+  std::fill_n(held, num_streams, int64_t{0});
 
   megalith::for_each_task(num_families, [&](int64_t f) {
     const Family& family = families[f];
