@@ -114,7 +114,7 @@ def read_json_object(
     try:
         content = parse_json(text)
     except ValueError as problem:
-        raise error(f"{path} is damaged ({problem}); {fix}.") from problem
+        raise error(f"{path} is not JSON ({problem}); {fix}.") from problem
     if not isinstance(content, dict):
         raise error(f"{path} holds {_KINDS[type(content)]} instead of an object; {fix}.")
     return content

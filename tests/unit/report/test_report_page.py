@@ -216,7 +216,7 @@ def test_a_damaged_file_is_named_and_the_old_report_stays(run: Path, tmp_path: P
     write_report(run, page)
     before = page.read_bytes()
     (run / "evaluation-valid.json").write_text('{"split": ')
-    with pytest.raises(DataError, match=r"evaluation-valid\.json is damaged"):
+    with pytest.raises(DataError, match=r"evaluation-valid\.json is not JSON"):
         write_report(run, page)
     assert page.read_bytes() == before
     assert list(tmp_path.glob(".*partial*")) == []
