@@ -42,17 +42,13 @@ def started(command, **options):
     """A running command; what it has started ends with it when the block is left."""
     words = [str(word) for word in command]
     environment = {**options.pop("env", os.environ), "COLUMNS": WIDE}
-    process = subprocess.Popen(words, text=True, start_new_session=True, env=environment, **options)
-    try:
-        with process:
-            try:
-                yield process
-            except subprocess.TimeoutExpired:
-                raise AssertionError(f"{' '.join(words)} hangs: after {PATIENCE_SECONDS} s it runs") from None
-            finally:
-                _end(process)
-    finally:
-        _end(process)
+    with subprocess.Popen(words, text=True, start_new_session=True, env=environment, **options) as process:
+        try:
+            yield process
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{' '.join(words)} hangs: after {PATIENCE_SECONDS} s it runs") from None
+        finally:
+            _end(process)
 
 
 def sentence_of(done):

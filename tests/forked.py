@@ -67,7 +67,9 @@ class Forked:
         return self
 
     def __exit__(self, *_):
-        self._process.kill()
+        # Asked first: the number of a process that has ended may be another's by now.
+        if self._process.exitcode is None:
+            self._process.kill()
         self._process.join()
         self.results.close()
 

@@ -35,6 +35,8 @@ def test_parity_tests_are_clean_under_the_sanitizers(tmp_path):
         "-m",
         "pytest",
         "-q",
+        # What a sanitizer says when it ends the process must not be lost with it.
+        "--capture=no",
         "-p",
         "no:cacheprovider",
         "-k",
