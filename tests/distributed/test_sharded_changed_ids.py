@@ -42,11 +42,11 @@ def learn(when):
     if when == "read":
         overwrite()
     pooled.square().sum().backward()
-    held = sharded.checkpoint_tensors().values()
     return [
-        shard.tolist()
-        for one in held
-        for shard in ([part.tensor for part in one.shards] if hasattr(one, "shards") else [one])
+        part.tolist()
+        for state in sharded.table_states().values()
+        for shard in state.shards
+        for part in shard.parts.values()
     ]
 
 

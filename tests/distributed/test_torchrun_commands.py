@@ -79,7 +79,8 @@ def test_a_run_with_a_plan_of_its_own_goes_on_under_another_on_any_number_of_ran
     refused = CliRunner().invoke(app, ["train", str(folder), "train.steps=30"])
     assert "all but sharding.*; leave train.steps=30 out" in str(refused.exception)
     before = trained.recipe()
-    result = torchrun("-m", "megalith", "train", folder, "sharding.plan=auto", "--json", processes=3)
+    back = ("sharding.plan=auto", "--from-step", "10")
+    result = torchrun("-m", "megalith", "train", folder, *back, "--json", processes=3)
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout)["ranks"] == 3
     after = trained.recipe()

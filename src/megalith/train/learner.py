@@ -43,7 +43,9 @@ class Learner:
         inputs = ModelInputs(len(schema.numeric), schema.categorical)
         tables = recipe.model.tables(schema.categorical)
         self.tables: list[TableSpec] = tables
-        check_memory(tables, recipe.embeddings.optimizer, plan, Ranks.all(), second_copy)
+        # Without a plan this process is on its own, whatever group it is in.
+        ranks = Ranks() if plan is None else Ranks.all()
+        check_memory(tables, recipe.embeddings.optimizer, plan, ranks, second_copy)
         seed = recipe.train.seed
         # One seed makes the start values of the dense part; tables take theirs from it and their name.
         torch.manual_seed(seed)
@@ -54,7 +56,6 @@ class Learner:
         if plan is None:
             self.embeddings = EmbeddingCollection(tables, recipe.embeddings.optimizer, seed)
         else:
-            ranks = Ranks.all()
             self._rank = ranks.rank
             self.embeddings = ShardedEmbeddingCollection(tables, plan, recipe.embeddings.optimizer, seed)
             self._replica = Replica(self.dense, self.embeddings, ranks)

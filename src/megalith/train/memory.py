@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from megalith.comm.ranks import Ranks
-from megalith.core.schema import TableSpec
+from megalith.core.errors import ConfigError
+from megalith.core.schema import MAX_DENSE_ROWS, TableSpec, too_many_rows
 from megalith.embeddings.memory import check_fits, memory_of
 from megalith.embeddings.optimizers import RowOptimizer
 from megalith.hardware.free_memory import available_bytes
@@ -27,6 +28,9 @@ def check_memory(
     # Whoever is told has been asked: no rank goes on to take memory while another still looks.
     available = ranks.from_each(available_bytes)
     if plan is None:
+        for table in tables:
+            if table.rows > MAX_DENSE_ROWS:
+                raise ConfigError(too_many_rows(table.name, table.rows))
         check_fits(tables, optimizers, lambda: available[0], copies=copies)
         return
     whole = memory_of(tables, optimizers).total
