@@ -1,0 +1,453 @@
+#include "segment_log.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <new>
+#include <stdexcept>
+
+namespace megalith {
+namespace {
+
+constexpr int64_t kArenaBytes = 8 << 20;
+constexpr int64_t kMostBuffers = 5;  // two that are filled, three on their way to disk
+
+char* aligned(int64_t bytes) {
+  void* memory = std::aligned_alloc(static_cast<size_t>(kBlock), static_cast<size_t>(whole_blocks(bytes)));
+  if (memory == nullptr) throw std::bad_alloc();
+  return static_cast<char*>(memory);
+}
+
+[[noreturn]] void system_failure(const std::string& path, const char* what) {
+  throw std::runtime_error(path + " could not be " + what + ": " + std::strerror(errno) + ".");
+}
+
+int open_file(const std::string& path, int flags) {
+#if defined(O_DIRECT)
+  const int direct = ::open(path.c_str(), flags | O_DIRECT | O_CLOEXEC, 0644);
+  if (direct >= 0 || errno != EINVAL) return direct;
+#endif
+  return ::open(path.c_str(), flags | O_CLOEXEC, 0644);
+}
+
+// A store keeps a file open for each segment: more than the usual soft limit.
+void allow_many_files() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+  }
+}
+
+std::unique_ptr<TransferQueue> open_queue(const SegmentLogSettings& settings, int32_t threads) {
+  if (settings.io_uring) {
+    if (auto queue = open_io_uring(static_cast<uint32_t>(settings.depth))) return queue;
+  }
+  return open_transfer_threads(threads);
+}
+
+}  // namespace
+
+SegmentLog::SegmentLog(const SegmentLogSettings& settings)
+    : settings_(settings), format_(settings.row_bytes, settings.segment_bytes) {
+  allow_many_files();
+  reads_ = open_queue(settings, settings.threads);
+  writes_ = open_queue(settings, 2);
+  arena_ = aligned(kArenaBytes);
+}
+
+SegmentLog::~SegmentLog() {
+  // Transfers under way use the buffers: both queues end first.
+  reads_.reset();
+  writes_.reset();
+  for (auto& segment : segments_) {
+    if (segment->file >= 0) close(segment->file);
+    std::free(segment->buffer);
+  }
+  for (char* buffer : buffers_) std::free(buffer);
+  std::free(arena_);
+}
+
+char* SegmentLog::take_buffer() {
+  if (buffers_.empty() && num_buffers_ >= kMostBuffers) finish_writes();
+  if (buffers_.empty()) {
+    buffers_.reserve(static_cast<size_t>(kMostBuffers));
+    char* buffer = aligned(format_.file_bytes(format_.capacity()));
+    ++num_buffers_;
+    return buffer;
+  }
+  char* buffer = buffers_.back();
+  buffers_.pop_back();
+  return buffer;
+}
+
+int64_t SegmentLog::open_segment() {
+  const int64_t bytes = format_.file_bytes(format_.capacity());
+  if (settings_.max_bytes && counted_.file_bytes + bytes > settings_.max_bytes) {
+    throw std::runtime_error(settings_.folder + " may hold " + std::to_string(settings_.max_bytes) +
+                             " bytes of rows and is full; raise memory.max_disk.");
+  }
+  char* buffer = take_buffer();
+  int64_t number;
+  if (free_.empty()) {
+    number = num_segments();
+    if ((number + 1) * format_.capacity() >= int64_t{0xffffffff}) {
+      std::free(buffer);
+      throw std::runtime_error(settings_.folder + " holds as many rows as a store can; use more processes.");
+    }
+    segments_.push_back(std::make_unique<Segment>());
+  } else {
+    number = free_.back();
+    free_.pop_back();
+  }
+  Segment& segment = *segments_[static_cast<size_t>(number)];
+  segment = Segment{};
+  segment.used = true;
+  segment.buffer = buffer;
+  segment.sequence = next_sequence_++;
+  char name[40];
+  std::snprintf(name, sizeof name, "/%016llx.rows", static_cast<unsigned long long>(segment.sequence));
+  segment.path = settings_.folder + name;
+  segment.keys.reserve(static_cast<size_t>(format_.capacity()));
+  segment.live_bits.assign(static_cast<size_t>((format_.capacity() + 63) / 64), 0);
+  segment.bytes = bytes;
+  counted_.file_bytes += bytes;
+  return number;
+}
+
+uint32_t SegmentLog::append(Stream stream, char*& row) {
+  int64_t& open = open_[stream];
+  if (open < 0) open = open_segment();
+  Segment& segment = *segments_[static_cast<size_t>(open)];
+  row = segment.buffer + format_.offset(segment.count);
+  ++counted_.appended_rows;
+  if (stream == kMoved) ++counted_.moved_rows;
+  return static_cast<uint32_t>(open * format_.capacity() + segment.count);
+}
+
+void SegmentLog::sealed(uint32_t record, uint64_t key) {
+  const int64_t number = segment_of(record);
+  Segment& segment = *segments_[static_cast<size_t>(number)];
+  format_.seal_record(segment.buffer + format_.offset(segment.count), key);
+  segment.keys.push_back(key);
+  segment.live_bits[static_cast<size_t>(segment.count / 64)] |= uint64_t{1} << (segment.count % 64);
+  ++segment.count;
+  ++segment.live;
+  ++counted_.live_rows;
+  if (segment.count == format_.capacity()) {
+    for (int64_t& open : open_) {
+      if (open == number) open = -1;
+    }
+    write(number);
+  }
+}
+
+void SegmentLog::write(int64_t number) {
+  Segment& segment = *segments_[static_cast<size_t>(number)];
+  SegmentHeader header;
+  header.layout = settings_.layout;
+  header.sequence = segment.sequence;
+  header.row_bytes = format_.row_bytes();
+  header.count = segment.count;
+  const size_t keys_bytes = segment.keys.size() * 8;
+  header.keys_checksum = crc32c(0, segment.keys.data(), keys_bytes);
+  header.checksum = header.checksum_now();
+  std::memset(segment.buffer, 0, static_cast<size_t>(kBlock));
+  std::memcpy(segment.buffer, &header, sizeof header);
+  const int64_t keys = format_.keys_offset(segment.count), bytes = format_.file_bytes(segment.count);
+  std::memcpy(segment.buffer + keys, segment.keys.data(), keys_bytes);
+  std::memset(segment.buffer + keys + keys_bytes, 0, static_cast<size_t>(bytes - keys) - keys_bytes);
+  std::vector<uint64_t>().swap(segment.keys);
+  counted_.file_bytes += bytes - segment.bytes;
+  segment.bytes = bytes;
+  segment.file = open_file(segment.path, O_RDWR | O_CREAT | O_EXCL);
+  if (segment.file < 0) system_failure(segment.path, "created");
+  segment.writing = true;
+  writing_.push_back(number);
+  counted_.written_bytes += bytes;
+  const Transfer transfer{segment.file, true, 0, bytes, segment.buffer, &segment.path};
+  writes_->start(&transfer, 1);
+}
+
+void SegmentLog::finish_writes() {
+  writes_->finish();
+  for (int64_t number : writing_) {
+    Segment& segment = *segments_[static_cast<size_t>(number)];
+    segment.writing = false;
+    buffers_.push_back(segment.buffer);
+    segment.buffer = nullptr;
+    if (segment.live == 0) remove(number);
+  }
+  writing_.clear();
+}
+
+void SegmentLog::drop(uint32_t record) {
+  const int64_t number = segment_of(record);
+  Segment& segment = *segments_[static_cast<size_t>(number)];
+  segment.live_bits[static_cast<size_t>(within(record) / 64)] &= ~(uint64_t{1} << (within(record) % 64));
+  --segment.live;
+  --counted_.live_rows;
+  if (segment.live == 0 && segment.buffer == nullptr) remove(number);
+}
+
+void SegmentLog::remove(int64_t number) {
+  Segment& segment = *segments_[static_cast<size_t>(number)];
+  if (segment.file >= 0) close(segment.file);
+  unlink(segment.path.c_str());
+  counted_.file_bytes -= segment.bytes;
+  segment = Segment{};
+  free_.push_back(number);
+}
+
+void SegmentLog::read(std::vector<RowRead>& wanted, const std::function<void(const RowRead&, const char*)>& take) {
+  std::sort(wanted.begin(), wanted.end(), [](const RowRead& a, const RowRead& b) { return a.record < b.record; });
+  struct Part {
+    int64_t segment, first, last;  // bytes of the file
+    size_t begin, end;             // rows of `wanted`
+    char* memory;
+  };
+  std::vector<Part> parts;
+  std::vector<Transfer> transfers;
+  size_t at = 0;
+  while (at < wanted.size()) {
+    parts.clear();
+    transfers.clear();
+    int64_t used = 0;
+    for (; at < wanted.size(); ++at) {
+      const int64_t number = segment_of(wanted[at].record);
+      const Segment& segment = *segments_[static_cast<size_t>(number)];
+      const int64_t offset = format_.offset(within(wanted[at].record));
+      if (segment.buffer != nullptr) {
+        take(wanted[at], segment.buffer + offset);
+        continue;
+      }
+      const int64_t first = offset / kBlock * kBlock, last = whole_blocks(offset + format_.stride());
+      if (!parts.empty() && parts.back().segment == number && first < parts.back().last &&
+          parts.back().end == at && used + (last - parts.back().last) <= kArenaBytes) {
+        used += last - parts.back().last;
+        parts.back().last = last;
+        parts.back().end = at + 1;
+        continue;
+      }
+      if (used + (last - first) > kArenaBytes) {
+        if (parts.empty()) throw std::runtime_error("A row is larger than the reader's memory.");
+        break;
+      }
+      parts.push_back({number, first, last, at, at + 1, arena_ + used});
+      used += last - first;
+    }
+    for (Part& part : parts) {
+      const Segment& segment = *segments_[static_cast<size_t>(part.segment)];
+      transfers.push_back({segment.file, false, part.first, part.last - part.first, part.memory, &segment.path});
+      counted_.read_bytes += part.last - part.first;
+    }
+    counted_.reads += static_cast<int64_t>(parts.size());
+    reads_->start(transfers.data(), static_cast<int64_t>(transfers.size()));
+    reads_->finish();
+    for (const Part& part : parts) {
+      for (size_t row = part.begin; row < part.end; ++row) {
+        const char* record = part.memory + format_.offset(within(wanted[row].record)) - part.first;
+        if (!format_.record_is_whole(record, wanted[row].key)) {
+          damaged(segments_[static_cast<size_t>(part.segment)]->path,
+                  "the row at byte " + std::to_string(format_.offset(within(wanted[row].record))) +
+                      " is not what was written");
+        }
+        take(wanted[row], record);
+      }
+    }
+  }
+}
+
+bool SegmentLog::wants_collection(int64_t in_memory_only) const {
+  const double live = static_cast<double>(counted_.live_rows + in_memory_only) * static_cast<double>(format_.stride());
+  const double room = 4.0 * static_cast<double>(format_.file_bytes(format_.capacity()));
+  return static_cast<double>(counted_.file_bytes) > settings_.space_factor * live + room;
+}
+
+void SegmentLog::collect(const RowVisitor& visit) {
+  int64_t chosen = -1;
+  double least = 1.0;
+  for (int64_t number = 0; number < num_segments(); ++number) {
+    const Segment& segment = *segments_[static_cast<size_t>(number)];
+    if (!segment.used || segment.buffer != nullptr) continue;
+    const double live = static_cast<double>(segment.live) / static_cast<double>(segment.count);
+    if (live < least) {
+      least = live;
+      chosen = number;
+    }
+  }
+  if (chosen < 0) return finish_writes();
+  Segment& segment = *segments_[static_cast<size_t>(chosen)];
+  // Counted as one more while it is read: its number is not given to another before the end.
+  ++segment.live;
+  scan(chosen, visit);
+  if (--segment.live != 0) throw std::logic_error(segment.path + " was collected, and rows of it still live.");
+  remove(chosen);
+}
+
+bool SegmentLog::scan(int64_t number, const RowVisitor& visit) {
+  if (number >= num_segments()) return false;
+  Segment& segment = *segments_[static_cast<size_t>(number)];
+  if (!segment.used || segment.count == 0) return true;
+  const std::unique_ptr<char, void (*)(void*)> memory(aligned(segment.bytes), std::free);
+  char* bytes = segment.buffer;
+  if (bytes == nullptr) {
+    bytes = memory.get();
+    std::vector<Transfer> transfers;
+    for (int64_t from = 0; from < segment.bytes; from += 1 << 20) {
+      const int64_t part = std::min<int64_t>(1 << 20, segment.bytes - from);
+      transfers.push_back({segment.file, false, from, part, bytes + from, &segment.path});
+    }
+    reads_->start(transfers.data(), static_cast<int64_t>(transfers.size()));
+    reads_->finish();
+    counted_.read_bytes += segment.bytes;
+  }
+  const std::vector<uint64_t> open_keys = segment.keys;
+  const auto* keys = open_keys.empty()
+                         ? reinterpret_cast<const uint64_t*>(bytes + format_.keys_offset(segment.count))
+                         : open_keys.data();
+  const int64_t count = segment.count;
+  const std::string path = segment.path;
+  for (int64_t i = 0; i < count; ++i) {
+    if (!segment.lives(i)) continue;
+    const char* row = bytes + format_.offset(i);
+    if (!format_.record_is_whole(row, keys[i])) damaged(path, "a row is not what was written");
+    visit(static_cast<uint32_t>(number * format_.capacity() + i), keys[i], row);
+  }
+  return true;
+}
+
+void SegmentLog::sync() {
+  for (int64_t& open : open_) {
+    const int64_t number = open;
+    open = -1;
+    if (number < 0) continue;
+    Segment& segment = *segments_[static_cast<size_t>(number)];
+    if (segment.count > 0) {
+      write(number);
+    } else {
+      buffers_.push_back(segment.buffer);
+      segment.buffer = nullptr;
+      remove(number);
+    }
+  }
+  const std::vector<int64_t> written = writing_;
+  finish_writes();
+  for (int64_t number : written) {
+    const Segment& segment = *segments_[static_cast<size_t>(number)];
+    if (segment.used && fdatasync(segment.file) != 0) system_failure(segment.path, "written to disk");
+  }
+}
+
+std::vector<SegmentFile> SegmentLog::files() const {
+  std::vector<SegmentFile> files;
+  for (const auto& segment : segments_) {
+    if (!segment->used) continue;
+    const auto words = static_cast<ptrdiff_t>((segment->count + 63) / 64);
+    files.push_back({segment->path.substr(segment->path.rfind('/') + 1),
+                     {segment->live_bits.begin(), segment->live_bits.begin() + words}});
+  }
+  return files;
+}
+
+SegmentHeader SegmentLog::read_header(Segment& segment, char* block) {
+  struct stat status {};
+  if (fstat(segment.file, &status) != 0) system_failure(segment.path, "read");
+  if (status.st_size < kBlock) damaged(segment.path, "it is shorter than its header");
+  const Transfer transfer{segment.file, false, 0, kBlock, block, &segment.path};
+  reads_->start(&transfer, 1);
+  reads_->finish();
+  SegmentHeader header;
+  std::memcpy(&header, block, sizeof header);
+  if (header.magic != SegmentHeader::kMagic) damaged(segment.path, "it is no segment of rows");
+  if (header.version != SegmentHeader::kVersion) {
+    damaged(segment.path, "it has version " + std::to_string(header.version) + ", and this program reads " +
+                              std::to_string(SegmentHeader::kVersion));
+  }
+  if (header.checksum != header.checksum_now()) damaged(segment.path, "its header is not what was written");
+  if (header.layout != settings_.layout || header.row_bytes != format_.row_bytes()) {
+    damaged(segment.path, "its rows are of other tables or another optimizer");
+  }
+  if (header.count < 1 || header.count > format_.capacity()) {
+    damaged(segment.path, "it was written with other segment sizes");
+  }
+  if (status.st_size != format_.file_bytes(header.count)) {
+    damaged(segment.path, "it has " + std::to_string(status.st_size) + " bytes instead of " +
+                              std::to_string(format_.file_bytes(header.count)));
+  }
+  return header;
+}
+
+void SegmentLog::read_keys(Segment& segment, const SegmentHeader& header, std::vector<uint64_t>& keys) {
+  const int64_t from = format_.keys_offset(header.count), bytes = format_.file_bytes(header.count) - from;
+  const std::unique_ptr<char, void (*)(void*)> memory(aligned(bytes), std::free);
+  const Transfer transfer{segment.file, false, from, bytes, memory.get(), &segment.path};
+  reads_->start(&transfer, 1);
+  reads_->finish();
+  keys.resize(static_cast<size_t>(header.count));
+  std::memcpy(keys.data(), memory.get(), keys.size() * 8);
+  if (crc32c(0, keys.data(), keys.size() * 8) != header.keys_checksum) {
+    damaged(segment.path, "the keys of its rows are not what was written");
+  }
+}
+
+void SegmentLog::open(const std::vector<SegmentFile>& files, const std::function<void(uint32_t, uint64_t)>& visit) {
+  const std::unique_ptr<char, void (*)(void*)> block(aligned(kBlock), std::free);
+  std::vector<uint64_t> keys;
+  for (const SegmentFile& file : files) {
+    segments_.push_back(std::make_unique<Segment>());
+    Segment& segment = *segments_.back();
+    segment.path = settings_.folder + "/" + file.name;
+    segment.file = open_file(segment.path, O_RDONLY);
+    if (segment.file < 0) system_failure(segment.path, "opened");
+    const SegmentHeader header = read_header(segment, block.get());
+    const auto words = static_cast<size_t>((header.count + 63) / 64);
+    if (file.live.size() != words) damaged(segment.path, "it has other rows than its manifest says");
+    read_keys(segment, header, keys);
+    segment.used = true;
+    segment.sequence = header.sequence;
+    segment.count = header.count;
+    segment.bytes = format_.file_bytes(header.count);
+    segment.live_bits = file.live;
+    next_sequence_ = std::max(next_sequence_, header.sequence + 1);
+    counted_.file_bytes += segment.bytes;
+    const int64_t first = (num_segments() - 1) * format_.capacity();
+    for (int64_t i = 0; i < header.count; ++i) {
+      if (!segment.lives(i)) continue;
+      ++segment.live;
+      ++counted_.live_rows;
+      visit(static_cast<uint32_t>(first + i), keys[static_cast<size_t>(i)]);
+    }
+  }
+}
+
+SegmentLogStatistics SegmentLog::statistics() const {
+  SegmentLogStatistics now = counted_;
+  int64_t rows = 0;
+  for (const auto& segment : segments_) {
+    rows += segment->count;
+    now.segments += segment->used;
+  }
+  now.dead_rows = rows - now.live_rows;
+  return now;
+}
+
+int64_t SegmentLog::memory_bytes() const {
+  int64_t bytes = kArenaBytes + num_buffers_ * format_.file_bytes(format_.capacity());
+  for (const auto& segment : segments_) {
+    bytes += static_cast<int64_t>(sizeof *segment + (segment->keys.capacity() + segment->live_bits.capacity()) * 8);
+  }
+  return bytes;
+}
+
+void SegmentLog::damaged(const std::string& path, const std::string& what) const {
+  throw std::runtime_error(path + " is damaged: " + what + "; go back to a checkpoint.");
+}
+
+}  // namespace megalith

@@ -1,0 +1,128 @@
+// The disk tier of a row pool: rows are appended to segment files in large writes, and read one block at a time.
+//
+// A segment is filled in memory, written by one transfer and never changed again. Rows that were written again
+// elsewhere are dead; a segment with few live rows is collected: what lives is appended again, the file deleted. Two
+// segments are open at a time, for rows that training evicts and for rows that collection moves, which are colder.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "segment_format.h"
+#include "transfer_queue.h"
+
+namespace megalith {
+
+struct SegmentLogSettings {
+  std::string folder;
+  int64_t row_bytes = 0;
+  int64_t segment_bytes = 16 << 20;
+  int64_t max_bytes = 0;       // all files together; 0 is no bound
+  uint64_t layout = 0;
+  bool io_uring = true;
+  int32_t depth = 128;         // transfers under way at a time
+  int32_t threads = 32;        // where io_uring is not used
+  double space_factor = 1.4;   // files may take so many times their live rows before one is collected
+};
+
+struct SegmentLogStatistics {
+  int64_t file_bytes = 0, live_rows = 0, dead_rows = 0, segments = 0;
+  int64_t written_bytes = 0, appended_rows = 0, moved_rows = 0, read_bytes = 0, reads = 0;
+};
+
+// A row that is wanted from disk.
+struct RowRead {
+  uint32_t record;
+  uint32_t slot;  // whatever the reader wants to know it by
+  uint64_t key;
+};
+
+// A sealed file, and which of its records live: bit i % 64 of word i / 64.
+struct SegmentFile {
+  std::string name;
+  std::vector<uint64_t> live;
+};
+
+// Called with the record, its key and its row.
+using RowVisitor = std::function<void(uint32_t, uint64_t, const char*)>;
+
+class SegmentLog {
+ public:
+  enum Stream { kEvicted = 0, kMoved = 1 };
+
+  explicit SegmentLog(const SegmentLogSettings& settings);
+  ~SegmentLog();
+  SegmentLog(const SegmentLog&) = delete;
+  SegmentLog& operator=(const SegmentLog&) = delete;
+
+  // Makes room for a row and returns its record; `row` is where the row is to be copied, before `sealed`.
+  uint32_t append(Stream stream, char*& row);
+  void sealed(uint32_t record, uint64_t key);
+  // A record whose row lives elsewhere now.
+  void drop(uint32_t record);
+
+  // Calls take(read, row) for each; rows that are still in memory come from there.
+  void read(std::vector<RowRead>& wanted, const std::function<void(const RowRead&, const char*)>& take);
+
+  // Whether the files take more than their share of room for the rows there are, some of which only memory has.
+  bool wants_collection(int64_t in_memory_only) const;
+  // Reads the segment with the fewest live rows, calls visit for each of them, and deletes it: whoever is called
+  // appends and drops it.
+  void collect(const RowVisitor& visit);
+
+  // Writes all that is in memory and waits until it is on disk.
+  void sync();
+  // The files, after `sync`.
+  std::vector<SegmentFile> files() const;
+  // Takes files of the folder, of which the marked records live; calls visit(record, key) for each of these.
+  void open(const std::vector<SegmentFile>& files, const std::function<void(uint32_t, uint64_t)>& visit);
+  // Calls visit(record, key, row) for the live records of a segment; false where there is no such segment.
+  bool scan(int64_t segment, const RowVisitor& visit);
+
+  int64_t num_segments() const { return static_cast<int64_t>(segments_.size()); }
+  SegmentLogStatistics statistics() const;
+  int64_t memory_bytes() const;
+
+ private:
+  struct Segment {
+    int file = -1;
+    std::string path;
+    uint64_t sequence = 0;
+    int64_t count = 0, live = 0, bytes = 0;
+    char* buffer = nullptr;  // while it is filled or written
+    bool writing = false;
+    bool used = false;
+    std::vector<uint64_t> keys;  // while it is filled
+    std::vector<uint64_t> live_bits;
+
+    bool lives(int64_t record) const { return live_bits[static_cast<size_t>(record / 64)] >> (record % 64) & 1; }
+  };
+
+  int64_t segment_of(uint32_t record) const { return record / format_.capacity(); }
+  int64_t within(uint32_t record) const { return record % format_.capacity(); }
+  int64_t open_segment();
+  void write(int64_t segment);
+  void finish_writes();
+  void remove(int64_t segment);
+  char* take_buffer();
+  SegmentHeader read_header(Segment& segment, char* block);
+  void read_keys(Segment& segment, const SegmentHeader& header, std::vector<uint64_t>& keys);
+  [[noreturn]] void damaged(const std::string& path, const std::string& what) const;
+
+  SegmentLogSettings settings_;
+  SegmentFormat format_;
+  std::unique_ptr<TransferQueue> reads_, writes_;
+  std::vector<std::unique_ptr<Segment>> segments_;
+  std::vector<int64_t> free_, writing_;
+  int64_t open_[2] = {-1, -1};
+  std::vector<char*> buffers_;  // that no segment uses
+  int64_t num_buffers_ = 0;
+  char* arena_ = nullptr;  // for reads of single rows
+  uint64_t next_sequence_ = 1;
+  SegmentLogStatistics counted_;
+};
+
+}  // namespace megalith

@@ -1,0 +1,251 @@
+#include "tiered_rows.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace megalith {
+namespace {
+
+int64_t row_bytes(const std::vector<PoolPart>& parts) {
+  int64_t bytes = 0;
+  for (const PoolPart& part : parts) bytes += part.bytes;
+  return bytes;
+}
+
+SegmentLogSettings with_row_bytes(SegmentLogSettings settings, const std::vector<PoolPart>& parts) {
+  settings.row_bytes = row_bytes(parts);
+  return settings;
+}
+
+uint64_t num_keys(const std::vector<TieredTable>& tables) {
+  uint64_t keys = 0;
+  for (const TieredTable& table : tables) keys += static_cast<uint64_t>(table.rows);
+  return keys;
+}
+
+}  // namespace
+
+TieredRows::TieredRows(std::vector<TieredTable> tables, std::vector<PoolPart> parts, int64_t sets, int64_t capacity,
+                       CachePolicy policy, const SegmentLogSettings& disk)
+    : tables_(std::move(tables)),
+      parts_(std::move(parts)),
+      permute_(KeyPermutation::bits_for(num_keys(tables_))),
+      directory_(sets, capacity, policy),
+      log_(with_row_bytes(disk, parts_)),
+      dirty_(static_cast<size_t>(capacity), false) {
+  if (num_keys(tables_) > uint64_t{1} << 40) throw std::runtime_error("A store has at most 2^40 rows a process.");
+  if (sets > 0 && permute_.mask() / static_cast<uint64_t>(sets) >= 0xffffffffu) {
+    throw std::logic_error("A tag has 32 bits: more sets are needed.");
+  }
+  uint64_t first = 0;
+  for (const TieredTable& table : tables_) {
+    first_keys_.push_back(first);
+    first += static_cast<uint64_t>(table.rows);
+  }
+  for (const PoolPart& part : parts_) std::memset(part.memory + padding_slot() * part.bytes, 0, part.bytes);
+}
+
+int64_t TieredRows::table_of(uint64_t key) const {
+  return std::upper_bound(first_keys_.begin(), first_keys_.end(), key) - first_keys_.begin() - 1;
+}
+
+template <class Index>
+void TieredRows::resolve(const TableValues* parts, int64_t num_parts, const Index* values, int32_t* slots,
+                         uint32_t batch, bool trains) {
+  constexpr int64_t kAhead = 16;
+  CacheDirectory::Place ahead[kAhead];
+  wanted_.clear();
+  collect();
+  for (int64_t p = 0; p < num_parts; ++p) {
+    const TableValues& part = parts[p];
+    const TieredTable& table = tables_[static_cast<size_t>(part.table)];
+    const auto place = [&](int64_t i) {
+      return directory_.place(permute_(key_of(part.table, static_cast<int64_t>(values[i]))));
+    };
+    for (int64_t i = part.first; i < std::min(part.first + kAhead, part.last); ++i) {
+      ahead[i % kAhead] = place(i);
+      directory_.prefetch(ahead[i % kAhead]);
+    }
+    for (int64_t i = part.first; i < part.last; ++i) {
+      const CacheDirectory::Place now = ahead[i % kAhead];
+      if (i + kAhead < part.last) {
+        ahead[i % kAhead] = place(i + kAhead);
+        directory_.prefetch(ahead[i % kAhead]);
+      }
+      const auto id = static_cast<int64_t>(values[i]);
+      if (id == table.padding) {
+        slots[i] = static_cast<int32_t>(padding_slot());
+        continue;
+      }
+      uint32_t slot = directory_.find(now);
+      if (slot != CacheDirectory::kNoSlot) {
+        directory_.touch(slot, batch);
+        if (trains && !dirty_[slot]) make_dirty(slot, now.permuted);
+        ++counted_.hits;
+      } else {
+        slot = bring(now, part.table, id, batch, trains);
+      }
+      slots[i] = static_cast<int32_t>(slot);
+    }
+    counted_.lookups += part.last - part.first;
+  }
+  fetch();
+}
+
+template <class Index>
+void TieredRows::expect(const TableValues* parts, int64_t num_parts, const Index* values, uint32_t batch) {
+  for (int64_t p = 0; p < num_parts; ++p) {
+    const TableValues& part = parts[p];
+    for (int64_t i = part.first; i < part.last; ++i) {
+      const auto id = static_cast<int64_t>(values[i]);
+      const uint32_t slot = directory_.find(directory_.place(permute_(key_of(part.table, id))));
+      if (slot != CacheDirectory::kNoSlot) directory_.expect(slot, batch);
+    }
+  }
+}
+
+uint32_t TieredRows::bring(const CacheDirectory::Place& place, int64_t table, int64_t id, uint32_t batch,
+                           bool trains) {
+  bool evicted = false;
+  uint64_t leaving = 0;
+  const uint32_t slot = directory_.make_room(place, released_, evicted, leaving);
+  if (evicted) {
+    ++counted_.evicted;
+    if (dirty_[slot]) write_back(slot, leaving);
+  }
+  directory_.put(place, slot, batch);
+  const uint32_t record = index_.find(place.permuted);
+  if (record == KeyIndex::kNone) {
+    begin(slot, table, id);
+    ++counted_.new_rows;
+  } else {
+    wanted_.push_back({record, slot, key_of(table, id)});
+    ++counted_.read_rows;
+  }
+  if (trains) {
+    // Its record, if it has one, is dropped once it has been read.
+    dirty_[slot] = true;
+    ++num_dirty_;
+  }
+  return slot;
+}
+
+void TieredRows::write_back(uint32_t slot, uint64_t permuted) {
+  char* row;
+  const uint32_t record = log_.append(SegmentLog::kEvicted, row);
+  pack(slot, row);
+  log_.sealed(record, permute_.inverse(permuted));
+  const uint32_t before = index_.set(permuted, record);
+  if (before != KeyIndex::kNone) log_.drop(before);
+  dirty_[slot] = false;
+  --num_dirty_;
+  ++counted_.written_back;
+}
+
+void TieredRows::make_dirty(uint32_t slot, uint64_t permuted) {
+  dirty_[slot] = true;
+  ++num_dirty_;
+  forget_record(permuted);
+}
+
+void TieredRows::forget_record(uint64_t permuted) {
+  const uint32_t record = index_.erase(permuted);
+  if (record != KeyIndex::kNone) log_.drop(record);
+}
+
+void TieredRows::fetch() {
+  if (wanted_.empty()) return;
+  log_.read(wanted_, [this](const RowRead& read, const char* row) { unpack(read.slot, row); });
+  for (const RowRead& read : wanted_) {
+    if (dirty_[read.slot]) forget_record(permute_(read.key));
+  }
+  wanted_.clear();
+}
+
+void TieredRows::collect() {
+  while (log_.wants_collection(num_dirty_)) {
+    log_.collect([this](uint32_t, uint64_t key, const char* row) {
+      append(SegmentLog::kMoved, permute_(key), key, row);
+    });
+  }
+}
+
+void TieredRows::append(SegmentLog::Stream stream, uint64_t permuted, uint64_t key, const char* from) {
+  char* row;
+  const uint32_t record = log_.append(stream, row);
+  std::memcpy(row, from, static_cast<size_t>(row_bytes(parts_)));
+  log_.sealed(record, key);
+  const uint32_t before = index_.set(permuted, record);
+  if (before != KeyIndex::kNone) log_.drop(before);
+}
+
+void TieredRows::flush() {
+  for (int64_t slot = 0; num_dirty_ > 0 && slot < directory_.capacity(); ++slot) {
+    const auto at = static_cast<uint32_t>(slot);
+    if (dirty_[at]) write_back(at, directory_.permuted_key(at));
+  }
+  log_.sync();
+}
+
+void TieredRows::open(const std::vector<SegmentFile>& files) {
+  const uint64_t keys = num_keys(tables_);
+  log_.open(files, [&](uint32_t record, uint64_t key) {
+    if (key >= keys) throw std::runtime_error("A segment holds a row beyond the last table; it is damaged.");
+    if (index_.set(permute_(key), record) != KeyIndex::kNone) {
+      throw std::runtime_error("Two segments hold the same row; their manifest is damaged.");
+    }
+  });
+}
+
+void TieredRows::load(int64_t table, const int64_t* ids, int64_t count, const char* const* parts) {
+  std::vector<char> row(static_cast<size_t>(row_bytes(parts_)));
+  for (int64_t i = 0; i < count; ++i) {
+    char* to = row.data();
+    for (size_t p = 0; p < parts_.size(); ++p) {
+      std::memcpy(to, parts[p] + i * parts_[p].bytes, static_cast<size_t>(parts_[p].bytes));
+      to += parts_[p].bytes;
+    }
+    const uint64_t key = key_of(table, ids[i]), permuted = permute_(key);
+    append(SegmentLog::kEvicted, permuted, key, row.data());
+    const uint32_t slot = directory_.find(directory_.place(permuted));
+    if (slot == CacheDirectory::kNoSlot) continue;
+    unpack(slot, row.data());
+    num_dirty_ -= dirty_[slot];
+    dirty_[slot] = false;
+  }
+}
+
+bool TieredRows::scan(int64_t segment, const std::function<void(int64_t, int64_t, const char*)>& visit) {
+  return log_.scan(segment, [&](uint32_t, uint64_t key, const char* row) {
+    const int64_t table = table_of(key);
+    visit(table, static_cast<int64_t>(key - first_keys_[static_cast<size_t>(table)]), row);
+  });
+}
+
+void TieredRows::pack(uint32_t slot, char* row) const {
+  for (const PoolPart& part : parts_) {
+    std::memcpy(row, part.memory + int64_t{slot} * part.bytes, static_cast<size_t>(part.bytes));
+    row += part.bytes;
+  }
+}
+
+void TieredRows::unpack(uint32_t slot, const char* row) {
+  for (const PoolPart& part : parts_) {
+    std::memcpy(part.memory + int64_t{slot} * part.bytes, row, static_cast<size_t>(part.bytes));
+    row += part.bytes;
+  }
+}
+
+void TieredRows::begin(uint32_t slot, int64_t table, int64_t id) {
+  tables_[static_cast<size_t>(table)].start.fill(id, parts_[0].memory + int64_t{slot} * parts_[0].bytes);
+  for (size_t p = 1; p < parts_.size(); ++p) {
+    std::memset(parts_[p].memory + int64_t{slot} * parts_[p].bytes, 0, static_cast<size_t>(parts_[p].bytes));
+  }
+}
+
+template void TieredRows::resolve(const TableValues*, int64_t, const int32_t*, int32_t*, uint32_t, bool);
+template void TieredRows::resolve(const TableValues*, int64_t, const int64_t*, int32_t*, uint32_t, bool);
+template void TieredRows::expect(const TableValues*, int64_t, const int32_t*, uint32_t);
+template void TieredRows::expect(const TableValues*, int64_t, const int64_t*, uint32_t);
+
+}  // namespace megalith

@@ -1,0 +1,103 @@
+// A pool of rows in memory over rows on disk, for tables whose rows have one shape.
+//
+// resolve -> slots of the pool, with what was missing read or begun; release -> they may leave. A row that leaves is
+// written only if training changed it, and a row never trained is nowhere but in its start value. While a changed row
+// is in memory its record on disk counts as dead: it will be written again.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cache_directory.h"
+#include "key_index.h"
+#include "segment_log.h"
+#include "start_values.h"
+
+namespace megalith {
+
+// The weight of a pool's rows or a part of their optimizer state: `bytes` for each slot, one after the other.
+struct PoolPart {
+  char* memory;
+  int64_t bytes;
+};
+
+struct TieredTable {
+  int64_t rows;
+  int64_t padding;  // an id that reads as zeros, or -1
+  StartValues start;
+};
+
+// Values [first, last) of a batch are ids of a table.
+struct TableValues {
+  int64_t table, first, last;
+};
+
+struct TieredStatistics {
+  int64_t lookups = 0, hits = 0, read_rows = 0, new_rows = 0, evicted = 0, written_back = 0;
+};
+
+class TieredRows {
+ public:
+  TieredRows(std::vector<TieredTable> tables, std::vector<PoolPart> parts, int64_t sets, int64_t capacity,
+             CachePolicy policy, const SegmentLogSettings& disk);
+
+  // Slots of the ids of a batch, all of whose rows are in memory until it is released. Batches are numbered from 1 and
+  // resolved in order. What `trains` is taken for changed.
+  template <class Index>
+  void resolve(const TableValues* parts, int64_t num_parts, const Index* values, int32_t* slots, uint32_t batch,
+               bool trains);
+  // Notes the ids of a batch that is yet to be resolved.
+  template <class Index>
+  void expect(const TableValues* parts, int64_t num_parts, const Index* values, uint32_t batch);
+  // Batches up to this one are done.
+  void release(uint32_t batch) { released_ = batch; }
+
+  // Writes every changed row and waits until it is on disk.
+  void flush();
+  // Takes the files of a store that was flushed.
+  void open(const std::vector<SegmentFile>& files);
+  // Takes rows as given, whatever was here before; each part's rows lie one after the other.
+  void load(int64_t table, const int64_t* ids, int64_t count, const char* const* parts);
+  // Live rows of a segment: calls visit(table, id, row) with the parts one after the other.
+  bool scan(int64_t segment, const std::function<void(int64_t, int64_t, const char*)>& visit);
+
+  // The slot of rows that read as zeros.
+  int64_t padding_slot() const { return directory_.capacity(); }
+  int64_t num_present() const { return index_.size() + num_dirty_; }
+  int64_t num_dirty() const { return num_dirty_; }
+  int64_t index_bytes() const { return index_.bytes(); }
+  int64_t directory_bytes() const { return directory_.bytes() + static_cast<int64_t>(dirty_.size()) / 8; }
+  const SegmentLog& log() const { return log_; }
+  SegmentLog& log() { return log_; }
+  const TieredStatistics& statistics() const { return counted_; }
+
+ private:
+  uint64_t key_of(int64_t table, int64_t id) const { return first_keys_[static_cast<size_t>(table)] + static_cast<uint64_t>(id); }
+  int64_t table_of(uint64_t key) const;
+  uint32_t bring(const CacheDirectory::Place& place, int64_t table, int64_t id, uint32_t batch, bool trains);
+  void write_back(uint32_t slot, uint64_t permuted);
+  void make_dirty(uint32_t slot, uint64_t permuted);
+  void forget_record(uint64_t permuted);
+  void append(SegmentLog::Stream stream, uint64_t permuted, uint64_t key, const char* from);
+  void pack(uint32_t slot, char* row) const;
+  void unpack(uint32_t slot, const char* row);
+  void begin(uint32_t slot, int64_t table, int64_t id);
+  void fetch();
+  void collect();
+
+  std::vector<TieredTable> tables_;
+  std::vector<uint64_t> first_keys_;
+  std::vector<PoolPart> parts_;
+  KeyPermutation permute_;
+  CacheDirectory directory_;
+  KeyIndex index_;
+  SegmentLog log_;
+  std::vector<bool> dirty_;
+  int64_t num_dirty_ = 0;
+  uint32_t released_ = 0;
+  std::vector<RowRead> wanted_;
+  TieredStatistics counted_;
+};
+
+}  // namespace megalith

@@ -1,0 +1,44 @@
+// Batched reads and writes of files: through io_uring where the system has it, by a pool of threads where not.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+namespace megalith {
+
+// One read or write. Memory, offset and bytes are aligned as the file wants them.
+struct Transfer {
+  int file;
+  bool write;
+  int64_t offset;
+  int64_t bytes;
+  char* memory;
+  const std::string* path;  // of the file, for what is said if it fails
+};
+
+// A transfer that failed: what the system said, or that the file is shorter than it should be.
+class TransferError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Transfers under way. One thread uses a queue at a time.
+class TransferQueue {
+ public:
+  virtual ~TransferQueue() = default;
+  // Begins transfers; waits for earlier ones where too many are under way.
+  virtual void start(const Transfer* transfers, int64_t count) = 0;
+  // Waits for all that were started; throws if one of them failed.
+  virtual void finish() = 0;
+};
+
+// Null where the kernel or the container's profile refuses it.
+std::unique_ptr<TransferQueue> open_io_uring(uint32_t depth);
+std::unique_ptr<TransferQueue> open_transfer_threads(int32_t threads);
+
+// Why a transfer failed; `error` 0 is the end of the file.
+std::string transfer_failure(const Transfer& transfer, int error);
+
+}  // namespace megalith
