@@ -108,7 +108,7 @@ uint32_t TieredRows::bring(const CacheDirectory::Place& place, int64_t table, in
                            bool trains) {
   bool evicted = false;
   uint64_t leaving = 0;
-  const uint32_t slot = directory_.make_room(place, released_, evicted, leaving);
+  const uint32_t slot = directory_.make_room(place, released_.load(std::memory_order_acquire), evicted, leaving);
   if (evicted) {
     ++counted_.evicted;
     if (dirty_[slot]) write_back(slot, leaving);

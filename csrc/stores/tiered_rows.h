@@ -5,6 +5,7 @@
 // is in memory its record on disk counts as dead: it will be written again.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -51,7 +52,7 @@ class TieredRows {
   template <class Index>
   void expect(const TableValues* parts, int64_t num_parts, const Index* values, uint32_t batch);
   // Batches up to this one are done.
-  void release(uint32_t batch) { released_ = batch; }
+  void release(uint32_t batch) { released_.store(batch, std::memory_order_release); }
 
   // Writes every changed row and waits until it is on disk.
   void flush();
@@ -95,7 +96,7 @@ class TieredRows {
   SegmentLog log_;
   std::vector<bool> dirty_;
   int64_t num_dirty_ = 0;
-  uint32_t released_ = 0;
+  std::atomic<uint32_t> released_{0};  // set by the thread that computes, read by the one that resolves
   std::vector<RowRead> wanted_;
   TieredStatistics counted_;
 };

@@ -1,0 +1,192 @@
+// The C interface of tiered row pools (ops/stores/tiered.py) and of start values.
+#include <cstring>
+#include <mutex>
+
+#include "../abi.h"
+#include "../parallel.h"
+#include "tiered_rows.h"
+
+namespace megalith {
+namespace {
+
+// A row of integers that Python fills for each table.
+struct TableFields {
+  int64_t rows, padding, table_seed, first_row, first_column, dim, dtype, scale_bits;
+
+  StartValues start() const {
+    float scale;
+    const auto bits = static_cast<uint32_t>(scale_bits);
+    std::memcpy(&scale, &bits, sizeof scale);
+    return {static_cast<uint64_t>(table_seed), first_row, first_column, dim, dtype, scale};
+  }
+};
+
+struct SettingFields {
+  int64_t sets, capacity, policy, segment_bytes, max_bytes, layout, io_uring, depth, threads, space_percent;
+};
+
+// The threads that resolve and that save take turns.
+struct Handle {
+  Handle(std::vector<TieredTable> tables, std::vector<PoolPart> parts, const SettingFields& settings,
+         const SegmentLogSettings& disk)
+      : rows(std::move(tables), std::move(parts), settings.sets, settings.capacity,
+             static_cast<CachePolicy>(settings.policy), disk) {}
+  std::mutex mutex;
+  TieredRows rows;
+  std::vector<SegmentFile> files;
+};
+
+template <class Body>
+int32_t with(void* handle, const char* doing, Body body) {
+  return guarded(doing, [&] {
+    auto& held = *static_cast<Handle*>(handle);
+    const std::lock_guard<std::mutex> lock(held.mutex);
+    body(held);
+  });
+}
+
+}  // namespace
+}  // namespace megalith
+
+using megalith::Handle;
+using megalith::TableFields;
+using megalith::TableValues;
+
+MG_EXPORT int32_t mg_start_values(const int64_t* table, int64_t first, int64_t count, void* out) {
+  return megalith::guarded("fill rows with start values", [&] {
+    const megalith::StartValues start = reinterpret_cast<const TableFields*>(table)->start();
+    const int64_t bytes = start.dim * (start.dtype == 0 ? 4 : 2);
+    megalith::parallel_for(0, count, 1024, [&](int64_t from, int64_t to) {
+      for (int64_t row = from; row < to; ++row) start.fill(first + row, static_cast<char*>(out) + row * bytes);
+    });
+  });
+}
+
+MG_EXPORT int32_t mg_tiered_create(const int64_t* settings, const char* folder, const int64_t* tables,
+                                   int64_t num_tables, void* const* parts, const int64_t* part_bytes,
+                                   int64_t num_parts, void** out) {
+  return megalith::guarded("make a pool of rows", [&] {
+    const auto& given = *reinterpret_cast<const megalith::SettingFields*>(settings);
+    std::vector<megalith::TieredTable> described;
+    for (int64_t t = 0; t < num_tables; ++t) {
+      const auto& fields = reinterpret_cast<const TableFields*>(tables)[t];
+      described.push_back({fields.rows, fields.padding, fields.start()});
+    }
+    std::vector<megalith::PoolPart> pool;
+    for (int64_t p = 0; p < num_parts; ++p) pool.push_back({static_cast<char*>(parts[p]), part_bytes[p]});
+    megalith::SegmentLogSettings disk;
+    disk.folder = folder;
+    disk.segment_bytes = given.segment_bytes;
+    disk.max_bytes = given.max_bytes;
+    disk.layout = static_cast<uint64_t>(given.layout);
+    disk.io_uring = given.io_uring != 0;
+    disk.depth = static_cast<int32_t>(given.depth);
+    disk.threads = static_cast<int32_t>(given.threads);
+    disk.space_factor = static_cast<double>(given.space_percent) / 100;
+    *out = new Handle(std::move(described), std::move(pool), given, disk);
+  });
+}
+
+MG_EXPORT void mg_tiered_destroy(void* handle) noexcept { delete static_cast<Handle*>(handle); }
+
+MG_EXPORT int32_t mg_tiered_resolve(void* handle, const int64_t* parts, int64_t num_parts, const void* values,
+                                    int32_t index_bytes, int32_t* slots, int64_t batch, int32_t trains) {
+  return megalith::with(handle, "bring rows into memory", [&](Handle& held) {
+    const auto* described = reinterpret_cast<const TableValues*>(parts);
+    const auto number = static_cast<uint32_t>(batch);
+    if (index_bytes == 4) {
+      held.rows.resolve(described, num_parts, static_cast<const int32_t*>(values), slots, number, trains != 0);
+    } else {
+      held.rows.resolve(described, num_parts, static_cast<const int64_t*>(values), slots, number, trains != 0);
+    }
+  });
+}
+
+MG_EXPORT int32_t mg_tiered_expect(void* handle, const int64_t* parts, int64_t num_parts, const void* values,
+                                   int32_t index_bytes, int64_t batch) {
+  return megalith::with(handle, "look ahead", [&](Handle& held) {
+    const auto* described = reinterpret_cast<const TableValues*>(parts);
+    const auto number = static_cast<uint32_t>(batch);
+    if (index_bytes == 4) {
+      held.rows.expect(described, num_parts, static_cast<const int32_t*>(values), number);
+    } else {
+      held.rows.expect(described, num_parts, static_cast<const int64_t*>(values), number);
+    }
+  });
+}
+
+// Takes no lock: the thread that computes must not wait for the one that reads.
+MG_EXPORT void mg_tiered_release(void* handle, int64_t batch) noexcept {
+  static_cast<Handle*>(handle)->rows.release(static_cast<uint32_t>(batch));
+}
+
+MG_EXPORT int32_t mg_tiered_flush(void* handle, int64_t* num_files, int64_t* num_words) {
+  return megalith::with(handle, "write rows to disk", [&](Handle& held) {
+    held.rows.flush();
+    held.files = held.rows.log().files();
+    *num_files = static_cast<int64_t>(held.files.size());
+    *num_words = 0;
+    for (const auto& file : held.files) *num_words += static_cast<int64_t>(file.live.size());
+  });
+}
+
+// The files as they were flushed: names of 21 characters and a zero each, words of live bits of each, and the words.
+MG_EXPORT int32_t mg_tiered_files(void* handle, char* names, int64_t* counts, uint64_t* live) {
+  return megalith::with(handle, "list the files of a store", [&](Handle& held) {
+    for (const auto& file : held.files) {
+      std::memcpy(names, file.name.c_str(), 22);
+      names += 22;
+      *counts++ = static_cast<int64_t>(file.live.size());
+      std::memcpy(live, file.live.data(), file.live.size() * 8);
+      live += file.live.size();
+    }
+  });
+}
+
+MG_EXPORT int32_t mg_tiered_open(void* handle, const char* names, const int64_t* counts, const uint64_t* live,
+                                 int64_t num_files) {
+  return megalith::with(handle, "open the files of a store", [&](Handle& held) {
+    std::vector<megalith::SegmentFile> files;
+    for (int64_t f = 0; f < num_files; ++f) {
+      files.push_back({names + f * 22, {live, live + counts[f]}});
+      live += counts[f];
+    }
+    held.rows.open(files);
+  });
+}
+
+MG_EXPORT int32_t mg_tiered_load(void* handle, int64_t table, const int64_t* ids, int64_t count,
+                                 const void* const* parts) {
+  return megalith::with(handle, "load rows", [&](Handle& held) {
+    held.rows.load(table, ids, count, reinterpret_cast<const char* const*>(parts));
+  });
+}
+
+// Live rows of a segment; `count` is -1 behind the last segment.
+MG_EXPORT int32_t mg_tiered_scan(void* handle, int64_t segment, int64_t* tables, int64_t* ids, char* rows,
+                                 int64_t row_bytes, int64_t* count) {
+  return megalith::with(handle, "read the rows of a segment", [&](Handle& held) {
+    int64_t taken = 0;
+    const bool there = held.rows.scan(segment, [&](int64_t table, int64_t id, const char* row) {
+      tables[taken] = table;
+      ids[taken] = id;
+      std::memcpy(rows + taken * row_bytes, row, static_cast<size_t>(row_bytes));
+      ++taken;
+    });
+    *count = there ? taken : -1;
+  });
+}
+
+MG_EXPORT int32_t mg_tiered_statistics(void* handle, int64_t* out) {
+  return megalith::with(handle, "count", [&](Handle& held) {
+    const auto& rows = held.rows.statistics();
+    const auto disk = held.rows.log().statistics();
+    const int64_t all[] = {rows.lookups,       rows.hits,          rows.read_rows,     rows.new_rows,
+                           rows.evicted,       rows.written_back,  disk.file_bytes,    disk.live_rows,
+                           disk.dead_rows,     disk.segments,      disk.written_bytes, disk.appended_rows,
+                           disk.moved_rows,    disk.read_bytes,    disk.reads,         held.rows.num_present(),
+                           held.rows.num_dirty(), held.rows.index_bytes(), held.rows.directory_bytes(),
+                           held.rows.log().memory_bytes()};
+    std::memcpy(out, all, sizeof all);
+  });
+}
