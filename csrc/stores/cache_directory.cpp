@@ -30,13 +30,13 @@ CacheDirectory::CacheDirectory(int64_t sets, int64_t capacity, CachePolicy polic
 }
 
 bool CacheDirectory::leaves_before(uint32_t one, uint32_t other, uint32_t released) const {
-  if (policy_ == CachePolicy::kLfu && counts_[one] != counts_[other]) return counts_[one] < counts_[other];
   if (policy_ == CachePolicy::kLookAhead) {
     // What no batch of the window uses leaves first, then what is used furthest ahead.
     const bool wanted = expected_[one] > released, other_wanted = expected_[other] > released;
     if (wanted != other_wanted) return other_wanted;
     if (wanted && expected_[one] != expected_[other]) return expected_[one] > expected_[other];
   }
+  if (policy_ != CachePolicy::kLru && counts_[one] != counts_[other]) return counts_[one] < counts_[other];
   return stamps_[one] < stamps_[other];
 }
 
@@ -53,7 +53,7 @@ uint32_t CacheDirectory::make_room(const Place& place, uint32_t released, bool& 
       if (chosen == kNoSlot || leaves_before(slot, chosen, released)) chosen = slot;
     }
     if (chosen != kNoSlot) {
-      if (policy_ == CachePolicy::kLfu) {
+      if (policy_ != CachePolicy::kLru) {
         // Old counts fade, or what was popular once would stay for ever.
         for (uint32_t slot = first; slot < first + kWays; ++slot) counts_[slot] -= counts_[slot] / 8;
       }

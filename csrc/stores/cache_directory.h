@@ -71,6 +71,9 @@ class CacheDirectory {
     if (!expected_.empty() && expected_[slot] < batch) expected_[slot] = batch;
   }
 
+  // The last batch known to use it; 0 under policies that do not look ahead.
+  uint32_t expected(uint32_t slot) const { return expected_.empty() ? 0 : expected_[slot]; }
+
   bool holds_row(uint32_t slot) const;
   uint64_t permuted_key(uint32_t slot) const;
   int64_t capacity() const { return capacity_; }

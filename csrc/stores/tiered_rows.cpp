@@ -98,8 +98,14 @@ void TieredRows::expect(const TableValues* parts, int64_t num_parts, const Index
     const TableValues& part = parts[p];
     for (int64_t i = part.first; i < part.last; ++i) {
       const auto id = static_cast<int64_t>(values[i]);
-      const uint32_t slot = directory_.find(directory_.place(permute_(key_of(part.table, id))));
-      if (slot != CacheDirectory::kNoSlot) directory_.expect(slot, batch);
+      if (id == tables_[static_cast<size_t>(part.table)].padding) continue;
+      const uint64_t permuted = permute_(key_of(part.table, id));
+      const uint32_t slot = directory_.find(directory_.place(permuted));
+      if (slot != CacheDirectory::kNoSlot) {
+        directory_.expect(slot, batch);
+      } else {
+        coming_[permuted] = batch;
+      }
     }
   }
 }
@@ -112,8 +118,16 @@ uint32_t TieredRows::bring(const CacheDirectory::Place& place, int64_t table, in
   if (evicted) {
     ++counted_.evicted;
     if (dirty_[slot]) write_back(slot, leaving);
+    if (directory_.expected(slot) > batch) coming_[leaving] = directory_.expected(slot);
   }
   directory_.put(place, slot, batch);
+  if (!coming_.empty()) {
+    const auto expected = coming_.find(place.permuted);
+    if (expected != coming_.end()) {
+      directory_.expect(slot, expected->second);
+      coming_.erase(expected);
+    }
+  }
   const uint32_t record = index_.find(place.permuted);
   if (record == KeyIndex::kNone) {
     begin(slot, table, id);

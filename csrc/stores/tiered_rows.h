@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "cache_directory.h"
@@ -98,6 +99,7 @@ class TieredRows {
   int64_t num_dirty_ = 0;
   std::atomic<uint32_t> released_{0};  // set by the thread that computes, read by the one that resolves
   std::vector<RowRead> wanted_;
+  std::unordered_map<uint64_t, uint32_t> coming_;  // rows that are not here: the last batch known to use them
   TieredStatistics counted_;
 };
 
