@@ -11,10 +11,10 @@ namespace megalith {
 namespace {
 
 // Of this thread's last failure. Not a string: there may be no memory for one.
-thread_local char last_error[512] = "";
+thread_local char last_error[1024] = "";
 
 void keep(const char* doing, const char* what) {
-  std::snprintf(last_error, sizeof(last_error), "%s%s%s", doing, *what ? ": " : "", what);
+  std::snprintf(last_error, sizeof(last_error), "%s%s%s", doing, *doing && *what ? ": " : "", what);
 }
 
 }  // namespace
@@ -33,6 +33,9 @@ int32_t failure_code(const char* doing) noexcept {
     const int32_t number = error.code().value();
     keep(doing, number == ENOMEM ? "" : error.what());
     return number == ENOMEM ? kOutOfMemory : number > 0 ? -number : kFailed;
+  } catch (const StorageError& error) {
+    keep("", error.what());
+    return kStorageFailed;
   } catch (const std::exception& error) {
     keep(doing, error.what());
   } catch (...) {

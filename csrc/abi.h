@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <stdexcept>
 #include <type_traits>
 
 #define MG_EXPORT extern "C" __attribute__((visibility("default")))
@@ -16,7 +17,13 @@ constexpr int32_t kAbiVersion = 2;
 namespace megalith {
 
 // What an exported function returns; a negative code is an error number of the operating system.
-enum Code : int32_t { kFine = 0, kOutOfMemory = 1, kFailed = 2 };
+enum Code : int32_t { kFine = 0, kOutOfMemory = 1, kFailed = 2, kStorageFailed = 3 };
+
+// A file that cannot be read or written, or is not what it should be; what it says is a whole sentence.
+class StorageError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
 
 // The code of the exception being handled. Keeps `doing` and what the exception says for mg_last_error.
 int32_t failure_code(const char* doing) noexcept;

@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <new>
 
+#include "../abi.h"
+
 namespace megalith {
 
 void CacheDirectory::FreeLines::operator()(uint32_t* memory) const { std::free(memory); }
@@ -81,7 +83,7 @@ uint32_t CacheDirectory::overflow_room(uint32_t released, bool& evicted, uint64_
     if (chosen == kNoSlot || leaves_before(first + at, chosen, released)) chosen = first + at;
   }
   if (chosen == kNoSlot) {
-    throw std::runtime_error("The rows of the batches under way do not fit into the cache of " +
+    throw StorageError("The rows of the batches under way do not fit into the cache of " +
                              std::to_string(capacity_) + " rows; raise memory.dram or lower the depth.");
   }
   evicted = true;

@@ -88,7 +88,7 @@ class IoUring final : public TransferQueue {
     if (failure_.empty()) return;
     const std::string failure = std::move(failure_);
     failure_.clear();
-    throw TransferError(failure);
+    throw StorageError(failure);
   }
 
  private:
@@ -164,7 +164,7 @@ class IoUring final : public TransferQueue {
   }
 
   [[noreturn]] static void throw_system() {
-    throw TransferError(std::string("io_uring failed: ") + std::strerror(errno) + "; take engine 'threads'.");
+    throw StorageError(std::string("io_uring failed: ") + std::strerror(errno) + "; take engine 'threads'.");
   }
 
   int ring_ = -1;

@@ -25,7 +25,7 @@ char* aligned(int64_t bytes) {
 }
 
 [[noreturn]] void system_failure(const std::string& path, const char* what) {
-  throw std::runtime_error(path + " could not be " + what + ": " + std::strerror(errno) + ".");
+  throw StorageError(path + " could not be " + what + ": " + std::strerror(errno) + ".");
 }
 
 int open_file(const std::string& path, int flags) {
@@ -90,7 +90,7 @@ char* SegmentLog::take_buffer() {
 int64_t SegmentLog::open_segment() {
   const int64_t bytes = format_.file_bytes(format_.capacity());
   if (settings_.max_bytes && counted_.file_bytes + bytes > settings_.max_bytes) {
-    throw std::runtime_error(settings_.folder + " may hold " + std::to_string(settings_.max_bytes) +
+    throw StorageError(settings_.folder + " may hold " + std::to_string(settings_.max_bytes) +
                              " bytes of rows and is full; raise memory.max_disk.");
   }
   char* buffer = take_buffer();
@@ -99,7 +99,7 @@ int64_t SegmentLog::open_segment() {
     number = num_segments();
     if ((number + 1) * format_.capacity() >= int64_t{0xffffffff}) {
       std::free(buffer);
-      throw std::runtime_error(settings_.folder + " holds as many rows as a store can; use more processes.");
+      throw StorageError(settings_.folder + " holds as many rows as a store can; use more processes.");
     }
     segments_.push_back(std::make_unique<Segment>());
   } else {
@@ -236,7 +236,7 @@ void SegmentLog::read(std::vector<RowRead>& wanted, const std::function<void(con
         continue;
       }
       if (used + (last - first) > kArenaBytes) {
-        if (parts.empty()) throw std::runtime_error("A row is larger than the reader's memory.");
+        if (parts.empty()) throw StorageError("A row is larger than the reader's memory.");
         break;
       }
       parts.push_back({number, first, last, at, at + 1, arena_ + used});
@@ -447,7 +447,7 @@ int64_t SegmentLog::memory_bytes() const {
 }
 
 void SegmentLog::damaged(const std::string& path, const std::string& what) const {
-  throw std::runtime_error(path + " is damaged: " + what + "; go back to a checkpoint.");
+  throw StorageError(path + " is damaged: " + what + "; go back to a checkpoint.");
 }
 
 }  // namespace megalith

@@ -33,7 +33,7 @@ TieredRows::TieredRows(std::vector<TieredTable> tables, std::vector<PoolPart> pa
       directory_(sets, capacity, policy),
       log_(with_row_bytes(disk, parts_)),
       dirty_(static_cast<size_t>(capacity), false) {
-  if (num_keys(tables_) > uint64_t{1} << 40) throw std::runtime_error("A store has at most 2^40 rows a process.");
+  if (num_keys(tables_) > uint64_t{1} << 40) throw StorageError("A store has at most 2^40 rows a process.");
   if (sets > 0 && permute_.mask() / static_cast<uint64_t>(sets) >= 0xffffffffu) {
     throw std::logic_error("A tag has 32 bits: more sets are needed.");
   }
@@ -204,9 +204,9 @@ void TieredRows::flush() {
 void TieredRows::open(const std::vector<SegmentFile>& files) {
   const uint64_t keys = num_keys(tables_);
   log_.open(files, [&](uint32_t record, uint64_t key) {
-    if (key >= keys) throw std::runtime_error("A segment holds a row beyond the last table; it is damaged.");
+    if (key >= keys) throw StorageError("A segment holds a row beyond the last table; it is damaged.");
     if (index_.set(permute_(key), record) != KeyIndex::kNone) {
-      throw std::runtime_error("Two segments hold the same row; their manifest is damaged.");
+      throw StorageError("Two segments hold the same row; their manifest is damaged.");
     }
   });
 }

@@ -3,8 +3,9 @@
 
 #include <cstdint>
 #include <memory>
-#include <stdexcept>
 #include <string>
+
+#include "../abi.h"
 
 namespace megalith {
 
@@ -16,12 +17,6 @@ struct Transfer {
   int64_t bytes;
   char* memory;
   const std::string* path;  // of the file, for what is said if it fails
-};
-
-// A transfer that failed: what the system said, or that the file is shorter than it should be.
-class TransferError : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
 };
 
 // Transfers under way. One thread uses a queue at a time.

@@ -43,7 +43,7 @@ class TransferThreads final : public TransferQueue {
     if (failure_.empty()) return;
     const std::string failure = std::move(failure_);
     failure_.clear();
-    throw TransferError(failure);
+    throw StorageError(failure);
   }
 
  private:

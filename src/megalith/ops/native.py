@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from megalith.core.errors import MegalithError, NativeError, OutOfMemoryError
+from megalith.core.errors import MegalithError, NativeError, OutOfMemoryError, StorageError
 
 ABI_VERSION = 2
 """That of csrc/abi.h; both are raised when a signature changes."""
@@ -23,7 +23,7 @@ SIMD_LEVELS = ("portable", "avx2", "avx512")
 CPU_FEATURES = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl")
 """What the choice of a level depends on, in the order of their bits."""
 
-_OUT_OF_MEMORY = 1
+_OUT_OF_MEMORY, _STORAGE_FAILED = 1, 3
 
 _pointer, _int32, _int64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
 _float, _text = ctypes.c_float, ctypes.c_char_p
@@ -107,6 +107,22 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
         _Code,
         (_pointer, _int32, _int64, _pointer, _int64, _pointer, _int64, _pointer, _int32, _pointer, _pointer),
     ),
+    # Row pools over a disk (ops/stores).
+    "mg_start_values": (_Code, (_pointer, _int64, _int64, _pointer)),
+    "mg_tiered_create": (
+        _Code,
+        (_pointer, _text, _pointer, _int64, _pointer, _pointer, _int64, _pointer),
+    ),
+    "mg_tiered_destroy": (None, (_pointer,)),
+    "mg_tiered_resolve": (_Code, (_pointer, _pointer, _int64, _pointer, _int32, _pointer, _int64, _int32)),
+    "mg_tiered_expect": (_Code, (_pointer, _pointer, _int64, _pointer, _int32, _int64)),
+    "mg_tiered_release": (None, (_pointer, _int64)),
+    "mg_tiered_flush": (_Code, (_pointer,) * 3),
+    "mg_tiered_files": (_Code, (_pointer,) * 4),
+    "mg_tiered_open": (_Code, (*(_pointer,) * 4, _int64)),
+    "mg_tiered_load": (_Code, (_pointer, _int64, _pointer, _int64, _pointer)),
+    "mg_tiered_scan": (_Code, (_pointer, _int64, *(_pointer,) * 3, _int64, _pointer)),
+    "mg_tiered_statistics": (_Code, (_pointer, _pointer)),
     # The machine's own speed (bench/roofline.py).
     "mg_random_row_read": (_Code, (_pointer, _int64, _pointer, _int64, _int64, _int32, _int32, _pointer)),
     "mg_random_row_update": (_Code, (_pointer, _int64, _pointer, _int64, _int64, _int32, _int32)),
@@ -145,6 +161,8 @@ def _refuse(code: int, function: Any, arguments: tuple[Any, ...]) -> None:
     doing = library().mg_last_error().decode(errors="replace")
     if code < 0:
         raise OSError(-code, f"{os.strerror(-code)} (the native core could not {doing})")
+    if code == _STORAGE_FAILED:
+        raise StorageError(doing)
     if code == _OUT_OF_MEMORY:
         raise OutOfMemoryError(f"There is not enough memory to {doing}; free some, or use smaller batches.")
     raise NativeError(f"The native core could not {doing}.")

@@ -1,0 +1,232 @@
+"""A pool of rows in memory over rows in segment files, by the native core.
+
+    pool.resolve(lookups, values, batch=7, trains=True)   # slots; what was missing is read, or begun
+    ... kernels run over pool.parts[0][slot] ...
+    pool.release(7)                                        # its rows may leave
+
+All tables of a pool have rows of one shape. Rows are written when they leave and training changed them; a row
+that was never trained is nowhere but in its start value. `flush` puts everything on disk and says which files
+and records hold it; `open` takes these up again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from megalith.ops import native
+from megalith.ops.stores.start_values import StartValues
+
+WAYS = 16
+"""Slots of a set of the cache."""
+POLICIES = ("lru", "lfu", "lookahead")
+_NAME_BYTES = 22
+
+
+@dataclass(frozen=True)
+class PooledTable:
+    """A table of a pool."""
+
+    rows: int
+    start: StartValues
+    padding: int = -1
+    """An id that reads as zeros and is never trained."""
+
+
+@dataclass(frozen=True)
+class DiskSettings:
+    """How the rows of a pool lie on disk, and how they are moved."""
+
+    folder: Path
+    layout: int = 0
+    """A digest of tables, dims, types and optimizer state: files of another one are refused."""
+    segment_bytes: int = 16 << 20
+    max_bytes: int = 0
+    """Of all files together; 0 is no bound."""
+    engine: Literal["io_uring", "threads"] = "io_uring"
+    """io_uring gives way to threads where the system refuses it."""
+    depth: int = 128
+    threads: int = 32
+    space_percent: int = 140
+    """Files may take so much of the rows' bytes before segments are collected."""
+
+
+class SegmentRecords(NamedTuple):
+    """A segment file and the records of it that hold rows."""
+
+    name: str
+    live: list[int]
+    """64 records a word, the lowest bit first."""
+
+
+class PoolStatistics(NamedTuple):
+    """Counts since the pool was made, and what it holds now."""
+
+    lookups: int
+    hits: int
+    read_rows: int
+    new_rows: int
+    evicted_rows: int
+    written_back_rows: int
+    file_bytes: int
+    live_rows: int
+    dead_rows: int
+    segments: int
+    written_bytes: int
+    appended_rows: int
+    moved_rows: int
+    read_bytes: int
+    reads: int
+    present_rows: int
+    dirty_rows: int
+    index_bytes: int
+    directory_bytes: int
+    buffer_bytes: int
+
+
+class TieredRows:
+    """Rows of some tables, of which `capacity` are in memory.
+
+    `parts` are the pool's tensors, the weight first: [capacity + 1, ...] each; the last slot reads as zeros
+    and stands for padding. They must not be replaced or resized. One thread resolves, another may release.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[PooledTable],
+        parts: Sequence[Tensor],
+        disk: DiskSettings,
+        policy: str = "lru",
+        overflow: int | None = None,
+    ) -> None:
+        native.share_torch_threads()
+        self._core = native.library()
+        self.tables, self.parts, self.disk = tuple(tables), tuple(parts), disk
+        self.capacity = len(parts[0]) - 1
+        self._part_bytes = [part[0].numel() * part.element_size() for part in parts]
+        sets = _num_sets(self.capacity, sum(table.rows for table in tables), overflow)
+        settings = torch.tensor(
+            [
+                *(sets, self.capacity, POLICIES.index(policy), disk.segment_bytes, disk.max_bytes),
+                *(disk.layout, int(disk.engine == "io_uring"), disk.depth, disk.threads, disk.space_percent),
+            ]
+        )
+        fields = torch.tensor([table.start.fields(table.rows, table.padding) for table in tables])
+        part_bytes = torch.tensor(self._part_bytes)
+        addresses = (ctypes.c_void_p * len(parts))(*(part.data_ptr() for part in parts))
+        handle = ctypes.c_void_p()
+        self._core.mg_tiered_create(
+            *(settings.data_ptr(), str(disk.folder).encode(), fields.data_ptr(), len(tables)),
+            *(addresses, part_bytes.data_ptr(), len(parts), ctypes.addressof(handle)),
+        )
+        self._handle = handle.value
+        self.close = weakref.finalize(self, self._core.mg_tiered_destroy, self._handle)
+        """Gives memory and files back; the pool is of no use afterwards."""
+
+    @property
+    def padding_slot(self) -> int:
+        """The slot that reads as zeros."""
+        return self.capacity
+
+    def resolve(self, lookups: Tensor, values: Tensor, batch: int, trains: bool) -> Tensor:
+        """Slots int32 [values] of the ids of a batch, in memory until the batch is released.
+
+        `lookups` are int64 rows (table, first value, last value); values outside of all keep slot -1.
+        Batches are numbered from 1 and resolved in order. A row that `trains` counts as changed.
+        """
+        slots = torch.full((len(values),), -1, dtype=torch.int32)
+        self._core.mg_tiered_resolve(
+            *(self._handle, lookups.data_ptr(), len(lookups), values.data_ptr(), values.element_size()),
+            *(slots.data_ptr(), batch, int(trains)),
+        )
+        return slots
+
+    def expect(self, lookups: Tensor, values: Tensor, batch: int) -> None:
+        """Says that a batch yet to be resolved uses these ids: policy "lookahead" keeps their rows."""
+        given = lookups.data_ptr(), len(lookups), values.data_ptr(), values.element_size()
+        self._core.mg_tiered_expect(self._handle, *given, batch)
+
+    def release(self, batch: int) -> None:
+        """Batches up to this one are computed: their rows may leave."""
+        self._core.mg_tiered_release(self._handle, batch)
+
+    def flush(self) -> list[SegmentRecords]:
+        """Writes what changed and waits for the disk; the files that hold every row that was ever trained."""
+        counts = (ctypes.c_int64 * 2)()
+        self._core.mg_tiered_flush(self._handle, ctypes.addressof(counts), ctypes.addressof(counts) + 8)
+        num_files, num_words = counts
+        names = ctypes.create_string_buffer(max(1, num_files * _NAME_BYTES))
+        words = (ctypes.c_int64 * max(1, num_files))()
+        live = (ctypes.c_uint64 * max(1, num_words))()
+        self._core.mg_tiered_files(self._handle, names, words, live)
+        files, at = [], 0
+        for number in range(num_files):
+            name = names.raw[number * _NAME_BYTES : (number + 1) * _NAME_BYTES - 1].decode()
+            files.append(SegmentRecords(name, list(live[at : at + words[number]])))
+            at += words[number]
+        return files
+
+    def open(self, files: Sequence[SegmentRecords]) -> None:
+        """Takes up the files of a pool that was flushed; only before the first batch."""
+        names = b"".join(file.name.encode().ljust(_NAME_BYTES, b"\0")[:_NAME_BYTES] for file in files)
+        counts = (ctypes.c_int64 * max(1, len(files)))(*(len(file.live) for file in files))
+        words = [word for file in files for word in file.live]
+        live = (ctypes.c_uint64 * max(1, len(words)))(*words)
+        self._core.mg_tiered_open(self._handle, names, counts, live, len(files))
+
+    def load(self, table: int, ids: Tensor, parts: Sequence[Tensor]) -> None:
+        """Takes rows as they are given, int64 ids and a tensor for each part."""
+        kept = [part.contiguous() for part in parts]
+        addresses = (ctypes.c_void_p * len(kept))(*(part.data_ptr() for part in kept))
+        ids = ids.contiguous()
+        self._core.mg_tiered_load(self._handle, table, ids.data_ptr(), len(ids), addresses)
+
+    def rows(self) -> Iterator[tuple[int, Tensor, list[Tensor]]]:
+        """(table, ids rising, parts) of every row on disk, a segment at a time; after `flush`, of every row."""
+        row_bytes = sum(self._part_bytes)
+        most = self.disk.segment_bytes // row_bytes + 1
+        tables, ids = torch.empty(most, dtype=torch.int64), torch.empty(most, dtype=torch.int64)
+        rows = torch.empty(most, row_bytes, dtype=torch.uint8)
+        count, segment = ctypes.c_int64(0), 0
+        while True:
+            self._core.mg_tiered_scan(
+                *(self._handle, segment, tables.data_ptr(), ids.data_ptr(), rows.data_ptr(), row_bytes),
+                ctypes.addressof(count),
+            )
+            if count.value < 0:
+                return
+            segment += 1
+            held = tables[: count.value]
+            for table in held.unique().tolist():
+                positions = (held == table).nonzero().view(-1)
+                positions = positions[ids[positions].argsort()]
+                yield table, ids[positions], self._split(rows[positions])
+
+    def statistics(self) -> PoolStatistics:
+        """What was counted so far."""
+        counts = (ctypes.c_int64 * len(PoolStatistics._fields))()
+        self._core.mg_tiered_statistics(self._handle, counts)
+        return PoolStatistics(*counts)
+
+    def _split(self, rows: Tensor) -> list[Tensor]:
+        """Rows of bytes as the parts they are made of."""
+        split = rows.split(self._part_bytes, dim=1)
+        return [
+            piece.contiguous().view(part.dtype).reshape(len(rows), *part.shape[1:])
+            for piece, part in zip(split, self.parts, strict=True)
+        ]
+
+
+def _num_sets(capacity: int, rows: int, overflow: int | None) -> int:
+    """Sets of the cache, beside an overflow area of at least a 64th; none where the cache is too small."""
+    spare = max(capacity // 64, 256) if overflow is None else overflow
+    sets = (capacity - spare) // WAYS
+    # Set and tag together are the key, of at most 40 bits, and a tag has 32.
+    return sets if sets > max(1, rows >> 31) else 0
