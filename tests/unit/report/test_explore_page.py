@@ -20,8 +20,8 @@ from megalith.explore.pipeline.timeline import Timeline
 from megalith.explore.plan_text import axes_of_levels, plan_words
 from megalith.explore.predict import predict
 from megalith.explore.search.result import Plan, SearchResult, Sensitivity
-from megalith.report.explore_page import render_prediction, render_search
-from megalith.report.explore_pipeline import pipeline_pictures
+from megalith.report.explore.page import render_prediction, render_search
+from megalith.report.explore.pipeline import pipeline_pictures
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,7 @@ AXIS_NAMES = {
 
 
 def cluster_map(cluster: Cluster, parallel: Parallel | None, prediction: Prediction | None) -> str:
+    """The card with a row for each level, from the outermost in."""
     axes = axes_of_levels(parallel, cluster) if parallel else [{} for _ in cluster.levels]
     rows = [_row(cluster, index, axes[index], prediction) for index in reversed(range(len(cluster.levels)))]
     used = {axis for level in axes for axis in level}
@@ -39,7 +40,7 @@ def cluster_map(cluster: Cluster, parallel: Parallel | None, prediction: Predict
 def _row(cluster: Cluster, index: int, axes: dict[str, int], prediction: Prediction | None) -> str:
     level = cluster.levels[index]
     inner = cluster.levels[index - 1].name if index else cluster.device.name
-    total = prod(one.count for one in cluster.levels[index + 1 :])
+    total = prod(outer.count for outer in cluster.levels[index + 1 :])
     many = f" · {total:,} of them" if total > 1 else ""
     return (
         f'<div class="level"><div class="who">{escape(level.name)}'
@@ -57,8 +58,8 @@ def _members(level: Level, axes: dict[str, int]) -> str:
     if len(colours) > 1:
         share = 100 / len(colours)
         stops = ", ".join(
-            f"var(--{axis}) {share * place:.0f}% {share * (place + 1):.0f}%"
-            for place, axis in enumerate(colours)
+            f"var(--{axis}) {share * index:.0f}% {share * (index + 1):.0f}%"
+            for index, axis in enumerate(colours)
         )
         style = f' style="background: linear-gradient(90deg, {stops})"'
     else:
@@ -71,8 +72,8 @@ def _members(level: Level, axes: dict[str, int]) -> str:
         label: list[str] = []
         left = member
         for axis, count in axes.items():
-            left, place = divmod(left, count)
-            label.append(f"{axis} {place}")
+            left, coordinate = divmod(left, count)
+            label.append(f"{axis} {coordinate}")
         text = " · ".join(label) if shown <= _LABELLED else ""
         name = f' class="a-{colours[0]}"' if len(colours) == 1 else style
         blocks.append(f"<b{name}>{text}</b>")

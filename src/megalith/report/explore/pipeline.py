@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from math import floor, log10
 
 from megalith.core.units import format_duration
 from megalith.explore.pipeline.chrome import link_name
@@ -40,13 +41,15 @@ KINDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class PipelinePicture:
+    """An SVG of the pipeline with its title and caption."""
+
     title: str
     caption: str
     svg: str
 
 
-def pipeline_pictures(timeline: Timeline) -> list[Picture]:
+def pipeline_pictures(timeline: Timeline) -> list[PipelinePicture]:
     """The whole step and, when its boxes are too narrow to be told apart, its beginning."""
     spans = _joined(timeline.spans)
     if not spans:
@@ -57,7 +60,7 @@ def pipeline_pictures(timeline: Timeline) -> list[Picture]:
     pictures = []
     busiest = max(each.values(), default=0)
     bubble = f"{timeline.bubble_rate:.1%} of the time from first to last operation is bubble"
-    pictures.append(Picture("The whole step", f"{bubble}.", _svg(spans, rows, 0.0, end)))
+    pictures.append(PipelinePicture("The whole step", f"{bubble}.", _svg(spans, rows, 0.0, end)))
     if busiest > 2 * _WINDOW_OPS:
         first = [span for span in spans if span.place == 0]
         until = sorted(span.end for span in first)[_WINDOW_OPS]
@@ -67,16 +70,17 @@ def pipeline_pictures(timeline: Timeline) -> list[Picture]:
             f"The first {_WINDOW_OPS} operations of the first device; numbers are micro-batches, and every "
             f"other {shaded} has a lighter shade."
         )
-        pictures.append(Picture("Its beginning", caption, _svg(inside, rows, 0.0, until)))
+        pictures.append(PipelinePicture("Its beginning", caption, _svg(inside, rows, 0.0, until)))
     return pictures
 
 
 def legend_html(timeline: Timeline) -> str:
-    found = {span.kind for span in timeline.spans}
+    """The colours of the kinds of work that the timeline has."""
+    kinds = {span.kind for span in timeline.spans}
     keys = [
         f'<span class="key"><i class="k-{kind}"></i>{name}</span>'
         for kind, name in KINDS.items()
-        if kind in found
+        if kind in kinds
     ]
     return f'<p class="legend">{"".join(keys)}</p>'
 
@@ -222,8 +226,6 @@ def _ticks(begin: float, end: float, scale: float, height: int) -> list[str]:
 
 
 def _round_step(rough: float) -> float:
-    from math import floor, log10
-
     power: float = 10 ** floor(log10(rough)) if rough > 0 else 1.0
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
 

@@ -18,8 +18,8 @@ from megalith.core.units import format_count
 from megalith.explore.job import Job, TransformerModel
 from megalith.explore.prediction import Prediction
 from megalith.hardware.cluster import Cluster
-from megalith.report.explore_cluster import cluster_map
-from megalith.report.explore_parts import (
+from megalith.report.explore.cluster_map import cluster_map
+from megalith.report.explore.parts import (
     BREAKDOWN,
     MEMORY,
     pareto_chart,
@@ -28,7 +28,7 @@ from megalith.report.explore_parts import (
     stacked_html,
     tiles_html,
 )
-from megalith.report.explore_pipeline import legend_html, pipeline_pictures
+from megalith.report.explore.pipeline import legend_html, pipeline_pictures
 from megalith.report.shell import code_html, figures_html, footer_html, html_page, section_html
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def write_search_report(
 
 
 def render_prediction(job: Job, cluster: Cluster, prediction: Prediction) -> str:
+    """The HTML of one predicted step."""
     title = job.name or getattr(job.model, "name", "") or "a plan"
     body = "\n".join(
         (
@@ -64,6 +65,7 @@ def render_prediction(job: Job, cluster: Cluster, prediction: Prediction) -> str
 
 
 def render_search(job: Job, cluster: Cluster, result: SearchResult, best: Prediction) -> str:
+    """The HTML of a search: its best plans, the first in full, and the Pareto front."""
     plan = result.best
     title = job.name or getattr(job.model, "name", "") or "a search"
     charts = [

@@ -41,6 +41,7 @@ _OTHER = "--best"
 
 
 def tiles_html(job: Job, cluster: Cluster, prediction: Prediction) -> str:
+    """The headline numbers of a step."""
     step = prediction.step_seconds
     low, high = step * (1 - prediction.uncertainty), step * (1 + prediction.uncertainty)
     capacity = cluster.device.memory[0].bytes
@@ -110,21 +111,21 @@ def plans_html(plans: Sequence[Plan]) -> str:
     """The Top plans; what changes the mathematics of training says so."""
     best = plans[0].prediction.step_seconds
     rows = []
-    for place, plan in enumerate(plans, start=1):
+    for rank, plan in enumerate(plans, start=1):
         prediction = plan.prediction
         mark = '<br><span class="chip">changes the mathematics</span>' if plan.changes_mathematics else ""
         slower = prediction.step_seconds / best - 1
         cells = [
-            str(place),
+            str(rank),
             format_duration(prediction.step_seconds),
-            f"{slower:+.1%}" if place > 1 else "",
+            f"{slower:+.1%}" if rank > 1 else "",
             f"{prediction.mfu:.1%}",
             format_bytes(prediction.memory_bytes_per_device),
             format_bytes(plan.cross_site_bytes),
             escape(bound_name(prediction.bound_by)),
         ]
         rows.append(
-            f"<tr{' class=best' if place == 1 else ''}>"
+            f"<tr{' class=best' if rank == 1 else ''}>"
             + "".join(f"<td>{cell}</td>" for cell in cells)
             + f'<td class="words">{escape(plan_words(plan.job))}{mark}<br>'
             f'<span class="note-line">{escape(plan.provenance)}</span></td></tr>'
@@ -136,16 +137,17 @@ def plans_html(plans: Sequence[Plan]) -> str:
     return _table(head, "".join(rows))
 
 
-def sensitivities_html(found: Sequence[Sensitivity]) -> str:
-    if not found:
+def sensitivities_html(parts: Sequence[Sensitivity]) -> str:
+    """What twice the bandwidth, memory or FLOP/s of each part of the cluster would save."""
+    if not parts:
         return ""
-    listed = sorted(found, key=lambda one: -one.gain)
+    listed = sorted(parts, key=lambda part: -part.gain)
     most = max(0.001, listed[0].gain)
     rows = "".join(
-        f"<tr><td>{escape(sensitivity_name(one))}</td><td>{100 * one.gain:.1f}%</td>"
-        f'<td><span class="gain" style="width:{100 * max(0.0, one.gain) / most:.1f}%"></span></td>'
-        f"<td>{format_duration(one.step_seconds)}</td></tr>"
-        for one in listed
+        f"<tr><td>{escape(sensitivity_name(part))}</td><td>{100 * part.gain:.1f}%</td>"
+        f'<td><span class="gain" style="width:{100 * max(0.0, part.gain) / most:.1f}%"></span></td>'
+        f"<td>{format_duration(part.step_seconds)}</td></tr>"
+        for part in listed
     )
     head = '<th scope="col">Had one</th><th scope="col">saved</th><th></th><th scope="col">step</th>'
     return _table(head, rows, "gains")
