@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from megalith.explore.job import Job, Parallel
-from megalith.explore.placement import pieces
+from megalith.explore.placement import axis_pieces
 from megalith.hardware.cluster import Cluster
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def axes_of_levels(parallel: Parallel, cluster: Cluster) -> list[dict[str, int]]
     for index in range(len(cluster.levels)):
         inner, outer = cluster.devices_within(index - 1) if index else 1, cluster.devices_within(index)
         axes: dict[str, int] = {}
-        for piece in pieces(parallel):
+        for piece in axis_pieces(parallel):
             low = max(1, inner // piece.stride)
             high = max(1, min(piece.count, outer // piece.stride))
             if high > low:

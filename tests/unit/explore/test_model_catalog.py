@@ -11,7 +11,7 @@ from megalith.core.errors import ConfigError
 from megalith.explore.job import TransformerModel
 from megalith.explore.load import load_job
 from megalith.explore.models import describe_model, from_hugging_face, model_catalog
-from megalith.explore.workload import parameters
+from megalith.explore.workload import model_parameters
 
 BILLIONS = {
     "gpt3-175b": 175,
@@ -29,7 +29,7 @@ BILLIONS = {
 @pytest.mark.parametrize(("name", "billions"), BILLIONS.items())
 def test_parameters_are_those_of_the_source(name: str, billions: float) -> None:
     model = TransformerModel.model_validate(describe_model(name))
-    assert parameters(model) / 1e9 == pytest.approx(billions, rel=0.005)
+    assert model_parameters(model) / 1e9 == pytest.approx(billions, rel=0.005)
 
 
 @pytest.mark.parametrize("name", sorted(model_catalog()))
@@ -59,7 +59,7 @@ def test_a_hugging_face_file_is_the_same_model(tmp_path: Path) -> None:
     named = load_job({"model": "llama3-70b", "cluster": "dgx-h100"})
     assert isinstance(job.model, TransformerModel)
     assert isinstance(named.model, TransformerModel)
-    assert parameters(job.model) == parameters(named.model)
+    assert model_parameters(job.model) == model_parameters(named.model)
 
 
 def test_experts_and_low_rank_attention_are_read(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_experts_and_low_rank_attention_are_read(tmp_path: Path) -> None:
         )
     )
     model = TransformerModel.model_validate(from_hugging_face(path))
-    assert parameters(model) / 1e9 == pytest.approx(671, rel=0.005)
+    assert model_parameters(model) / 1e9 == pytest.approx(671, rel=0.005)
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from megalith.core.errors import DataError
-from megalith.explore.uncertainty import HELD_OUT
-from megalith.explore.validate import FOLDER, ValidationReport, fitted_rows, read_rows, validate
+from megalith.explore.cost.uncertainty import HELD_OUT
+from megalith.explore.validation import ValidationReport, validate
+from megalith.explore.validation.measurements import FOLDER, fitted_rows, read_rows
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from math import prod
 
 from megalith.core.errors import PlanError
 from megalith.explore.job import Job, Parallel
-from megalith.explore.placement import pieces
+from megalith.explore.placement import axis_pieces
 
 _LARGEST_HOST = 16
 _TRAY = 4
@@ -80,7 +80,7 @@ def placement_digits(parallel: Parallel) -> list[Digit]:
     """
     done = dict.fromkeys(axis_sizes(parallel), 1)
     digits = []
-    for piece in pieces(parallel):
+    for piece in axis_pieces(parallel):
         if piece.count > 1:
             digits.append(Digit(piece.axis, piece.count, done[piece.axis]))
         done[piece.axis] *= piece.count

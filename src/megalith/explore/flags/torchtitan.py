@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from megalith.explore.cost.step import scheduled_cost
 from megalith.explore.flags.plan_notes import (
     headline,
     host_count,
@@ -24,7 +25,6 @@ from megalith.explore.flags.ranks import HostRanks, TrainerFile, host_ranks
 from megalith.explore.job import Job, Parallel, TransformerModel
 from megalith.explore.pipeline.operations import Schedule
 from megalith.explore.plan import make_plan
-from megalith.explore.predict import scheduled_step
 from megalith.explore.prediction import Prediction
 
 VERSION = "v0.2.2"
@@ -173,7 +173,7 @@ def _schedule(
     table["pipeline_parallel_schedule"] = "PipelineScheduleMulti"
     table["pipeline_parallel_schedule_csv"] = SCHEDULE_FILE
     # The very order that was simulated: some depend on the costs of links.
-    schedule, _ = scheduled_step(make_plan(job, micro_batch, training.recompute or prediction.recompute))
+    schedule, _ = scheduled_cost(make_plan(job, micro_batch, training.recompute or prediction.recompute))
     return [TrainerFile(SCHEDULE_FILE, schedule_csv(schedule))]
 
 

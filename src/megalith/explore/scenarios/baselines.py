@@ -14,9 +14,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from megalith.core.errors import PlanError
-from megalith.explore.crosspipe import USUAL_PATHS
 from megalith.explore.job import Job
 from megalith.explore.load import resolve_cluster
+from megalith.explore.scenarios.crosspipe import USUAL_PATHS
 from megalith.explore.search.choices import Fabric
 from megalith.explore.search.joint import search_job
 from megalith.explore.search.result import Plan

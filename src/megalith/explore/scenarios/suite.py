@@ -8,11 +8,11 @@ from typing import Any
 
 from megalith.core.bounds import checked_bound, gap_to
 from megalith.core.errors import ConfigError, PlanError, nearest
-from megalith.explore.crosspipe import crosspipe
 from megalith.explore.job import Job
 from megalith.explore.load import load_job, resolve_cluster, scenario_names
 from megalith.explore.prediction import Prediction
 from megalith.explore.scenarios.baselines import production, production_space
+from megalith.explore.scenarios.crosspipe import crosspipe
 from megalith.explore.search.joint import search, search_job
 from megalith.explore.search.result import Plan, SearchResult
 from megalith.explore.search.space import Restriction

@@ -1,4 +1,7 @@
-"""`megalith explore`: predict, search, compare, validate, scenarios, catalog."""
+"""The commands of `megalith explore`: each loads a job, asks `megalith.explore`, and prints the answer.
+
+Whatever a command needs is imported when it runs, so that `--help` is quick.
+"""
 
 from __future__ import annotations
 
@@ -7,35 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from megalith.cli.explore.options import Hardware, JobArgument, Overrides, ReportOption, TraceOption
 from megalith.cli.output import JsonFlag, note, print_json, say, working
 
 if TYPE_CHECKING:
     from megalith.explore.job import Job
 
-explore = typer.Typer(
-    help="Plan training across buildings and regions.",
-    no_args_is_help=True,
-)
 
-JobArgument = Annotated[
-    str,
-    typer.Argument(metavar="JOB", help="A job's .yaml path, or the name of one that ships with Megalith."),
-]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Settings to change, such as parallel.tp=4."),
-]
-Hardware = Annotated[
-    list[Path] | None,
-    typer.Option("--hardware", help="A YAML file with devices, links and clusters of your own."),
-]
-TraceOption = Annotated[
-    Path | None, typer.Option("--trace", help="Write the simulated step here, for Perfetto.")
-]
-ReportOption = Annotated[Path | None, typer.Option("--report", help="Write an HTML page here.")]
-
-
-@explore.command()
 def predict(
     job: JobArgument,
     overrides: Overrides = None,
@@ -45,7 +26,7 @@ def predict(
     as_json: JsonFlag = False,
 ) -> None:
     """The step of a plan, what bounds it, and how sure."""
-    from megalith.cli.explore_tables import show_prediction
+    from megalith.cli.explore.tables.prediction import show_prediction
     from megalith.explore.load import resolve_cluster
     from megalith.explore.predict import predict as predict_step
 
@@ -53,7 +34,7 @@ def predict(
     prediction = predict_step(asked, record=trace is not None or report is not None)
     cluster = resolve_cluster(asked.cluster, asked.hardware)
     if trace is not None:
-        from megalith.cli.explore_files import write_trace
+        from megalith.cli.explore.plan_files import write_trace
 
         write_trace(prediction, trace)
     if report is not None:
@@ -67,7 +48,6 @@ def predict(
     _wrote(trace, report)
 
 
-@explore.command()
 def search(
     job: JobArgument,
     overrides: Overrides = None,
@@ -83,8 +63,8 @@ def search(
     as_json: JsonFlag = False,
 ) -> None:
     """The best plans for a model on a cluster, and why."""
-    from megalith.cli.explore_files import check_folder, write_plans
-    from megalith.cli.explore_tables import show_search
+    from megalith.cli.explore.plan_files import check_folder, write_plans
+    from megalith.cli.explore.tables.search import show_search
     from megalith.core.files import check_target
     from megalith.explore.load import resolve_cluster
     from megalith.explore.predict import predict as predict_step
@@ -108,11 +88,10 @@ def search(
     if as_json:
         print_json(result.to_dict())
         return
-    show_search(asked, cluster, result)
+    show_search(cluster, result)
     _wrote(out, report)
 
 
-@explore.command()
 def compare(
     job: JobArgument,
     other: Annotated[
@@ -126,7 +105,7 @@ def compare(
     as_json: JsonFlag = False,
 ) -> None:
     """Two plans or clusters: what differs, what it costs."""
-    from megalith.cli.explore_tables import show_comparison
+    from megalith.cli.explore.tables.comparison import show_comparison
     from megalith.core.errors import ConfigError
     from megalith.explore.compare import compare as compare_jobs
 
@@ -137,17 +116,16 @@ def compare(
         other = None
     if (other is None) == (cluster is None):
         raise ConfigError("explore compare: name a second job, or a cluster with --cluster.")
-    one = _load(job, settings, hardware)
-    two = _load(other or job, [*settings, *([f"cluster={cluster}"] if cluster else [])], hardware)
+    first = _load(job, settings, hardware)
+    second = _load(other or job, [*settings, *([f"cluster={cluster}"] if cluster else [])], hardware)
     with working("Comparing") as update:
-        comparison = compare_jobs(one, two, say=update)
+        comparison = compare_jobs(first, second, say=update)
     if as_json:
         print_json(comparison.to_dict())
         return
     show_comparison(comparison)
 
 
-@explore.command()
 def validate(
     file: Annotated[
         Path | None,
@@ -158,18 +136,17 @@ def validate(
     as_json: JsonFlag = False,
 ) -> None:
     """How accurate it is: published measurements, replayed."""
-    from megalith.cli.explore_tables import show_validation
-    from megalith.explore.validate import validate as replay
+    from megalith.cli.explore.tables.validation import show_validation
+    from megalith.explore.validation import validate as replay
 
     with working("Replaying published measurements"):
-        found = replay(file)
+        validation = replay(file)
     if as_json:
-        print_json(found.to_dict())
+        print_json(validation.to_dict())
         return
-    show_validation(found)
+    show_validation(validation)
 
 
-@explore.command()
 def scenarios(
     names: Annotated[list[str] | None, typer.Argument(help="Some of the suite [default: all].")] = None,
     ablation: Annotated[
@@ -178,7 +155,7 @@ def scenarios(
     as_json: JsonFlag = False,
 ) -> None:
     """Best plans beside production and CrossPipe."""
-    from megalith.cli.explore_tables import show_scenarios
+    from megalith.cli.explore.tables.scenarios import show_scenarios
     from megalith.explore.scenarios import ablation as parts_of
     from megalith.explore.scenarios import run_scenario, scenario_jobs
 
@@ -200,7 +177,6 @@ def scenarios(
     show_scenarios(rows, parts)
 
 
-@explore.command()
 def catalog(
     hardware: Hardware = None,
     probe: Annotated[
@@ -210,7 +186,7 @@ def catalog(
     as_json: JsonFlag = False,
 ) -> None:
     """Names that jobs may use: models, devices, links, ..."""
-    from megalith.cli.explore_tables import catalog_content, show_catalog
+    from megalith.cli.explore.tables.catalog import catalog_content, show_catalog
 
     files = tuple(hardware or ())
     if probe is not None:

@@ -1,4 +1,4 @@
-"""The nearest change that makes a plan fit in memory: tried one after the other, the mildest first."""
+"""What to say of a plan that does not fit in memory: what is too large, and the nearest change that fits."""
 
 from __future__ import annotations
 
@@ -9,24 +9,20 @@ from typing import Any
 from megalith.core.errors import ConfigError, PlanError
 from megalith.core.units import format_bytes
 from megalith.cost.memory import state_bytes
+from megalith.explore.cost.memory import PeakMemory, memory_of
 from megalith.explore.job import Job, Parallel, TransformerModel
 from megalith.explore.placement import devices_needed
-from megalith.explore.plan import Memory, Plan, make_plan, memory_of
-from megalith.explore.workload import parameters
+from megalith.explore.plan import Plan, make_plan
+from megalith.explore.workload import model_parameters
 
-Change = dict[str, Any]
+Settings = dict[str, Any]
+"""Dotted key of a job -> value, such as {"parallel.micro_batch": 1}."""
 
 
-def why_not(plan: Plan, memory: Memory) -> str:
-    """What the fullest device would have to hold."""
+def memory_shortfall(plan: Plan, memory: PeakMemory) -> str:
+    """What the fullest device would have to hold, and what it has."""
     device = plan.cluster.device
-    parts = {
-        "weights": memory.state.weights,
-        "gradients": memory.state.gradients,
-        "optimizer": memory.state.optimizer,
-        "activations": memory.activations,
-    }
-    listed = ", ".join(f"{name} {format_bytes(count)}" for name, count in parts.items())
+    listed = ", ".join(f"{name} {format_bytes(count)}" for name, count in memory.by_use().items())
     return (
         f"The plan needs {format_bytes(memory.total)} on a device and {device.name} has "
         f"{format_bytes(device.bytes)} ({listed})"
@@ -37,13 +33,14 @@ def nearest_fit(job: Job, plan: Plan) -> str:
     """The change to offer, as settings that a job takes; how many devices it would need if none helps."""
     for change in _changes(plan):
         changed = _applied(job, plan, change)
+        micro_batch = changed.parallel.micro_batch or 1 if changed.parallel else 1
         try:
-            tried = make_plan(changed, size_of(changed), changed.training.recompute or "full")
+            tried = make_plan(changed, micro_batch, changed.training.recompute or "full")
         except (PlanError, ConfigError):
             continue
         if memory_of(tried).fits(tried.cluster.device.bytes):
             return "take " + " ".join(f"{key}={value}" for key, value in change.items())
-    whole = state_bytes(parameters(plan.transformer), plan.precision, "none", 1).total
+    whole = state_bytes(model_parameters(plan.transformer), plan.precision, "none", 1).total
     least = ceil(whole / (0.8 * plan.cluster.device.bytes))
     here = plan.cluster.devices
     if least > here:
@@ -51,14 +48,15 @@ def nearest_fit(job: Job, plan: Plan) -> str:
     return "take more pipeline stages or shorter sequences, or let `megalith explore search` find a plan"
 
 
-def _changes(plan: Plan) -> Iterator[Change]:
+def _changes(plan: Plan) -> Iterator[Settings]:
+    """Changes that need less memory, the mildest first."""
     parallel, shape = plan.parallel, plan.shape
-    recompute: list[Change] = [{}]
+    recompute: list[Settings] = [{}]
     if plan.recompute == "none" and not shape.flash:
         recompute.append({"training.recompute": "selective"})
     if plan.recompute != "full":
         recompute.append({"training.recompute": "full"})
-    sizes: list[Change] = [{}]
+    sizes: list[Settings] = [{}]
     sizes += [
         {"parallel.micro_batch": size}
         for size in (shape.micro_batch // 2, 1)
@@ -66,24 +64,24 @@ def _changes(plan: Plan) -> Iterator[Change]:
     ]
     modes = ("none", "zero1", "zero2", "zero3")
     stronger = modes[modes.index(plan.sharding) + 1 :] if plan.sharding in modes and plan.shards > 1 else ()
-    shardings: list[Change] = [{}, *({"parallel.sharding": mode} for mode in stronger)]
-    milder = [{**one, **two, **three} for three in shardings for two in sizes for one in recompute]
+    shardings: list[Settings] = [{}, *({"parallel.sharding": mode} for mode in stronger)]
+    milder = [{**mode, **size, **sharding} for sharding in shardings for size in sizes for mode in recompute]
     yield from sorted((change for change in milder if change), key=len)
-    full: Change = {"training.recompute": "full"} if plan.recompute != "full" else {}
-    small: Change = {"parallel.micro_batch": 1} if shape.micro_batch != 1 else {}
+    full: Settings = {"training.recompute": "full"} if plan.recompute != "full" else {}
+    small: Settings = {"parallel.micro_batch": 1} if shape.micro_batch != 1 else {}
     for layout in _larger(parallel, plan.transformer, plan.cluster.devices):
         for extra in ({}, full, {**full, **small}):
             yield {**layout, **extra}
 
 
-def _larger(parallel: Parallel, model: TransformerModel, devices: int) -> Iterator[Change]:
+def _larger(parallel: Parallel, model: TransformerModel, devices: int) -> Iterator[Settings]:
     """More stages or more tensor parallelism, on the same devices if fewer replicas can give them up."""
     for axis, limit in (("pp", model.layers // parallel.vpp), ("tp", model.heads)):
         now = getattr(parallel, axis)
         for value in range(2 * now, limit + 1, now):
             if limit % value:
                 continue
-            change: Change = {f"parallel.{axis}": value}
+            change: Settings = {f"parallel.{axis}": value}
             times = value // now
             if devices_needed(parallel) * times > devices:
                 if parallel.dp % times:
@@ -92,23 +90,19 @@ def _larger(parallel: Parallel, model: TransformerModel, devices: int) -> Iterat
             yield change
 
 
-def size_of(job: Job) -> int:
-    return job.parallel.micro_batch or 1 if job.parallel else 1
-
-
-def _applied(job: Job, plan: Plan, change: Change) -> Job:
-    """The job as planned, with the change laid over it."""
-    parts: dict[str, dict[str, Any]] = {
+def _applied(job: Job, plan: Plan, change: Settings) -> Job:
+    """The job as planned, with the change."""
+    sections: dict[str, dict[str, Any]] = {
         "parallel": {"micro_batch": plan.shape.micro_batch, "sharding": plan.sharding},
         "training": {"recompute": plan.recompute},
     }
     for key, value in change.items():
-        part, _, name = key.partition(".")
-        parts[part][name] = value
+        section, _, name = key.partition(".")
+        sections[section][name] = value
     assert job.parallel is not None
     return job.model_copy(
         update={
-            "parallel": job.parallel.model_copy(update=parts["parallel"]),
-            "training": job.training.model_copy(update=parts["training"]),
+            "parallel": job.parallel.model_copy(update=sections["parallel"]),
+            "training": job.training.model_copy(update=sections["training"]),
         }
     )

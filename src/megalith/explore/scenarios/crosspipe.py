@@ -13,6 +13,9 @@ from dataclasses import replace
 from math import inf
 
 from megalith.core.errors import MegalithError, PlanError
+from megalith.explore.candidates import RECOMPUTE
+from megalith.explore.cost.memory import memory_of
+from megalith.explore.cost.step import plan_cost
 from megalith.explore.job import Job
 from megalith.explore.load import resolve_cluster
 from megalith.explore.pipeline.operations import Schedule
@@ -20,8 +23,8 @@ from megalith.explore.pipeline.schedules import build_schedule, greedy_schedule
 from megalith.explore.pipeline.simulate import simulate
 from megalith.explore.pipeline.timeline import Timeline
 from megalith.explore.plan import Plan as CostPlan
-from megalith.explore.plan import make_plan, memory_of
-from megalith.explore.predict import RECOMPUTE, predict_plan
+from megalith.explore.plan import make_plan
+from megalith.explore.predict import predict_plan
 from megalith.explore.prediction import Prediction
 from megalith.explore.search.choices import Choice, Fabric, Rhythm
 from megalith.explore.search.floors import Floors
@@ -30,7 +33,6 @@ from megalith.explore.search.result import Plan
 from megalith.explore.search.space import Restriction, Space
 from megalith.explore.search.tree import best_first
 from megalith.explore.search.usual import stages_across
-from megalith.explore.step import build_step
 from megalith.hardware.cluster import Cluster
 
 USUAL_PATHS = 8
@@ -122,9 +124,9 @@ def _predict(plan: CostPlan) -> Prediction | None:
     if room < vpp:
         return None
     looped = build_schedule("breadth-first" if vpp > 1 else "1f1b", pp, count, vpp)
-    step = build_step(plan, looped)
-    schedule = greedy_schedule(step.costs, pp, count, vpp, float(min(room, count * vpp)))
-    timeline = simulate(schedule, step.costs)
+    costs = plan_cost(plan, looped).costs
+    schedule = greedy_schedule(costs, pp, count, vpp, float(min(room, count * vpp)))
+    timeline = simulate(schedule, costs)
     memory = memory_of(plan, timeline.peak_activations)
     if not memory.fits(plan.cluster.device.bytes):
         return None

@@ -1,4 +1,4 @@
-"""Seconds of a layer's operators on a device, and of the traffic among the devices that share the layer."""
+"""Seconds of a layer's operators on one device."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from megalith.hardware.cluster import Device
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """Compute seconds of one micro-batch."""
+class ComputeSeconds:
+    """Seconds of one micro-batch on one device, communication not counted."""
 
     forward: float = 0.0
     backward_input: float = 0.0
@@ -26,13 +26,12 @@ class Work:
     attention: float = 0.0
     """Forward of the attention's core by flash: context-parallel traffic hides behind it."""
 
-    @property
-    def total(self) -> float:
-        return self.forward + self.backward_input + self.backward_weight
-
 
 @lru_cache(maxsize=16384)
-def work_of(operators: Operators, device: Device, constants: Calibration, precision: str) -> Work:
+def compute_seconds(
+    operators: Operators, device: Device, constants: Calibration, precision: str
+) -> ComputeSeconds:
+    """Forward and backward seconds of the operators of a layer."""
     forward = backward_input = backward_weight = core = streaming = attention = 0.0
 
     def gemm(rows: int, columns: int, depth: int, batch: int, accumulated: int = 0) -> float:
@@ -50,21 +49,21 @@ def work_of(operators: Operators, device: Device, constants: Calibration, precis
             backward_input += gemm(depth, columns, rows, batch)
         if product.core:
             core += seconds
-    for entry in operators.passes:
-        launch = entry.kernels * constants.kernel_seconds
-        there = stream_seconds(device, constants, entry.forward_bytes) + (
-            launch if entry.forward_bytes else 0
+    for memory_pass in operators.passes:
+        launch = memory_pass.kernels * constants.kernel_seconds
+        seconds = stream_seconds(device, constants, memory_pass.forward_bytes) + (
+            launch if memory_pass.forward_bytes else 0
         )
-        back = stream_seconds(device, constants, entry.backward_bytes) + launch
-        forward += there
-        backward_input += back
-        streaming += there + back
-        if entry.core:
-            core += there
+        backward_seconds = stream_seconds(device, constants, memory_pass.backward_bytes) + launch
+        forward += seconds
+        backward_input += backward_seconds
+        streaming += seconds + backward_seconds
+        if memory_pass.core:
+            core += seconds
     if operators.flash:
         flash = operators.flash
         shape = (flash.heads, flash.queries, flash.keys, flash.head_dim)
         attention = flash_attention_seconds(device, constants, precision, *shape)
         forward += attention
         backward_input += flash_attention_seconds(device, constants, precision, *shape, backward=True)
-    return Work(forward, backward_input, backward_weight, core, streaming, attention)
+    return ComputeSeconds(forward, backward_input, backward_weight, core, streaming, attention)

@@ -17,13 +17,14 @@ from megalith.hardware.cluster import Cluster
 
 
 def write_trace(prediction: Prediction, path: Path) -> None:
+    """The simulated step as a Chrome trace, which Perfetto opens."""
     if prediction.timeline is None:
         raise StorageError(f"{path} is not written: this kind of model has no simulated pipeline to trace.")
     write_chrome(prediction.timeline, path)
 
 
 def check_folder(folder: Path, overwrite: bool) -> None:
-    """Found before the search, not after it."""
+    """Refuses a folder that cannot be written, before the search and not after it."""
     if folder.exists() and not overwrite:
         raise StorageError(f"{folder} exists already; choose another folder or pass --overwrite.")
     with storage_errors(folder):
@@ -36,10 +37,10 @@ def write_plans(asked: Job, cluster: Cluster, result: SearchResult, folder: Path
 
     with new_folder(folder, overwrite) as fresh:
         best: Prediction | None = None
-        for place, plan in enumerate(result.top, start=1):
+        for rank, plan in enumerate(result.top, start=1):
             recorded = predict(plan.job, record=True)
             best = best or recorded
-            target = fresh / f"plan-{place}"
+            target = fresh / f"plan-{rank}"
             write_atomic(target / "job.yaml", f"# {plan.provenance}\n{to_yaml(plan.job)}")
             for file in trainer_files(plan.job, recorded):
                 write_atomic(target / file.name, file.text)

@@ -1,5 +1,4 @@
-"""Bytes of activations: what a layer keeps for its backward pass, by Korthikanti et al. (2022), for any
-layer.
+"""Bytes of activations that a layer keeps for its backward pass, after Korthikanti et al. (2022).
 
 For GPT blocks this is s b h (10 + 24/t + 5 a s / (h t)), all of it over t with sequence parallelism, without
 the last term when the attention's core is computed again or fused, and 2 s b h with full recompute.
@@ -10,11 +9,11 @@ from __future__ import annotations
 from functools import lru_cache
 
 from megalith.explore.job import TransformerModel
-from megalith.explore.workload import Shape, ffn_of, head_dim_of, kv_heads_of
+from megalith.explore.workload import LayerShape, ffn_of, head_dim_of, kv_heads_of
 
 
 @lru_cache(maxsize=8192)
-def layer_bytes(model: TransformerModel, shape: Shape, recompute: str, expert: bool) -> float:
+def layer_bytes(model: TransformerModel, shape: LayerShape, recompute: str, expert: bool) -> float:
     """Kept from one layer's forward to its backward, for one micro-batch."""
     tokens = model.seq * shape.micro_batch / shape.cp
     whole = tokens * model.hidden / (shape.tp if shape.sequence_parallel else 1)
@@ -24,7 +23,7 @@ def layer_bytes(model: TransformerModel, shape: Shape, recompute: str, expert: b
 
 
 @lru_cache(maxsize=8192)
-def working_bytes(model: TransformerModel, shape: Shape, recompute: str, expert: bool) -> float:
+def working_bytes(model: TransformerModel, shape: LayerShape, recompute: str, expert: bool) -> float:
     """What the backward pass of one layer holds beyond what was kept: everything it has computed again."""
     core = not shape.flash
     if recompute == "full":
@@ -34,12 +33,12 @@ def working_bytes(model: TransformerModel, shape: Shape, recompute: str, expert:
     return 0.0
 
 
-def head_bytes(model: TransformerModel, shape: Shape) -> float:
+def head_bytes(model: TransformerModel, shape: LayerShape) -> float:
     """Logits in half and single precision and their gradient, at the end of the last stage."""
     return 10 * model.seq * shape.micro_batch / shape.cp * model.vocab / shape.tp
 
 
-def _everything(model: TransformerModel, shape: Shape, expert: bool, core: bool) -> float:
+def _everything(model: TransformerModel, shape: LayerShape, expert: bool, core: bool) -> float:
     tokens = model.seq * shape.micro_batch / shape.cp
     whole = tokens * model.hidden / (shape.tp if shape.sequence_parallel else 1)
     if model.low_rank_attention:
@@ -64,5 +63,5 @@ def _everything(model: TransformerModel, shape: Shape, expert: bool, core: bool)
     return 10 * whole + attention + mlp + (_core(model, shape) if core else 0.0)
 
 
-def _core(model: TransformerModel, shape: Shape) -> float:
+def _core(model: TransformerModel, shape: LayerShape) -> float:
     return 5 * model.heads / shape.tp * (model.seq / shape.cp) * model.seq * shape.micro_batch
