@@ -1,4 +1,4 @@
-"""Plans in words, for tables and pages: what bounds a step, what a plan is, what crosses each level."""
+"""Short texts for tables and pages: a plan in one line, what bounds its step, what crosses each level."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def axes_of_levels(parallel: Parallel, cluster: Cluster) -> list[dict[str, int]]
     >>> axes_of_levels(Parallel(tp=8, dp=4, global_batch=4), two)  # doctest: +SKIP
     [{'tp': 8}, {'dp': 4}]
     """
-    found = []
+    levels = []
     for index in range(len(cluster.levels)):
         inner, outer = cluster.devices_within(index - 1) if index else 1, cluster.devices_within(index)
         axes: dict[str, int] = {}
@@ -65,17 +65,18 @@ def axes_of_levels(parallel: Parallel, cluster: Cluster) -> list[dict[str, int]]
             high = max(1, min(piece.count, outer // piece.stride))
             if high > low:
                 axes[piece.axis] = axes.get(piece.axis, 1) * (high // low)
-        found.append(axes)
-    return found
+        levels.append(axes)
+    return levels
 
 
-def sensitivity_name(one: Sensitivity) -> str:
-    kind, _, name = one.part.partition(":")
-    what = {
+def sensitivity_name(sensitivity: Sensitivity) -> str:
+    """The improvement that a sensitivity is about, such as twice the bandwidth of links of zone."""
+    kind, _, name = sensitivity.part.partition(":")
+    improvement = {
         "bandwidth": "twice the bandwidth",
         "latency": "half the latency",
         "flops": "twice the FLOP/s",
         "memory": "twice the memory",
         "memory_bandwidth": "twice the memory bandwidth",
-    }.get(one.quantity, f"{one.factor:g} x {one.quantity}")
-    return f"{what} of {'links of ' if kind == 'level' else ''}{name or kind}"
+    }.get(sensitivity.quantity, f"{sensitivity.factor:g} x {sensitivity.quantity}")
+    return f"{improvement} of {'links of ' if kind == 'level' else ''}{name or kind}"

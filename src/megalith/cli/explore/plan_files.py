@@ -14,6 +14,7 @@ from megalith.explore.predict import predict
 from megalith.explore.prediction import Prediction
 from megalith.explore.search.result import SearchResult
 from megalith.hardware.cluster import Cluster
+from megalith.report import write_search_report
 
 
 def write_trace(prediction: Prediction, path: Path) -> None:
@@ -33,8 +34,6 @@ def check_folder(folder: Path, overwrite: bool) -> None:
 
 def write_plans(asked: Job, cluster: Cluster, result: SearchResult, folder: Path, overwrite: bool) -> None:
     """DIR/report.html and DIR/plan-N/{job.yaml, megatron.sh, torchtitan.toml, trace.json}, all or nothing."""
-    from megalith.report import write_search_report
-
     with new_folder(folder, overwrite) as fresh:
         best: Prediction | None = None
         for rank, plan in enumerate(result.top, start=1):

@@ -135,7 +135,7 @@ def _parallelism(job: Job, model: TransformerModel, parallel: Parallel, missing:
                 f"sharding {sharding}: beside other axes torchtitan has FSDP only; this gathers parameters "
                 "once a step and keeps gradients sharded (as zero2)."
             )
-    found: Table = {
+    table: Table = {
         "data_parallel_replicate_degree": replicate,
         "data_parallel_shard_degree": shard,
         "fsdp_reshard_after_forward": reshard,
@@ -146,9 +146,9 @@ def _parallelism(job: Job, model: TransformerModel, parallel: Parallel, missing:
     if parallel.tp > 1 and not parallel.sequence_parallel:
         missing.append("sequence_parallel=false: torchtitan's tensor parallelism always splits the sequence.")
     if model.experts:
-        found["expert_parallel_degree"] = parallel.ep
-        found["expert_tensor_parallel_degree"] = parallel.tp if parallel.ep > 1 else 1
-    return found
+        table["expert_parallel_degree"] = parallel.ep
+        table["expert_tensor_parallel_degree"] = parallel.tp if parallel.ep > 1 else 1
+    return table
 
 
 def _schedule(
@@ -254,5 +254,5 @@ def _toml(comments: list[str], tables: Mapping[str, Table]) -> str:
 def _value(value: Any) -> str:
     """What TOML and JSON write alike: numbers, booleans, strings, and lists of them."""
     if isinstance(value, list) and value and isinstance(value[0], list):
-        return "[\n" + "".join(f"    {_value(one)},\n" for one in value) + "]"
+        return "[\n" + "".join(f"    {_value(item)},\n" for item in value) + "]"
     return json.dumps(value)

@@ -1,9 +1,9 @@
-"""The state of the art to compare with: CrossPipe's way of training across sites (arXiv 2507.00217).
+"""The state of the art to compare with: training across sites as CrossPipe does (arXiv 2507.00217).
 
 The pipeline crosses the sites, data parallelism stays inside them, tensor parallelism inside nodes: that is
 fixed, as is the network (ECMP, as it comes). The order of forwards, input gradients and weight gradients is
 made for the costs of the links by its greedy, with as many micro-batches in flight as memory holds. The rest
-is as good as it gets: the sizes of the axes, micro-batch, recompute and sharding are the best there are.
+is chosen as well as possible: the sizes of the axes, micro-batch, recompute and sharding.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def crosspipe(job: Job, *, budget: int = 48) -> Plan:
         return floors(Choice(choice.layout, choice.sharing, any_order))
 
     def evaluate(leaves: Sequence[Choice]) -> list[tuple[float, Prediction | None]]:
-        found = [greedy_prediction(space.plan(leaf)) for leaf in leaves]
-        return [(one.step_seconds if one else inf, one) for one in found]
+        predictions = [greedy_prediction(space.plan(leaf)) for leaf in leaves]
+        return [(prediction.step_seconds if prediction else inf, prediction) for prediction in predictions]
 
     outcome = best_first(
         space.roots(),
@@ -107,11 +107,11 @@ def greedy_prediction(job: Job) -> Prediction | None:
     for recompute in (job.training.recompute,) if job.training.recompute else RECOMPUTE:
         try:
             plan = make_plan(job, job.parallel.micro_batch or 1, recompute)
-            found = _predict(plan)
+            prediction = _predict(plan)
         except MegalithError:
             continue
-        if found is not None and (best is None or found.step_seconds < best.step_seconds):
-            best = found
+        if prediction is not None and (best is None or prediction.step_seconds < best.step_seconds):
+            best = prediction
         if _room(plan) >= min(plan.micro_batches, _PLENTY * plan.parallel.pp):
             # More room, for more work, has nothing left to hide.
             break
@@ -139,9 +139,11 @@ def _room(plan: CostPlan) -> int:
     """Micro-batches of one chunk that fit in memory beside the training state."""
     pp = plan.parallel.pp
     empty = memory_of(plan, (0.0,) * pp)
-    one = memory_of(plan, (1.0,) * pp).total - empty.total
+    micro_batch_bytes = memory_of(plan, (1.0,) * pp).total - empty.total
     free = plan.cluster.device.bytes - empty.margin - empty.total
-    return int(free // one) if one > 0 else plan.micro_batches * plan.parallel.vpp
+    if micro_batch_bytes <= 0:
+        return plan.micro_batches * plan.parallel.vpp
+    return int(free // micro_batch_bytes)
 
 
 def _as_greedy(like: Prediction, schedule: Schedule, timeline: Timeline, memory_bytes: float) -> Prediction:

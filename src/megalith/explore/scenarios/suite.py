@@ -43,13 +43,16 @@ class ScenarioRow:
 
     @property
     def over_production(self) -> float | None:
+        """Speed-up of the best plan over the production-like one; None if that does not fit."""
         return _speed_up(self.production, self.best)
 
     @property
     def over_crosspipe(self) -> float | None:
+        """Speed-up of the best plan over the CrossPipe-like one; None if that does not fit."""
         return _speed_up(self.crosspipe, self.best)
 
     def to_dict(self) -> dict[str, Any]:
+        """One entry of what `explore scenarios --json` prints."""
         return {
             "name": self.name,
             "devices": self.devices,
@@ -85,6 +88,7 @@ def run_scenarios(
 
 
 def run_scenario(job: Job, *, workers: int | None = None, budget: int = _BUDGET) -> ScenarioRow:
+    """A scenario's best plan beside the two baselines."""
     result = search(job, workers=workers, budget=budget)
     baselines = _or_none(production, job), _or_none(crosspipe, job)
     # The baselines' plans are plans of the joint space too, even if the budget did not reach them.
@@ -114,11 +118,11 @@ def ablation(job: Job, *, budget: int = _ABLATION_BUDGET) -> dict[str, float | N
         "joint": free,
     }
     start = _or_none(production, job)
-    found: dict[str, float | None] = {}
+    speed_ups: dict[str, float | None] = {}
     for name, only in spaces.items():
         plans = search_job(job, only=only, budget=budget).plans
-        found[name] = _speed_up(start, plans[0]) if plans else None
-    return found
+        speed_ups[name] = _speed_up(start, plans[0]) if plans else None
+    return speed_ups
 
 
 def scenario_gap(result: SearchResult, best: Plan, baselines: Sequence[Plan | None]) -> float:

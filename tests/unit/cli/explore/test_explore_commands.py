@@ -16,7 +16,7 @@ from commands import megalith as command
 from commands import run, sentence_of, unwrapped
 from megalith.explore.load import load_job
 
-JOBS = Path(__file__).parents[3] / "src/megalith/explore/jobs"
+JOBS = Path(__file__).parents[4] / "src/megalith/explore/jobs"
 
 SMALL = {
     "name": "small",
