@@ -11,7 +11,7 @@ from itertools import product
 from megalith.explore.cost.memory import memory_of
 from megalith.explore.cost.stages import stage_seconds
 from megalith.explore.job import Job, TransformerModel
-from megalith.explore.plan import Plan, is_older, make_plan
+from megalith.explore.plan import Plan, is_older_generation, make_plan
 
 RECOMPUTE = ("none", "selective", "full")
 """Recompute modes from the least work to the least memory."""
@@ -25,7 +25,7 @@ def candidate_plans(job: Job) -> list[Plan]:
     one that comes closest."""
     parallel, training = job.parallel, job.training
     blank = parallel is not None and parallel.dp > 1 and "sharding" not in parallel.model_fields_set
-    blank = blank and not is_older(job)
+    blank = blank and not is_older_generation(job)
     fitting, others = [], []
     for sharding, size, candidate in product(
         (None, "zero1") if blank else (None,), _micro_batches(job), (job, *_interleaved(job))

@@ -17,7 +17,7 @@ from megalith.explore.predict import predict
 from megalith.explore.prediction import Prediction
 from megalith.explore.search import search
 
-Say = Callable[[str], None]
+Progress = Callable[[str], None]
 _SECTIONS = ("model", "cluster", "network", "training", "parallel")
 
 
@@ -110,14 +110,19 @@ class Comparison:
         return compared.job.parallel.global_batch / compared.prediction.step_seconds
 
 
-def compare(first: Job, second: Job, *, record: bool = False, say: Say = lambda _: None) -> Comparison:
+def compare(
+    first: Job, second: Job, *, record: bool = False, progress: Progress = lambda _: None
+) -> Comparison:
     """Both jobs predicted, each at its best plan if it names none."""
     names = (first.name or "one", second.name or "other")
     if names[0] == names[1]:
         names = (first.cluster.name or names[0], second.cluster.name or names[1])
     if names[0] == names[1]:
         names = (f"{names[0]} (first)", f"{names[1]} (second)")
-    left, right = _predicted(names[0], first, record, say), _predicted(names[1], second, record, say)
+    left, right = (
+        _predicted(names[0], first, record, progress),
+        _predicted(names[1], second, record, progress),
+    )
     return Comparison(left, right, differences(left, right), changes(left, right))
 
 
@@ -153,11 +158,11 @@ def differences(first: ComparedJob, second: ComparedJob) -> tuple[SettingDiffere
     )
 
 
-def _predicted(name: str, job: Job, record: bool, say: Say) -> ComparedJob:
+def _predicted(name: str, job: Job, record: bool, progress: Progress) -> ComparedJob:
     if job.parallel is not None:
         return ComparedJob(name, job, predict(job, record=record), searched=False)
-    say(f"{name} has no parallel section: searching for its best plan.")
-    best = search(job, progress=say).best
+    progress(f"{name} has no parallel section: searching for its best plan.")
+    best = search(job, progress=progress).best
     return ComparedJob(
         name, best.job, predict(best.job, record=record) if record else best.prediction, searched=True
     )

@@ -25,7 +25,7 @@ backward, tensor-parallel traffic in the open. Set `training.attention`, `overla
 newer trainer."""
 
 
-def is_older(job: Job) -> bool:
+def is_older_generation(job: Job) -> bool:
     """Whether the job's devices are of a generation whose published runs used no fused attention."""
     return resolve_cluster(job.cluster, job.hardware).device.generation in UNFUSED_GENERATIONS
 
@@ -54,7 +54,9 @@ class Plan:
     """A device computes nothing while it sends to the next stage."""
     sharding: str
     shard_level: int
+    """The level across whose members hybrid sharding keeps whole copies."""
     shards: int
+    """Ranks that share one copy of the training state."""
     bucket_bytes: int
     compression: str
     local_steps: int
@@ -75,18 +77,11 @@ def make_plan(job: Job, micro_batch: int, recompute: str, sharding: str | None =
     cluster = resolve_cluster(job.cluster, job.hardware)
     _check(model, parallel, cluster)
     layers = layers_of(model, parallel)
-    several = job.training.schedule in ("interleaved", "breadth-first", "long-link")
-    chunks = parallel.vpp if several else 2 if job.training.schedule == "zb-v" else 1
-    if parallel.vpp != chunks:
-        raise PlanError(
-            f"training.schedule={job.training.schedule} takes parallel.vpp={chunks}, not "
-            f"{parallel.vpp}; take vpp={chunks}"
-            + (", or the schedule interleaved." if parallel.vpp > 1 else ".")
-        )
     training = job.training
-    older = is_older(job)
+    _check_chunks(training.schedule, parallel.vpp)
+    older = is_older_generation(job)
     flash = training.attention == "flash" or (training.attention == "auto" and not older)
-    # Blank stands for what the published runs on such devices did.
+    # What a job leaves out is as in the published runs on such devices.
     overlap = training.overlap if "overlap" in training.model_fields_set else not older
     tensor_overlap = training.tensor_overlap == "ring" or (training.tensor_overlap == "auto" and not older)
     sharding = sharding or parallel.sharding
@@ -143,6 +138,16 @@ def _check(model: TransformerModel, parallel: Parallel, cluster: Cluster) -> Non
         expert_groups(parallel, cluster)
 
 
+def _check_chunks(schedule: str, vpp: int) -> None:
+    several = schedule in ("interleaved", "breadth-first", "long-link")
+    chunks = vpp if several else 2 if schedule == "zb-v" else 1
+    if vpp != chunks:
+        raise PlanError(
+            f"training.schedule={schedule} takes parallel.vpp={chunks}, not {vpp}; take vpp={chunks}"
+            + (", or the schedule interleaved." if vpp > 1 else ".")
+        )
+
+
 def micro_batches_of(parallel: Parallel, micro_batch: int) -> int:
     """Micro-batches of each pipeline a step."""
     each = parallel.dp * micro_batch
@@ -187,7 +192,7 @@ def _divisor(count: int, near: int) -> int:
 
 
 def _shards(parallel: Parallel, cluster: Cluster, sharding: str) -> tuple[int, int]:
-    """The level across whose members whole copies lie, and how many ranks share one copy."""
+    """The level across whose members whole copies lie, and how many ranks share one copy of the state."""
     replicas = group(parallel, cluster, ("dp", "cp"))
     level = len(cluster.levels) - 1
     if parallel.shard_within is not None:

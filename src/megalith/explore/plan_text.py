@@ -18,7 +18,7 @@ def bound_name(bound_by: str) -> str:
     return f"links of {level}" if level else kind.replace("-", " ")
 
 
-def plan_words(job: Job) -> str:
+def plan_summary(job: Job) -> str:
     """A plan in one line: what differs from plan to plan."""
     parallel = job.parallel
     if parallel is None:

@@ -61,7 +61,7 @@ def predict(job: Job, *, record: bool = False, must_fit: bool = True) -> Predict
     return predict_plan(best[1], record=True, must_fit=must_fit) if record else best[0]
 
 
-def filled(job: Job, prediction: Prediction) -> Job:
+def filled_job(job: Job, prediction: Prediction) -> Job:
     """The job with its blanks as the prediction filled them: what to write out and run."""
     if job.parallel is None:
         return job

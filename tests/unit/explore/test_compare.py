@@ -63,7 +63,7 @@ def test_a_job_without_a_plan_is_searched_for_one() -> None:
     }
     plan = {**content, "name": "plan", "parallel": {"tp": 4, "global_batch": 8, "micro_batch": 1}}
     said: list[str] = []
-    found = compare(load_job(plan), load_job(content), say=said.append)
+    found = compare(load_job(plan), load_job(content), progress=said.append)
     assert found.second.searched
     assert not found.first.searched
     assert found.second.prediction.step_seconds <= found.first.prediction.step_seconds

@@ -10,7 +10,7 @@ from example_job import EXAMPLE, ask
 
 from megalith.core.errors import ConfigError, MegalithError, PlanError
 from megalith.explore import Job, load_job, lower_bound_seconds, predict
-from megalith.explore.predict import DoesNotFitError, filled
+from megalith.explore.predict import DoesNotFitError, filled_job
 
 
 def test_the_example_of_the_design_prints_its_keys() -> None:
@@ -71,11 +71,11 @@ def test_blanks_are_filled_with_what_fits() -> None:
     assert prediction.fits
     assert prediction.recompute == "selective"
     without = load_job({**job, "training": {"precision": "fp16", "recompute": "none"}})
-    without = filled(without, replace(prediction, recompute="none"))
+    without = filled_job(without, replace(prediction, recompute="none"))
     assert not predict(without, must_fit=False).fits
     fixed = ask()
     assert prediction.step_seconds <= fixed.step_seconds * 1.02
-    again = predict(filled(load_job(job), prediction))
+    again = predict(filled_job(load_job(job), prediction))
     assert again.step_seconds == prediction.step_seconds
 
 

@@ -119,7 +119,7 @@ def compare(
     first = _load(job, settings, hardware)
     second = _load(other or job, [*settings, *([f"cluster={cluster}"] if cluster else [])], hardware)
     with working("Comparing") as update:
-        comparison = compare_jobs(first, second, say=update)
+        comparison = compare_jobs(first, second, progress=update)
     if as_json:
         print_json(comparison.to_dict())
         return

@@ -21,7 +21,7 @@ def plan_of(job: Job) -> tuple[TransformerModel, Parallel]:
     return job.model, job.parallel
 
 
-def stage_layers(model: TransformerModel, parallel: Parallel) -> tuple[int, ...]:
+def layers_per_stage(model: TransformerModel, parallel: Parallel) -> tuple[int, ...]:
     """Layers of each virtual stage in the order data visits them."""
     if parallel.layers_per_stage:
         return parallel.layers_per_stage

@@ -15,11 +15,11 @@ from megalith.explore.cost.step import scheduled_cost
 from megalith.explore.flags.plan_notes import (
     headline,
     host_count,
+    layers_per_stage,
     network_settings,
     placement_note,
     plan_of,
     sharded_copies,
-    stage_layers,
 )
 from megalith.explore.flags.ranks import HostRanks, TrainerFile, host_ranks
 from megalith.explore.job import Job, Parallel, TransformerModel
@@ -159,7 +159,7 @@ def _schedule(
     model, _ = plan_of(job)
     micro_batch = parallel.micro_batch or prediction.micro_batch
     table["pipeline_parallel_microbatch_size"] = micro_batch
-    table["module_fqns_per_model_part"] = _modules(stage_layers(model, parallel))
+    table["module_fqns_per_model_part"] = _modules(layers_per_stage(model, parallel))
     training = job.training
     name = _SCHEDULES.get(training.schedule)
     if training.schedule == "dualpipe":

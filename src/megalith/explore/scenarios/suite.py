@@ -23,7 +23,7 @@ PAPER_OVER_STATE_OF_THE_ART = 0.3759
 _BUDGET = 600
 _ABLATION_BUDGET = 300
 
-Say = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +76,13 @@ def scenario_jobs(names: Sequence[str] | None = None) -> Iterator[Job]:
 
 
 def run_scenarios(
-    progress: Say | None = None, names: Sequence[str] | None = None, *, workers: int | None = None
+    progress: Progress | None = None, names: Sequence[str] | None = None, *, workers: int | None = None
 ) -> list[ScenarioRow]:
     """Rows of the scenarios named, or of all."""
-    say = progress or (lambda _: None)
     rows = []
     for job in scenario_jobs(names):
-        say(job.name)
+        if progress is not None:
+            progress(job.name)
         rows.append(run_scenario(job, workers=workers))
     return rows
 

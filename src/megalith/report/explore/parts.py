@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from megalith.core.units import format_bytes, format_count, format_duration
 from megalith.explore.job import Job, TransformerModel
-from megalith.explore.plan_text import bound_name, plan_words, sensitivity_name
+from megalith.explore.plan_text import bound_name, plan_summary, sensitivity_name
 from megalith.explore.prediction import Prediction
 from megalith.hardware.cluster import Cluster
 from megalith.report.shell import Chart, tile_html
@@ -127,7 +127,7 @@ def plans_html(plans: Sequence[Plan]) -> str:
         rows.append(
             f"<tr{' class=best' if rank == 1 else ''}>"
             + "".join(f"<td>{cell}</td>" for cell in cells)
-            + f'<td class="words">{escape(plan_words(plan.job))}{mark}<br>'
+            + f'<td class="words">{escape(plan_summary(plan.job))}{mark}<br>'
             f'<span class="note-line">{escape(plan.provenance)}</span></td></tr>'
         )
     heads = ["", "Step", "", "MFU", "Memory", "Across sites", "Bound by"]
@@ -186,7 +186,7 @@ def pareto_chart(
                 "name": name,
                 "x": [plan.prediction.step_seconds for plan in shown],
                 "y": [value(plan) for plan in shown],
-                "customdata": [_wrapped(plan_words(plan.job)) for plan in shown],
+                "customdata": [_wrapped(plan_summary(plan.job)) for plan in shown],
                 "marker": {"color": colour, "size": size, "symbol": symbol},
                 "hovertemplate": f"%{{x:.4g}} s, %{{y:.4g}} {label}<br>%{{customdata}}<extra></extra>",
             }

@@ -17,7 +17,7 @@ from megalith.explore.pipeline.costs import StepCosts
 from megalith.explore.pipeline.schedules import build_schedule
 from megalith.explore.pipeline.simulate import simulate
 from megalith.explore.pipeline.timeline import Timeline
-from megalith.explore.plan_text import axes_of_levels, plan_words
+from megalith.explore.plan_text import axes_of_levels, plan_summary
 from megalith.explore.predict import predict
 from megalith.explore.search.result import Plan, SearchResult, Sensitivity
 from megalith.report.explore.page import render_prediction, render_search
@@ -130,10 +130,10 @@ def test_axes_of_levels_multiply_to_the_axes(sizes: tuple[int, int, int, int], o
 
 
 def test_a_plan_in_words_names_what_is_unusual(job: Job) -> None:
-    assert plan_words(job).startswith("tp=8 pp=8 vpp=3; interleaved")
+    assert plan_summary(job).startswith("tp=8 pp=8 vpp=3; interleaved")
     cut = load_job("gpt3-175b", ["training.compression=int8", "network.multipath=4"])
-    assert "int8 gradients across sites" in plan_words(cut)
-    assert "4 paths" in plan_words(cut)
+    assert "int8 gradients across sites" in plan_summary(cut)
+    assert "4 paths" in plan_summary(cut)
 
 
 def test_a_page_is_written_whole(job: Job, tmp_path: Path) -> None:

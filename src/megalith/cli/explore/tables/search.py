@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from megalith.cli.explore.tables.prediction import job_title, print_facts
 from megalith.cli.output import print_table, say
 from megalith.core.units import format_bytes, format_count, format_duration
-from megalith.explore.plan_text import bound_name, plan_words, sensitivity_name
+from megalith.explore.plan_text import bound_name, plan_summary, sensitivity_name
 from megalith.hardware.cluster import Cluster
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def show_search(cluster: Cluster, result: SearchResult) -> None:
     print_table("The best plans", ["", "step", "slower", "MFU", "memory", "across sites", "bound by"], rows)
     for rank, plan in enumerate(result.top, start=1):
         changed = " It changes the mathematics of training." if plan.changes_mathematics else ""
-        say((str(rank), "bold"), f" {plan_words(plan.job)} ", (f"({plan.provenance})", "dim"), changed)
+        say((str(rank), "bold"), f" {plan_summary(plan.job)} ", (f"({plan.provenance})", "dim"), changed)
     say()
     for sentence in result.explanation:
         say(f"- {sentence}")
@@ -85,7 +85,7 @@ def _pareto(result: SearchResult) -> None:
                 format_bytes(plan.prediction.memory_bytes_per_device),
                 format_bytes(plan.cross_site_bytes),
                 f"{plan.cost_per_step:.3g}",
-                plan_words(plan.job).split(";")[0],
+                plan_summary(plan.job).split(";")[0],
             ]
             for plan in shown
         ],
