@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from megalith.core.errors import ConfigError
 from megalith.cost.collectives import Span, group_size
 from megalith.explore.job import Parallel
-from megalith.explore.placement import boundary, expert_groups, group, pieces, split_group, stage_device
+from megalith.explore.placement import axis_pieces, boundary, expert_groups, group, split_group, stage_device
 from megalith.hardware.catalog import catalog
 from megalith.hardware.cluster import Cluster, Level
 
@@ -75,7 +75,7 @@ def test_experts_take_the_innermost_replicas() -> None:
 )
 def test_a_placement_that_does_not_add_up_is_refused(placement: tuple[str, ...], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        pieces(plan(tp=8, pp=8, dp=4, placement=placement))
+        axis_pieces(plan(tp=8, pp=8, dp=4, placement=placement))
 
 
 powers = st.sampled_from([1, 2, 4, 8])

@@ -14,9 +14,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from megalith.core.errors import PlanError
-from megalith.explore.crosspipe import USUAL_PATHS
 from megalith.explore.job import Job
 from megalith.explore.load import resolve_cluster
+from megalith.explore.scenarios.crosspipe import USUAL_PATHS
 from megalith.explore.search.choices import Fabric
 from megalith.explore.search.joint import search_job
 from megalith.explore.search.result import Plan
@@ -33,12 +33,12 @@ NETWORKS = (
 def production(job: Job, *, workers: int = 1, budget: float = 1500) -> Plan:
     """The best production-like plan; PlanError if none fits."""
     only = production_space(resolve_cluster(job.cluster, job.hardware))
-    found = search_job(job, only=only, workers=workers, budget=budget)
-    if not found.plans:
+    result = search_job(job, only=only, workers=workers, budget=budget)
+    if not result.plans:
         raise PlanError(
             f"{job.name or 'The job'} has no copy of the model that fits in one site; take larger sites."
         )
-    return found.plans[0]
+    return result.plans[0]
 
 
 def production_space(cluster: Cluster) -> Restriction:

@@ -8,11 +8,11 @@ from typing import Any
 
 from megalith.core.bounds import checked_bound, gap_to
 from megalith.core.errors import ConfigError, PlanError, nearest
-from megalith.explore.crosspipe import crosspipe
 from megalith.explore.job import Job
 from megalith.explore.load import load_job, resolve_cluster, scenario_names
 from megalith.explore.prediction import Prediction
 from megalith.explore.scenarios.baselines import production, production_space
+from megalith.explore.scenarios.crosspipe import crosspipe
 from megalith.explore.search.joint import search, search_job
 from megalith.explore.search.result import Plan, SearchResult
 from megalith.explore.search.space import Restriction
@@ -23,7 +23,7 @@ PAPER_OVER_STATE_OF_THE_ART = 0.3759
 _BUDGET = 600
 _ABLATION_BUDGET = 300
 
-Say = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +43,16 @@ class ScenarioRow:
 
     @property
     def over_production(self) -> float | None:
+        """Speed-up of the best plan over the production-like one; None if that does not fit."""
         return _speed_up(self.production, self.best)
 
     @property
     def over_crosspipe(self) -> float | None:
+        """Speed-up of the best plan over the CrossPipe-like one; None if that does not fit."""
         return _speed_up(self.crosspipe, self.best)
 
     def to_dict(self) -> dict[str, Any]:
+        """One entry of what `explore scenarios --json` prints."""
         return {
             "name": self.name,
             "devices": self.devices,
@@ -73,18 +76,19 @@ def scenario_jobs(names: Sequence[str] | None = None) -> Iterator[Job]:
 
 
 def run_scenarios(
-    progress: Say | None = None, names: Sequence[str] | None = None, *, workers: int | None = None
+    progress: Progress | None = None, names: Sequence[str] | None = None, *, workers: int | None = None
 ) -> list[ScenarioRow]:
     """Rows of the scenarios named, or of all."""
-    say = progress or (lambda _: None)
     rows = []
     for job in scenario_jobs(names):
-        say(job.name)
+        if progress is not None:
+            progress(job.name)
         rows.append(run_scenario(job, workers=workers))
     return rows
 
 
 def run_scenario(job: Job, *, workers: int | None = None, budget: int = _BUDGET) -> ScenarioRow:
+    """A scenario's best plan beside the two baselines."""
     result = search(job, workers=workers, budget=budget)
     baselines = _or_none(production, job), _or_none(crosspipe, job)
     # The baselines' plans are plans of the joint space too, even if the budget did not reach them.
@@ -114,11 +118,11 @@ def ablation(job: Job, *, budget: int = _ABLATION_BUDGET) -> dict[str, float | N
         "joint": free,
     }
     start = _or_none(production, job)
-    found: dict[str, float | None] = {}
+    speed_ups: dict[str, float | None] = {}
     for name, only in spaces.items():
         plans = search_job(job, only=only, budget=budget).plans
-        found[name] = _speed_up(start, plans[0]) if plans else None
-    return found
+        speed_ups[name] = _speed_up(start, plans[0]) if plans else None
+    return speed_ups
 
 
 def scenario_gap(result: SearchResult, best: Plan, baselines: Sequence[Plan | None]) -> float:

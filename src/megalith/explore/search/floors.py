@@ -18,18 +18,19 @@ from math import inf
 from megalith.cost.collectives import Fabric as Links
 from megalith.cost.collectives import Group
 from megalith.cost.memory import state_bytes, traffic_bytes
+from megalith.explore.candidates import RECOMPUTE
+from megalith.explore.cost.memory import memory_of
+from megalith.explore.cost.replicas import exchange_seconds, replica_link
+from megalith.explore.cost.stages import stage_parameters, stage_seconds
+from megalith.explore.cost.step import plan_cost
 from megalith.explore.pipeline.schedules import build_schedule
 from megalith.explore.placement import expert_groups, group
-from megalith.explore.plan import Plan, make_plan, memory_of
-from megalith.explore.predict import RECOMPUTE
+from megalith.explore.plan import Plan, make_plan
 from megalith.explore.search.choices import Choice, Fabric, Rhythm, Sharing
 from megalith.explore.search.layouts import AXES, Layout
 from megalith.explore.search.pace import Pace, Times
 from megalith.explore.search.partition import spread_layers
 from megalith.explore.search.space import Space
-from megalith.explore.step import _exchange as exchange_seconds
-from megalith.explore.step import _group_link as group_link
-from megalith.explore.step import build_step, stage_parameters, stage_seconds
 from megalith.explore.workload import layer_weights
 
 _PP = AXES.index("pp")
@@ -185,7 +186,7 @@ class Floors:
             return False, False, True
         if key not in self._every_op:
             plan = replace(site.plan(sharing, 1, ()), micro_batches=2)
-            costs = build_step(plan, build_schedule("1f1b", layout.pp, 2)).costs
+            costs = plan_cost(plan, build_schedule("1f1b", layout.pp, 2)).costs
             lanes = {one.link for one in costs.gradient.values()}
             self._every_op[key] = (
                 any(one.each == "op" for one in costs.gradient.values()),
@@ -238,7 +239,9 @@ class _Site:
         self._ways: dict[tuple[int, int, bool], tuple[float, ...]] = {}
         self._fits: dict[Sharing, bool] = {}
         self._parameters: dict[int, tuple[float, float]] = {}
-        self.links = len({group_link(self._template, self._replicas, device) for device in range(layout.pp)})
+        self.links = len(
+            {replica_link(self._template, self._replicas, device) for device in range(layout.pp)}
+        )
         self.watched = self._watched()
         links, senders = _links(space, fabric), 1
         self._rates, self._latencies = [], []

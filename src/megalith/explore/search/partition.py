@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from megalith.explore.job import TransformerModel
-from megalith.explore.workload import Operators, Shape, head_operators, layer_operators
+from megalith.explore.workload import LayerShape, Operators, head_operators, layer_operators
 
 
 @lru_cache(maxsize=4096)
@@ -42,7 +42,7 @@ def spread_layers(
 
 def head_in_layers(model: TransformerModel) -> float:
     """FLOPs of the vocabulary's projection over those of the last layer."""
-    shape = Shape(1, 1, 1, 1, False, False)
+    shape = LayerShape(1, 1, 1, 1, False, False)
     layer = layer_operators(model, shape, model.experts > 0)
     return _flops(head_operators(model, shape)) / _flops(layer)
 

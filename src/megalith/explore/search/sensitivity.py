@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from megalith.explore.candidates import RECOMPUTE
+from megalith.explore.cost.memory import memory_of
 from megalith.explore.job import Job, TransformerModel
 from megalith.explore.plan import Plan as CostPlan
-from megalith.explore.plan import make_plan, memory_of
-from megalith.explore.predict import RECOMPUTE, predict_plan
+from megalith.explore.plan import make_plan
+from megalith.explore.predict import predict_plan
 from megalith.explore.search.result import Plan, Sensitivity
 from megalith.hardware.cluster import Cluster, Device
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from small_jobs import DENSE, SPARSE, job
 
+from megalith.explore.candidates import lower_bound_seconds
 from megalith.explore.job import Job
 from megalith.explore.load import load_job, resolve_cluster
-from megalith.explore.predict import lower_bound_seconds, predict
+from megalith.explore.predict import predict
 from megalith.explore.search.choices import Choice
 from megalith.explore.search.dominance import undominated
 from megalith.explore.search.floors import Floors

@@ -8,12 +8,12 @@ import pytest
 from small_jobs import DENSE, job
 
 from megalith.core.errors import BoundError, ConfigError
-from megalith.explore.crosspipe import crosspipe
 from megalith.explore.job import Job, Parallel, TransformerModel
 from megalith.explore.load import load_job, resolve_cluster, scenario_names
 from megalith.explore.predict import predict
 from megalith.explore.scenarios import ablation, production, run_scenario, scenario_jobs
 from megalith.explore.scenarios.baselines import production_space
+from megalith.explore.scenarios.crosspipe import crosspipe
 from megalith.explore.scenarios.suite import scenario_gap
 from megalith.explore.search import search
 from megalith.explore.search.judge import judge
