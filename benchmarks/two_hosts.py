@@ -28,12 +28,15 @@ os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
 import torch
 import torch.distributed as dist
 
-from megalith.bench.peers import Shape
-from megalith.bench.ranks import STEPS_A_TURN, Ours, draw_samples, make_plan, part_of
+from megalith.bench.peers.lookup import LookupShape
 from megalith.bench.runner import Timing, result, save_result
+from megalith.bench.train.rank_candidates import MegalithRank, part_of
+from megalith.bench.train.rank_plans import make_plan
+from megalith.bench.train.rank_worker import STEPS_A_TURN
+from megalith.bench.train.samples import draw_samples
 from megalith.sharding.plan import ExchangeConfig
 
-SHAPE = Shape(tables=26, rows=200_000, dim=64, batch=2048, lookups=1)
+SHAPE = LookupShape(tables=26, rows=200_000, dim=64, batch=2048, lookups=1)
 CODECS = ("fp32", "fp16", "int8")
 RATES = (1.0, 2.5, None)
 """Gigabits a second; None: as fast as the processor copies."""
@@ -151,7 +154,7 @@ def work(rank: int, folder: Path, repeats: int) -> None:
     sides = {}
     for codec in CODECS:
         exchange = ExchangeConfig(forward=codec, backward=codec)
-        sides[codec] = Ours(SHAPE, plan.model_copy(update={"exchange": exchange}))
+        sides[codec] = MegalithRank(SHAPE, plan.model_copy(update={"exchange": exchange}))
         sides[codec].ready(part)
     seconds: dict[str, list[float]] = {codec: [] for codec in CODECS}
     wire: dict[str, int] = dict.fromkeys(CODECS, 0)
