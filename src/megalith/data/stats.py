@@ -126,6 +126,7 @@ def measure(
 
 
 def write_statistics(folder: Path, statistics: Statistics) -> None:
+    """Writes `statistics.json` beside the data, whole or not at all."""
     write_atomic(folder / STATISTICS_FILE, statistics.model_dump_json(indent=1) + "\n")
 
 
