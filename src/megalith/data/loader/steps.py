@@ -26,7 +26,7 @@ class EpochSteps:
 
     @property
     def order_rank(self) -> tuple[int, int]:
-        """Rank and world size of the row order: ranks that cut batches all follow the order of one process."""
+        """Rank and world size of the row order: ranks that cut batches follow the order of one process."""
         return (self.rank, self.world_size) if self.share == "rows" else (0, 1)
 
     @property
