@@ -16,7 +16,7 @@ import yaml
 from gloo_ring import gloo_all_reduce_seconds
 from settings import FLOAT_BYTES, SHAPE, Setting, parameters_of, part_of
 
-from megalith.cost.collectives import Fabric, Group, Span, collective_seconds
+from megalith.cost.collectives import Fabric, Group, LevelSpan, collective_seconds
 from megalith.explore.pipeline.costs import Collective, StepCosts, Transfer
 from megalith.explore.pipeline.operations import Schedule
 from megalith.explore.pipeline.schedules import build_schedule
@@ -152,9 +152,9 @@ def _all_reduce_seconds(setting: Setting, measured: Measured, size: float) -> fl
     # Measured links are at the rate that messages reach; nothing is to be taken off them again.
     fabric = Fabric(cluster_of(setting, measured), algorithm=algorithm, ideal=True)
     if setting.across == "pipeline":
-        group: Group = (Span(setting.dp, 1), Span(1, 1))
+        group: Group = (LevelSpan(setting.dp, 1), LevelSpan(1, 1))
     else:
-        group = (Span(setting.dp // 2, 1), Span(2, 1))
+        group = (LevelSpan(setting.dp // 2, 1), LevelSpan(2, 1))
     return collective_seconds(fabric, "all_reduce", group, size)
 
 

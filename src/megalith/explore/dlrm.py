@@ -203,9 +203,9 @@ def _mlp(
 
 def _leaving(everyone: tuple[object, ...], level: int, sent: float) -> float:
     """All-to-all bytes that leave a member of the level."""
-    from megalith.cost.collectives import Span, group_size
+    from megalith.cost.collectives import LevelSpan, group_size
 
-    spans = tuple(span for span in everyone if isinstance(span, Span))
+    spans = tuple(span for span in everyone if isinstance(span, LevelSpan))
     ranks, inside = group_size(spans), 1
     for span in spans[:level]:
         inside *= span.ranks

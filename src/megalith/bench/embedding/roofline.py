@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from megalith.bench.peers.lookup import LookupBatch, LookupShape
+from megalith.bench.peers.lookup import LookupIds, LookupShape
 from megalith.ops import native
 from megalith.ops.embedding import allocate
 from megalith.ops.simd import simd_level
@@ -83,7 +83,7 @@ def measure_bandwidth(row_bytes: int, rows: int, tables: int, repeats: int = 3) 
     return Bandwidth(row_bytes, tables * rows * row_bytes, read, 2 * best(core.mg_random_row_update))
 
 
-def distinct_rows(shape: LookupShape, ids: LookupBatch) -> int:
+def distinct_rows(shape: LookupShape, ids: LookupIds) -> int:
     """Distinct (table, row) pairs of a batch."""
     values = ids.values.view(shape.tables, -1)
     table = torch.arange(shape.tables).unsqueeze(1) * shape.rows

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from megalith.bench.peers.lookup import LookupBatch, LookupShape
+from megalith.bench.peers.lookup import LookupIds, LookupShape
 
 Shapes = Literal["headline", "sweep", "scaling"]
 HEADLINE = ((64, 1), (64, 10), (128, 20))
@@ -61,7 +61,7 @@ def _fitting(shape: LookupShape, peers: Sequence[str]) -> LookupShape:
     return replace(shape, rows=min(shape.rows, max(1, _TABLES_BYTES // a_row)))
 
 
-def draw(shape: LookupShape, seed: int) -> LookupBatch:
+def draw(shape: LookupShape, seed: int) -> LookupIds:
     """A batch of ids. Skewed ones are scattered, so that hot rows are not adjacent."""
     generator = np.random.default_rng(seed)
     if shape.zipf is None:
@@ -72,4 +72,4 @@ def draw(shape: LookupShape, seed: int) -> LookupBatch:
     gradient = torch.randn(
         shape.batch, shape.tables * shape.dim, generator=torch.Generator().manual_seed(seed)
     )
-    return LookupBatch(torch.from_numpy(values), offsets, gradient.mul_(1e-3))
+    return LookupIds(torch.from_numpy(values), offsets, gradient.mul_(1e-3))

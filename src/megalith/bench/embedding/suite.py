@@ -18,7 +18,7 @@ from megalith.bench.embedding.roofline import Bandwidth, distinct_rows, least_by
 from megalith.bench.embedding.shapes import NUM_BATCHES, Shapes, draw, shapes_of
 from megalith.bench.memory import check_memory
 from megalith.bench.peers.candidates import build, bytes_needed, unsupported
-from megalith.bench.peers.lookup import OURS, LookupBatch, LookupCandidate, LookupShape, timed_step
+from megalith.bench.peers.lookup import OURS, LookupCandidate, LookupIds, LookupShape, timed_step
 from megalith.bench.runner import result
 from megalith.bench.turns import take_turns
 from megalith.core.units import format_bytes
@@ -64,7 +64,7 @@ def bench_embedding(
 
 
 def measure(
-    shape: LookupShape, peers: Sequence[str], batches: Sequence[LookupBatch], repeats: int
+    shape: LookupShape, peers: Sequence[str], batches: Sequence[LookupIds], repeats: int
 ) -> dict[str, Any]:
     """Passes of ours and of every peer; a peer that cannot run says why, and none costs another its turn.
 
@@ -121,7 +121,7 @@ def _groups(shape: LookupShape, peers: Sequence[str], results: dict[str, Any]) -
 
 
 def _roofline(
-    shape: LookupShape, batches: Sequence[LookupBatch], ours: dict[str, Any], roof: Bandwidth
+    shape: LookupShape, batches: Sequence[LookupIds], ours: dict[str, Any], roof: Bandwidth
 ) -> dict[str, Any]:
     rows = sum(distinct_rows(shape, ids) for ids in batches) // len(batches)
     moved = least_bytes(shape, rows)

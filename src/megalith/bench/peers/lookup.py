@@ -55,7 +55,7 @@ class LookupShape:
 
 
 @dataclass(frozen=True, slots=True)
-class LookupBatch:
+class LookupIds:
     """One batch of ids, feature-major, and the gradient its lookup receives."""
 
     values: Tensor
@@ -66,17 +66,17 @@ class LookupBatch:
 class LookupCandidate(Protocol):
     """Tables of one shape. Building one takes its memory; dropping it gives the memory back."""
 
-    def forward(self, ids: LookupBatch) -> Tensor:
+    def forward(self, ids: LookupIds) -> Tensor:
         """Pooled vectors [batch, tables * dim]."""
 
-    def backward(self, output: Tensor, ids: LookupBatch) -> None:
+    def backward(self, output: Tensor, ids: LookupIds) -> None:
         """Updates every touched row."""
 
     def weights(self) -> Sequence[Tensor]:
         """The rows of each table, to set them or look at them."""
 
 
-def timed_step(candidate: LookupCandidate, ids: LookupBatch) -> dict[str, float]:
+def timed_step(candidate: LookupCandidate, ids: LookupIds) -> dict[str, float]:
     """Seconds of one forward and backward pass."""
     start = perf_counter()
     output = candidate.forward(ids)

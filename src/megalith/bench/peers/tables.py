@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from megalith.bench.peers.lookup import EPS, LEARNING_RATE, LookupBatch, LookupShape
+from megalith.bench.peers.lookup import EPS, LEARNING_RATE, LookupIds, LookupShape
 from megalith.core.schema import TableSpec
 from megalith.embeddings.collection import EmbeddingCollection
 from megalith.embeddings.optimizers import RowWiseAdaGrad
@@ -33,12 +33,12 @@ class Megalith:
         optimizer = RowWiseAdaGrad(lr=LEARNING_RATE, eps=EPS)
         self.embeddings = EmbeddingCollection(tables, optimizer, stochastic_rounding=False)
 
-    def forward(self, ids: LookupBatch) -> Tensor:
+    def forward(self, ids: LookupIds) -> Tensor:
         """Pooled vectors [batch, tables * dim]."""
         output: Tensor = self.embeddings(ids.values, ids.offsets)
         return output
 
-    def backward(self, output: Tensor, ids: LookupBatch) -> None:
+    def backward(self, output: Tensor, ids: LookupIds) -> None:
         """Updates every touched row, by row-wise AdaGrad."""
         output.backward(ids.gradient)
 
@@ -68,12 +68,12 @@ class Fbgemm:
             stochastic_rounding=False,
         )
 
-    def forward(self, ids: LookupBatch) -> Tensor:
+    def forward(self, ids: LookupIds) -> Tensor:
         """Pooled vectors [batch, tables * dim]."""
         output: Tensor = self.tables(ids.values, ids.offsets)
         return output
 
-    def backward(self, output: Tensor, ids: LookupBatch) -> None:
+    def backward(self, output: Tensor, ids: LookupIds) -> None:
         """Updates every touched row, by row-wise AdaGrad."""
         output.backward(ids.gradient)
 
@@ -99,7 +99,7 @@ class TorchBags:
         )
         self.optimizer = torch.optim.Adagrad(self.bags.parameters(), lr=LEARNING_RATE, eps=EPS)
 
-    def forward(self, ids: LookupBatch) -> Tensor:
+    def forward(self, ids: LookupIds) -> Tensor:
         """Pooled vectors [batch, tables * dim]."""
         return torch.cat(self.pooled(ids.values, ids.offsets), dim=1)
 
@@ -112,7 +112,7 @@ class TorchBags:
             pooled.append(bag(values[first:last], own - first))
         return pooled
 
-    def backward(self, output: Tensor, ids: LookupBatch) -> None:
+    def backward(self, output: Tensor, ids: LookupIds) -> None:
         """Updates every touched row, by element-wise AdaGrad."""
         self.optimizer.zero_grad(set_to_none=True)
         output.backward(ids.gradient)
