@@ -10,7 +10,9 @@ from typing import Any
 from megalith.core.files import write_atomic
 from megalith.core.units import format_bytes, format_count, format_seconds
 from megalith.hardware.machine import this_machine
-from megalith.report import charts
+from megalith.report.charts.embedding_tables import size_chart, traffic_chart
+from megalith.report.charts.quality import calibration_chart, loss_chart, metric_chart
+from megalith.report.charts.speed import rate_chart, time_chart
 from megalith.report.collect import RunFacts, Values, collect
 from megalith.report.shell import (
     code_html,
@@ -40,17 +42,17 @@ def write_report(run: Path, out: Path) -> Values:
 def render(facts: RunFacts) -> str:
     """The complete HTML."""
     learning = [
-        charts.metric_chart(
+        metric_chart(
             facts, "ne", "Normalized entropy", "NE", "Log loss over that of always predicting the click rate."
         ),
-        charts.loss_chart(facts),
-        charts.metric_chart(
+        loss_chart(facts),
+        metric_chart(
             facts, "auc", "AUC", "AUC", "Chance that a click is ranked above a non-click; 0.5 is guessing."
         ),
-        charts.calibration_chart(facts),
+        calibration_chart(facts),
     ]
-    speed = [charts.rate_chart(facts), charts.time_chart(facts)]
-    tables = [charts.size_chart(facts), charts.traffic_chart(facts)]
+    speed = [rate_chart(facts), time_chart(facts)]
+    tables = [size_chart(facts), traffic_chart(facts)]
     body = "\n".join(
         (
             _header(facts),
