@@ -229,7 +229,7 @@ def _open(path: Path) -> pq.ParquetFile:
     except IsADirectoryError as error:
         raise DataError(f"{path} is a folder; name the files in it.") from error
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path} is not a sound Parquet file ({error}); get it again.") from error
+        raise DataError(f"{path} is not a valid Parquet file ({error}); get it again.") from error
 
 
 def _is_list(kind: pa.DataType) -> bool:

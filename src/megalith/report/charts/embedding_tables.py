@@ -64,12 +64,12 @@ def traffic_chart(facts: RunFacts) -> Chart | None:
     tables = [table for table in facts.tables.tables[:MAX_TABLES] if table.traffic is not None][::-1]
     if not tables:
         return None
-    found = [table.traffic for table in tables if table.traffic is not None]
+    traffic = [table.traffic for table in tables if table.traffic is not None]
     series = [
-        ("missing", "--rank-0", [one.missing_share + one.unknown_share for one in found]),
-        ("top 1", "--rank-1", [one.top_1_share for one in found]),
-        ("2 to 10", "--rank-2", [one.top_10_share - one.top_1_share for one in found]),
-        ("11 to 100", "--rank-3", [one.top_100_share - one.top_10_share for one in found]),
+        ("missing", "--rank-0", [feature.missing_share + feature.unknown_share for feature in traffic]),
+        ("top 1", "--rank-1", [feature.top_1_share for feature in traffic]),
+        ("2 to 10", "--rank-2", [feature.top_10_share - feature.top_1_share for feature in traffic]),
+        ("11 to 100", "--rank-3", [feature.top_100_share - feature.top_10_share for feature in traffic]),
     ]
     rest = [max(0.0, 1 - sum(shares)) for shares in zip(*(values for _, _, values in series), strict=True)]
     series.append(("all others", "--rank-4", rest))

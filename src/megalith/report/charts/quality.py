@@ -9,8 +9,6 @@ from megalith.report.charts.lines import line, thin
 from megalith.report.collect import RunFacts, Values
 from megalith.report.shell import Chart, Figure
 
-Numbers = Sequence[float | None]
-
 
 def metric_chart(facts: RunFacts, key: str, title: str, axis: str, caption: str) -> Chart | None:
     """A metric over the samples trained on: of the training window, of evaluations, and the best possible."""
@@ -135,8 +133,8 @@ def calibration_chart(facts: RunFacts) -> Chart | None:
 def _best(facts: RunFacts, key: str) -> float | None:
     """The best possible value of the split that the curve of evaluations shows."""
     split = facts.evaluations[-1]["split"] if facts.evaluations else None
-    found = [one for one in facts.finals if one["split"] == split]
-    value = found[0].get(f"best_{key}") if found else None
+    finals = [final for final in facts.finals if final["split"] == split]
+    value = finals[0].get(f"best_{key}") if finals else None
     return None if value is None else float(value)
 
 
