@@ -46,6 +46,7 @@ _OTHER = torch.ones(2**23)
 
 
 def main() -> None:
+    """Measures, and prints the constants."""
     fraction = calibration(catalog().device("cpu")).memory_fraction
     cores = usable_cores()
     rates = [memory_rates(cores, 1.0)[1]]

@@ -1,7 +1,7 @@
 """How close a pass over embedding tables comes to what the memory can do.
 
-The roof is measured, not looked up: rows of the same size, at random places of tables of the same size, one
-table after the other as lookups go, read or updated by native loops that share nothing with the embedding
+The roof is measured, not looked up: rows of the same size, at random positions of tables of the same size,
+one table after the other as lookups go, read or updated by native loops that share nothing with the embedding
 kernels and take the best of several prefetch distances. A pass must move at least each distinct row once;
 what the caches still hold from the pass before is not moved, so a share can come out above 1.
 """
@@ -32,7 +32,7 @@ _STATE_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """Bytes a second of rows at random places."""
+    """Bytes a second of rows at random positions."""
 
     row_bytes: int
     table_bytes: int

@@ -1,7 +1,7 @@
 """`megalith bench embedding`: looking rows up and updating them, beside FBGEMM and plain torch.
 
 All candidates hold tables of the same shape and take turns on the same batches in one process; several
-batches follow each other, so that nobody finds its rows in the cache because the last step left them there.
+batches follow each other, so that no candidate finds rows in a cache that its last step left there.
 """
 
 from __future__ import annotations

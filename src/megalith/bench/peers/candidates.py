@@ -1,9 +1,4 @@
-"""Tables that are looked up and updated, ours and those of others, behind one small interface.
-
-Each candidate reads the same values and offsets and makes one exact optimizer step. FBGEMM does what we do,
-row-wise AdaGrad fused into the backward pass; torch has no row-wise AdaGrad for sparse gradients, so its
-element-wise one stands for what a user of plain torch runs.
-"""
+"""Candidates by name: which peers are installed, what each can run, and how much memory it needs."""
 
 from __future__ import annotations
 
@@ -21,7 +16,7 @@ _PACKAGES = {"fbgemm": "fbgemm_gpu", "torchrec": "torchrec", "torch": "torch"}
 
 def choose_peers(wanted: Sequence[str], known: Sequence[str]) -> list[str]:
     """The peers to run: those named, in `a,b` or one by one, or all that are installed where none is."""
-    names = [name.strip() for one in wanted for name in one.split(",") if name.strip()]
+    names = [name.strip() for argument in wanted for name in argument.split(",") if name.strip()]
     for name in names:
         if name not in (*known, "none"):
             raise ConfigError(f"--peer {name} is no peer here; {nearest(name, [*known, 'none'])}")

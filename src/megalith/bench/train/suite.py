@@ -1,8 +1,6 @@
 """`megalith bench train`: one whole training step of DLRM, beside TorchRec's and one in plain torch.
 
-All sides have the same layers, start values and batches, so TorchRec's losses are ours. TorchRec runs as it
-would on one machine: its tables sharded table-wise over a group of one process, FBGEMM's fused kernel inside.
-Its batches are built before the clock starts, and nothing wraps its dense part.
+All candidates have the same layers, start values and batches, so TorchRec's losses are ours.
 """
 
 from __future__ import annotations

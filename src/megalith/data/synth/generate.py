@@ -95,7 +95,7 @@ def generate(
                     truths[split], names[split] = write(stream, split, folder, pool, workers, progress)
         description = {
             "options": asdict(options),
-            "splits": {name: asdict(one) for name, one in truths.items()},
+            "splits": {name: asdict(truth) for name, truth in truths.items()},
         }
         if output_format == "text":
             write_atomic(folder / TRUTH_FILE, json.dumps(description, indent=1) + "\n")
