@@ -1,4 +1,4 @@
-"""The ranks of a testbed as processes in their namespaces, with a line of JSON for each command and answer."""
+"""The ranks of a testbed as processes in their namespaces, a line of JSON for each command and answer."""
 
 from __future__ import annotations
 
