@@ -39,7 +39,7 @@ class MegalithRank:
     def __init__(self, shape: LookupShape, plan: ShardingPlan | None) -> None:
         recipe = recipe_of(shape)
         self._learner = Learner(recipe, schema_of(shape), plan)
-        self._source = _Source()
+        self._source = _MemoryBatches()
         self._plan = plan
         self._pipeline: Pipeline | None = None
         self.losses: list[Tensor] = []
@@ -57,7 +57,7 @@ class MegalithRank:
 
     def ready(self, batches: Sequence[Batch]) -> None:
         """Takes the batches of the coming turn and fills the pipeline."""
-        self._source.given.extend(batches)
+        self._source.batches.extend(batches)
         if self._pipeline is None:
             # The thread begins with the first batch at once.
             overlap = self._plan is not None
@@ -79,21 +79,21 @@ class MegalithRank:
             self._pipeline.close()
 
 
-class _Source:
+class _MemoryBatches:
     """Batches for a pipeline, as a loader gives them."""
 
     def __init__(self) -> None:
-        self.given: list[Batch] = []
+        self.batches: list[Batch] = []
 
     def stream(self) -> Iterator[Batch]:
         for number in itertools.count():
-            yield self.given[number]
+            yield self.batches[number]
 
     def state_dict(self) -> dict[str, Any]:
         return {}
 
     def close(self) -> None:
-        self.given.clear()
+        self.batches.clear()
 
 
 def part_of(samples: TrainSamples, shape: LookupShape, rank: int, ranks: int) -> Batch:
