@@ -130,6 +130,7 @@ def train(data: Path, pair: str, seed: int) -> dict[str, Any]:
 
 
 def main() -> None:
+    """Trains with every codec and prints what each costs in NE."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workdir", type=Path, required=True, help="for the generated data, kept and reused")
     parser.add_argument("--out", type=Path, required=True)

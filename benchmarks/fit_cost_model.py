@@ -77,12 +77,14 @@ class Fit:
         self.plans: dict[str, Plan] = {}
 
     def use(self, values: np.ndarray) -> None:
+        """Lets the cost model use these constants, given as logarithms."""
         figures = {name: exp(value) for name, value in zip(self.names, values, strict=True)}
         constants._entries()[self.generation].update(figures)
         for cache in _CACHES:
             cache.cache_clear()
 
     def choose_plans(self) -> None:
+        """Finds the plan that each measured run most likely used, under the present constants."""
         for row in self.rows:
             ranked = sorted(candidate_plans(job_of(row)), key=estimate_seconds)[:SIMULATED]
             self.plans[row["id"]] = min(ranked, key=lambda plan: predict_plan(plan).step_seconds)
@@ -96,10 +98,12 @@ class Fit:
         return np.array(found)
 
     def tried(self, values: np.ndarray) -> np.ndarray:
+        """The errors of the fitted rows under these constants."""
         self.use(values)
         return self.errors(self.fitted)
 
     def run(self, rounds: int) -> np.ndarray:
+        """Fits by damped least squares, outliers weighted down; returns the logarithms of the constants."""
         values = np.clip(self.start, self.low + 0.01, self.high - 0.01)
         errors, damping = self.tried(values), 1e-2
         for _ in range(rounds):
@@ -135,6 +139,7 @@ def _loss(errors: np.ndarray) -> float:
 
 
 def main() -> None:
+    """Fits a generation of devices and prints its constants and errors."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

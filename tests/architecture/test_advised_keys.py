@@ -51,7 +51,7 @@ def test_every_key_that_is_advised_exists(package):
 
 
 def test_the_search_finds_advice_and_knows_keys():
-    loader = next(path for path in SOURCES if path.name == "loader.py")
-    assert "data.batch_size" in list(advised(loader))
+    steps = next(path for path in SOURCES if path.match("data/loader/steps.py"))
+    assert "data.batch_size" in list(advised(steps))
     assert has_key([Recipe, Job], ["model", "bottom", "layers"])
     assert not has_key([Recipe, Job], ["data", "drop_last"])

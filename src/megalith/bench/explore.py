@@ -83,11 +83,11 @@ def _random_plans(job: Job) -> Iterator[Job]:
 
 def _search(name: str) -> dict[str, Any]:
     done = run_process([sys.executable, "-m", "megalith", "explore", "search", name, "--json"])
-    found = json.loads(done.stdout)
+    content = json.loads(done.stdout)
     return {
         "seconds": done.seconds,
         "cpu_seconds": done.cpu_seconds,
         "max_resident_bytes": done.max_resident_bytes,
-        **{key: found[key] for key in ("examined", "pruned", "unexamined", "gap", "lower_bound_seconds")},
-        "step_seconds": found["best"]["prediction"]["step_seconds"],
+        **{key: content[key] for key in ("examined", "pruned", "unexamined", "gap", "lower_bound_seconds")},
+        "step_seconds": content["best"]["prediction"]["step_seconds"],
     }

@@ -109,10 +109,11 @@ def embedding(
     as_json: JsonFlag = False,
 ) -> None:
     """Lookup, backward and row-wise AdaGrad over many tables, beside FBGEMM and torch."""
-    from megalith.bench.embedding import bench_embedding
-    from megalith.bench.peers import PEERS, Shape, choose_peers
+    from megalith.bench.embedding.suite import bench_embedding
+    from megalith.bench.peers.candidates import PEERS, choose_peers
+    from megalith.bench.peers.lookup import LookupShape
 
-    base = Shape(tables, rows, dim=64, batch=batch, lookups=1, dtype=dtype.value)
+    base = LookupShape(tables, rows, dim=64, batch=batch, lookups=1, dtype=dtype.value)
     content = bench_embedding(shapes.value, base, choose_peers(peer or [], PEERS), repeats, threads, _say)
     _finish(content, out, as_json, show_embedding)
 
@@ -137,18 +138,19 @@ def train(
     as_json: JsonFlag = False,
 ) -> None:
     """A whole training step of DLRM, beside TorchRec and torch; over processes with --ranks."""
-    from megalith.bench.peers import Shape, choose_peers
+    from megalith.bench.peers.candidates import choose_peers
+    from megalith.bench.peers.lookup import LookupShape
 
-    shape = Shape(tables, rows, dim, batch, lookups)
+    shape = LookupShape(tables, rows, dim, batch, lookups)
     if ranks is not None:
-        from megalith.bench.ranks import PEERS as RANK_PEERS
-        from megalith.bench.ranks import bench_ranks
+        from megalith.bench.train.ranks import PEERS as RANK_PEERS
+        from megalith.bench.train.ranks import bench_ranks
 
         peers = choose_peers(peer or [], RANK_PEERS)
         content = bench_ranks(shape, ranks, sharding.value, peers, repeats, threads, _say)
         _finish(content, out, as_json, show_train)
         return
-    from megalith.bench.train import PEERS, bench_train
+    from megalith.bench.train.suite import PEERS, bench_train
 
     content = bench_train(shape, choose_peers(peer or [], PEERS), repeats, threads, _say)
     _finish(content, out, as_json, show_train)

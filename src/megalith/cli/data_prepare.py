@@ -14,7 +14,7 @@ import typer
 from megalith.cli.output import JsonFlag, print_json, print_table, progress_console, say, text_column
 
 if TYPE_CHECKING:
-    from megalith.data.prepare import Prepared, PrepareOptions
+    from megalith.data.prepare import PrepareOptions, PrepareResult
 
 
 class SourceName(enum.StrEnum):
@@ -131,7 +131,7 @@ def prepare(
         _show(options.out, prepared)
 
 
-def summary(out: Path, prepared: Prepared) -> dict[str, object]:
+def summary(out: Path, prepared: PrepareResult) -> dict[str, object]:
     """What `--json` prints."""
     import resource
 
@@ -156,7 +156,7 @@ def summary(out: Path, prepared: Prepared) -> dict[str, object]:
     }
 
 
-def _prepare_with_progress(options: PrepareOptions) -> Prepared:
+def _prepare_with_progress(options: PrepareOptions) -> PrepareResult:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
     from megalith.data.prepare import prepare as run
@@ -171,7 +171,7 @@ def _prepare_with_progress(options: PrepareOptions) -> Prepared:
         )
 
 
-def _show(out: Path, prepared: Prepared) -> None:
+def _show(out: Path, prepared: PrepareResult) -> None:
     from megalith.core.units import format_bytes
 
     result = summary(out, prepared)

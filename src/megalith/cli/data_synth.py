@@ -62,7 +62,7 @@ def synth(
     from rich.progress import BarColumn, Progress, TimeRemainingColumn
 
     from megalith.data.synth.generate import generate
-    from megalith.data.synth.stream import SynthOptions
+    from megalith.data.synth.options import SynthOptions
 
     options = SynthOptions(
         source=source.value,

@@ -12,7 +12,7 @@ from functools import lru_cache
 from math import gcd, prod
 
 from megalith.core.errors import ConfigError, PlanError, nearest
-from megalith.cost.collectives import Group, Span
+from megalith.cost.collectives import Group, LevelSpan
 from megalith.explore.job import Parallel
 from megalith.hardware.cluster import Cluster
 
@@ -132,8 +132,8 @@ def split_group(whole: Group, level: int) -> tuple[Group, Group]:
     inside = whole[:level]
     ranks = prod(span.ranks for span in inside)
     across = (
-        *(Span(1, 1) for _ in inside),
-        *(Span(span.ranks, span.sharing * ranks) for span in whole[level:]),
+        *(LevelSpan(1, 1) for _ in inside),
+        *(LevelSpan(span.ranks, span.sharing * ranks) for span in whole[level:]),
     )
     return inside, across
 
@@ -144,12 +144,12 @@ def outermost_level(ranks: Group) -> int:
 
 
 def _spans(pieces: list[AxisPiece], cluster: Cluster) -> Group:
-    spans: list[Span] = []
+    spans: list[LevelSpan] = []
     size = prod(piece.count for piece in pieces)
     below = 1
     for index in range(len(cluster.levels)):
         inside = _ranks_inside(pieces, cluster.devices_within(index))
-        spans.append(Span(-(-inside // below), max(1, cluster.devices_within(index - 1) // below)))
+        spans.append(LevelSpan(-(-inside // below), max(1, cluster.devices_within(index - 1) // below)))
         below = inside
         if inside == size:
             break

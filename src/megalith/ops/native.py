@@ -107,7 +107,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
         _Code,
         (_pointer, _int32, _int64, _pointer, _int64, _pointer, _int64, _pointer, _int32, _pointer, _pointer),
     ),
-    # The machine's own speed (bench/roofline.py).
+    # The machine's own speed (bench/embedding/roofline.py).
     "mg_random_row_read": (_Code, (_pointer, _int64, _pointer, _int64, _int64, _int32, _int32, _pointer)),
     "mg_random_row_update": (_Code, (_pointer, _int64, _pointer, _int64, _int64, _int32, _int32)),
 }

@@ -5,7 +5,7 @@ shell.py         the file around every page: style, sections, charts
 collect.py       what the files of a run say
 timing.py        where its time went, from its trace
 tables.py        how large its embedding tables are and how uneven the traffic on them is
-charts.py        the charts of a run, as plotly.js figures
+charts/          the charts of a run, as plotly.js figures
 page.py          the page of a run; page.css and page.js lie beside it
 bench_page.py    the page of a saved benchmark
 plan_page.py     the page of a sharding plan: load by worker, tables

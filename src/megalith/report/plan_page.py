@@ -81,7 +81,7 @@ def _tiles(plan: ShardingPlan) -> str:
         f"{format_duration(estimate['lower_bound_seconds'])}</div></div>"
     )
     first = next(iter(estimate["memory_capacity_bytes"]))
-    fullest = max(one["memory_bytes"][first] for one in estimate["workers"])
+    fullest = max(worker["memory_bytes"][first] for worker in estimate["workers"])
     room = estimate["memory_capacity_bytes"][first]
     kinds = {placement.kind for placement in plan.placements}
     tiles = [
@@ -106,8 +106,8 @@ def _seconds_chart(plan: ShardingPlan) -> Chart:
         {
             "type": "bar",
             "name": phase,
-            "x": [one["worker"] for one in workers],
-            "y": [1e3 * one["phases"][phase] for one in workers],
+            "x": [worker["worker"] for worker in workers],
+            "y": [1e3 * worker["phases"][phase] for worker in workers],
             "marker": {"color": colour},
             "hovertemplate": f"worker %{{x}}, {phase}: %{{y:.3~g}} ms<extra></extra>",
         }
@@ -135,13 +135,13 @@ def _memory_chart(plan: ShardingPlan) -> Chart:
         {
             "type": "bar",
             "name": tier,
-            "x": [one["worker"] for one in workers],
-            "y": [one["memory_bytes"][tier] / 2**30 for one in workers],
+            "x": [worker["worker"] for worker in workers],
+            "y": [worker["memory_bytes"][tier] / 2**30 for worker in workers],
             "marker": {"color": colour},
             "hovertemplate": f"worker %{{x}}: %{{y:.3~g}} GiB of {tier}<extra></extra>",
         }
         for tier, colour in zip(estimate["memory_capacity_bytes"], colours, strict=False)
-        if any(one["memory_bytes"][tier] for one in workers)
+        if any(worker["memory_bytes"][tier] for worker in workers)
     ]
     rooms = [f"{format_bytes(room)} of {tier}" for tier, room in estimate["memory_capacity_bytes"].items()]
     layout = {
@@ -157,8 +157,8 @@ def _memory_chart(plan: ShardingPlan) -> Chart:
 def _phases(estimate: dict[str, Any]) -> str:
     rows = "".join(
         f"<tr><td>{name}</td><td class='words'>{PHASES[name][1]}</td>"
-        f"<td>{format_duration(one['seconds'])}</td><td>{format_duration(one['mean_seconds'])}</td><td>{one['worker']}</td></tr>"
-        for name, one in estimate["phases"].items()
+        f"<td>{format_duration(phase['seconds'])}</td><td>{format_duration(phase['mean_seconds'])}</td><td>{phase['worker']}</td></tr>"
+        for name, phase in estimate["phases"].items()
     )
     return (
         '<div class="card scroll"><table><thead><tr><th>phase</th><th class="words"></th><th>slowest</th>'
@@ -168,24 +168,24 @@ def _phases(estimate: dict[str, Any]) -> str:
 
 def _tables(plan: ShardingPlan) -> str:
     estimate = plan.estimate
-    places = {placement.table: placement for placement in plan.placements}
-    dearest = sorted(estimate["tables"], key=lambda one: -one["seconds"])
+    placements = {placement.table: placement for placement in plan.placements}
+    costliest = sorted(estimate["tables"], key=lambda table: -table["seconds"])
     rows = []
-    for one in dearest[:MOST_TABLES]:
-        workers = places[one["table"]].workers
+    for table in costliest[:MOST_TABLES]:
+        workers = placements[table["table"]].workers
         where = ", ".join(map(str, workers)) if len(workers) <= 8 else f"{len(workers)} workers"
         if len(workers) == plan.world_size > 1:
             where = "all"
-        parts = f" in {one['columns']}" if one["columns"] > 1 else ""
+        parts = f" in {table['columns']}" if table["columns"] > 1 else ""
         rows.append(
-            f"<tr><td>{escape(one['table'])}</td><td class='words'>{one['kind']}{parts} on {where}</td>"
-            f"<td>{format_count(one['rows'])}</td><td>{one['dim']}</td><td>{one['lookups']:.3g}</td>"
-            f"<td>{format_bytes(one['bytes'])}</td><td>{escape(one['tier'])}</td>"
-            f"<td>{format_duration(one['seconds'])}</td></tr>"
+            f"<tr><td>{escape(table['table'])}</td><td class='words'>{table['kind']}{parts} on {where}</td>"
+            f"<td>{format_count(table['rows'])}</td><td>{table['dim']}</td><td>{table['lookups']:.3g}</td>"
+            f"<td>{format_bytes(table['bytes'])}</td><td>{escape(table['tier'])}</td>"
+            f"<td>{format_duration(table['seconds'])}</td></tr>"
         )
     more = (
-        f'<p class="note-line">The {MOST_TABLES} dearest of {len(dearest):,}; the file has them all.</p>'
-        if len(dearest) > MOST_TABLES
+        f'<p class="note-line">The {MOST_TABLES} costliest of {len(costliest):,}; the file has them all.</p>'
+        if len(costliest) > MOST_TABLES
         else ""
     )
     return (

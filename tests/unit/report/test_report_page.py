@@ -11,9 +11,9 @@ import pytest
 
 from megalith.core.errors import ConfigError, DataError
 from megalith.data.synth.generate import generate
-from megalith.data.synth.stream import SynthOptions
+from megalith.data.synth.options import SynthOptions
 from megalith.report import write_report
-from megalith.report.charts import thin
+from megalith.report.charts.lines import thin
 from megalith.report.collect import collect
 from megalith.report.timing import read_time_spent
 from megalith.train.recipe import load_recipe

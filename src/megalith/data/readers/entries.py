@@ -16,7 +16,7 @@ import numpy as np
 
 from megalith.core.config import Config
 from megalith.core.errors import DataError
-from megalith.data.readers.block import BadRow, Bag, Block, Feature, shown
+from megalith.data.readers.block import BadRow, Bag, Feature, LogBlock, shown
 from megalith.data.readers.streams import CHUNK_BYTES, TextChunk, read_chunks
 from megalith.ops.text import EntryRows, Keys, Problem, parse_entries
 
@@ -36,6 +36,7 @@ class EntryShape(Config):
 
     @property
     def features(self) -> tuple[Feature, ...]:
+        """The categorical columns that the entries become."""
         if self.kind == "positional":
             return tuple(Feature(f"f{position}") for position in range(self.num_positions))
         if self.kind == "bag":
@@ -53,21 +54,25 @@ class EntrySource:
 
     @property
     def numeric(self) -> tuple[str, ...]:
+        """No names: these formats have no numeric columns."""
         return ()
 
     @property
     def features(self) -> tuple[Feature, ...]:
+        """The categorical columns."""
         return self.shape.features
 
     def items(self) -> Iterator[TextChunk]:
+        """Chunks of whole lines."""
         return _chunks(self.paths, self._chunk_bytes)
 
-    def parse(self, item: TextChunk) -> Block:
+    def parse(self, item: TextChunk) -> LogBlock:
+        """The rows of one chunk."""
         shape = self.shape
         positions = shape.num_positions if shape.kind == "positional" else None
         rows = parse_entries(item.text, shape.kind == "named", positions)
         bad = tuple(_bad_row(item, problem, shape) for problem in rows.problems.tolist())
-        return Block(rows.labels, (), self._columns(item, rows), bad)
+        return LogBlock(rows.labels, (), self._columns(item, rows), bad)
 
     def _columns(self, chunk: TextChunk, rows: EntryRows) -> tuple[Keys | Bag, ...]:
         if self.shape.kind == "positional":

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from megalith.cost.calibration import Calibration
 from megalith.cost.memory import gradient_bytes
-from megalith.cost.operators import flash_attention_seconds, gemm_seconds, stream_seconds
+from megalith.cost.operators import AttentionShape, flash_attention_seconds, gemm_seconds, stream_seconds
 from megalith.explore.workload import Operators
 from megalith.hardware.cluster import Device
 
@@ -62,8 +62,8 @@ def compute_seconds(
             core += seconds
     if operators.flash:
         flash = operators.flash
-        shape = (flash.heads, flash.queries, flash.keys, flash.head_dim)
-        attention = flash_attention_seconds(device, constants, precision, *shape)
+        shape = AttentionShape(flash.heads, flash.queries, flash.keys, flash.head_dim)
+        attention = flash_attention_seconds(device, constants, precision, shape)
         forward += attention
-        backward_input += flash_attention_seconds(device, constants, precision, *shape, backward=True)
+        backward_input += flash_attention_seconds(device, constants, precision, shape, backward=True)
     return ComputeSeconds(forward, backward_input, backward_weight, core, streaming, attention)

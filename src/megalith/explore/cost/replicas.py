@@ -150,7 +150,7 @@ def replica_link(plan: Plan, replicas: Group, device: int) -> Hashable:
 
     A lane of its own, because links share fairly: a message between stages does not wait until a whole bucket
     of gradients is through, as it would in one queue. Other stages' groups on the same link have theirs: the
-    rate of each is its share of the link already (`Span.sharing`)."""
+    rate of each is its share of the link already (`LevelSpan.sharing`)."""
     level = outermost_level(replicas)
     member = stage_device(plan.parallel, device) // plan.cluster.devices_within(level - 1)
     return (plan.cluster.levels[level].name, member, device, "replicas")

@@ -19,9 +19,9 @@ import numpy as np
 from megalith.core.schema import DTYPE_BYTES, TableSpec
 from megalith.cost.embedding import (
     CACHE_SHARE,
-    ROW_COUPLED,
+    ROWWISE_OPTIMIZERS,
     VECTOR_BYTES,
-    coupled_update_bytes,
+    column_wise_update_bytes,
     lookup_bytes,
     row_traffic_bytes,
     state_bytes,
@@ -292,9 +292,13 @@ def price(
     marked = np.where(copied, constants.copied_id_bytes * ids, 0.0)
     update = (np.asarray(moved) + marked + constants.copied_factor * dense) * second
     # Parts of rows whose optimizer needs the whole row are updated outside the fused pass.
-    coupled = (slices > 1) & (rows > 0) if workload.optimizer in ROW_COUPLED else np.zeros(len(rows), bool)
+    coupled = (
+        (slices > 1) & (rows > 0) if workload.optimizer in ROWWISE_OPTIMIZERS else np.zeros(len(rows), bool)
+    )
     if coupled.any():
-        apart = np.asarray(coupled_update_bytes(constants, *counts)) * second + constants.coupled_seconds
+        apart = (
+            np.asarray(column_wise_update_bytes(constants, *counts)) * second + constants.column_wise_seconds
+        )
         update = np.where(coupled, apart, update)
     slow = tier > 0
     if slow.any():

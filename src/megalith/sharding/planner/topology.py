@@ -16,7 +16,7 @@ from math import ceil
 from megalith.core.bounds import ROUNDING
 from megalith.core.errors import PlanError
 from megalith.cost.calibration import Calibration, calibration
-from megalith.cost.collectives import Fabric, Group, Span, all_to_all_seconds, collective_seconds
+from megalith.cost.collectives import Fabric, Group, LevelSpan, all_to_all_seconds, collective_seconds
 from megalith.cost.operators import stream_seconds
 from megalith.hardware.catalog import LOOPBACK, SHARED_MEMORY, catalog
 from megalith.hardware.cluster import Cluster, Device, Level
@@ -169,10 +169,10 @@ def _priced(cluster: Cluster, size: int, alone: float) -> Workers:
         host = replace(cluster.levels[0], link=cluster.shared_memory)
         near_fabric = Fabric(replace(cluster, levels=(host, *cluster.levels[1:])))
     per_node = min(cluster.levels[0].count, size)
-    everyone: Group = tuple(Span(level.count, 1) for level in cluster.levels)
+    everyone: Group = tuple(LevelSpan(level.count, 1) for level in cluster.levels)
     inside: Group = everyone[:1]
     # One worker of each node in a group: all groups of a node share its way out.
-    across: Group = (Span(1, 1), *(Span(span.ranks, per_node) for span in everyone[1:]))
+    across: Group = (LevelSpan(1, 1), *(LevelSpan(span.ranks, per_node) for span in everyone[1:]))
     together = per_node / size
 
     def exchange(sent: float) -> float:

@@ -1,7 +1,7 @@
 """How close a pass over embedding tables comes to what the memory can do.
 
-The roof is measured, not looked up: rows of the same size, at random places of tables of the same size, one
-table after the other as lookups go, read or updated by native loops that share nothing with the embedding
+The roof is measured, not looked up: rows of the same size, at random positions of tables of the same size,
+one table after the other as lookups go, read or updated by native loops that share nothing with the embedding
 kernels and take the best of several prefetch distances. A pass must move at least each distinct row once;
 what the caches still hold from the pass before is not moved, so a share can come out above 1.
 """
@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from megalith.bench.peers import Ids, Shape
+from megalith.bench.peers.lookup import LookupIds, LookupShape
 from megalith.ops import native
 from megalith.ops.embedding import allocate
 from megalith.ops.simd import simd_level
@@ -32,7 +32,7 @@ _STATE_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """Bytes a second of rows at random places."""
+    """Bytes a second of rows at random positions."""
 
     row_bytes: int
     table_bytes: int
@@ -42,6 +42,7 @@ class Bandwidth:
     """Bytes read and written a second: each updated byte counts twice."""
 
     def to_dict(self) -> dict[str, Any]:
+        """As the result file holds it."""
         return asdict(self)
 
 
@@ -52,17 +53,17 @@ def measure_bandwidth(row_bytes: int, rows: int, tables: int, repeats: int = 3) 
     row_bytes = max(_LINE_BYTES, row_bytes // _LINE_BYTES * _LINE_BYTES)
     tables = max(1, min(tables, _MAX_BYTES // (rows * row_bytes)))
     weights = allocate(tables * rows, row_bytes // 2, torch.float16).zero_()
-    # A row stands among the ids once: threads update them without asking each other.
+    # Every row occurs once among the ids: threads update them without synchronising.
     generator = torch.Generator().manual_seed(0)
     per_table = max(1, min(rows // 2, _TOUCHED_BYTES // row_bytes // tables))
     shuffled = [torch.randperm(rows, generator=generator) + rows * table for table in range(tables)]
-    halves = [torch.cat([one[start : start + per_table] for one in shuffled]) for start in (0, per_table)]
+    halves = [torch.cat([order[start : start + per_table] for order in shuffled]) for start in (0, per_table)]
 
     def best(run: Callable[..., Any]) -> float:
         fastest = 0.0
         for ahead, level in product(_AHEAD, _LEVELS):
             rates = []
-            # Turn and turn about, so that no round finds its rows where the last one left them.
+            # Alternating halves, so that no round finds the rows of the last one in a cache.
             for number in range(2 * repeats):
                 ids = halves[number % 2]
                 if not len(ids):
@@ -82,14 +83,14 @@ def measure_bandwidth(row_bytes: int, rows: int, tables: int, repeats: int = 3) 
     return Bandwidth(row_bytes, tables * rows * row_bytes, read, 2 * best(core.mg_random_row_update))
 
 
-def distinct_rows(shape: Shape, ids: Ids) -> int:
+def distinct_rows(shape: LookupShape, ids: LookupIds) -> int:
     """Distinct (table, row) pairs of a batch."""
     values = ids.values.view(shape.tables, -1)
     table = torch.arange(shape.tables).unsqueeze(1) * shape.rows
     return len(torch.unique(values + table))
 
 
-def least_bytes(shape: Shape, rows: int) -> dict[str, int]:
+def least_bytes(shape: LookupShape, rows: int) -> dict[str, int]:
     """What each pass cannot avoid to move when `rows` distinct rows are touched."""
     return {
         "forward": rows * shape.row_bytes + shape.output_bytes,

@@ -1,6 +1,6 @@
 """The peer of `megalith data prepare criteo`: the same work as a user of polars would write it.
 
-    python -m megalith.bench.polars_prepare INPUT.tsv OUT.parquet [MIN_COUNT]
+    python -m megalith.bench.peers.polars_prepare INPUT.tsv OUT.parquet [MIN_COUNT]
 
 Numbers become sign(x) log(1 + |x|); each categorical column becomes ids by falling count, 0 for a missing
 value and 1 for a value seen fewer than MIN_COUNT times. Runs as its own process, so that its peak memory is
@@ -17,6 +17,7 @@ CATEGORICAL = tuple(f"C{number}" for number in range(1, 27))
 
 
 def prepare(source: Path, target: Path, min_count: int) -> None:
+    """Reads Criteo text, turns it into ids and numbers, and writes one Parquet file."""
     import polars as pl
 
     schema = {"label": pl.Int8, **dict.fromkeys(NUMERIC, pl.Int32), **dict.fromkeys(CATEGORICAL, pl.String)}

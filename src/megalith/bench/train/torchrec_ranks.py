@@ -16,20 +16,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from megalith.bench.peers import EPS, LEARNING_RATE, Shape
-from megalith.bench.train import BOTTOM, NUM_DENSE, TOP, copy_dense, dense_optimizer
+from megalith.bench.peers.lookup import EPS, LEARNING_RATE, LookupShape
+from megalith.bench.train.samples import BOTTOM, NUM_DENSE, TOP, dense_optimizer
+from megalith.bench.train.torchrec_step import copy_dense
 from megalith.data.batch import Batch
 
 KINDS = ("table_wise", "column_wise")
 """What TorchRec does on the CPU with tables that the backward pass updates."""
 
 
-class TorchRecRanks:
+class TorchRecRank:
     """One rank of TorchRec; `turn` takes a step with every batch that was given to `ready`."""
 
     def __init__(
         self,
-        shape: Shape,
+        shape: LookupShape,
         kind: str,
         world_size: int,
         dense: nn.Module,
@@ -83,7 +84,7 @@ class TorchRecRanks:
         self.losses: list[Tensor] = []
 
     def ready(self, batches: Sequence[Batch]) -> None:
-        """What a data loader would have done."""
+        """Builds the batches of the coming turn, as a data loader would have done."""
         from torchrec import KeyedJaggedTensor
         from torchrec.datasets.utils import Batch as TorchRecBatch
 
@@ -94,6 +95,7 @@ class TorchRecRanks:
             self._given.append(TorchRecBatch(batch.dense, sparse, batch.labels))
 
     def turn(self, num_steps: int) -> None:
+        """Trains so many steps through TorchRec's pipeline."""
         for _ in range(num_steps):
             loss, _, _ = self._pipeline.progress(self._batches)
             self.losses.append(loss)
