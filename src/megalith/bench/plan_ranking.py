@@ -30,7 +30,7 @@ from megalith.hardware.cluster import Cluster
 from megalith.hardware.probe import probe
 from megalith.sharding.plan import Kind, Placement, Shard, ShardingPlan
 from megalith.sharding.planner import make_plan
-from megalith.sharding.planner.predict import predict_step
+from megalith.sharding.planner.estimate.predict import predict_step
 from megalith.sharding.planner.statistics import TableStatistics, zipf_statistics
 
 SPEARMAN = 0.9

@@ -133,7 +133,7 @@ def make_plan(shape: Shape, ranks: int, sharding: Sharding) -> ShardingPlan:
     tables = _tables(shape)
     if sharding == "auto":
         from megalith.sharding.planner import make_plan as best_plan
-        from megalith.train.placing import hosts_like_this
+        from megalith.train.planning import hosts_like_this
 
         return best_plan(
             tables,

@@ -29,7 +29,7 @@ from megalith.train.config import Recipe
 from megalith.train.evaluation import choose_split, evaluate
 from megalith.train.learner import Learner
 from megalith.train.pipeline import Pipeline
-from megalith.train.placing import place_again, place_tables
+from megalith.train.planning import place_again, place_tables
 from megalith.train.records import read_evaluation, read_summary
 from megalith.train.reporter import Reporter
 from megalith.train.run import Run, cut_back

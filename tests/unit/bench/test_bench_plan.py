@@ -9,7 +9,7 @@ from megalith.bench.plan import bench_plan, skewed_tables
 from megalith.bench.plan_ranking import SETTINGS, random_plans, ranked_tables, spearman, uniform_plans
 from megalith.hardware.catalog import catalog
 from megalith.sharding.planner import make_plan
-from megalith.sharding.planner.predict import predict_step
+from megalith.sharding.planner.estimate.predict import predict_step
 
 
 def test_the_same_seed_draws_the_same_tables() -> None:

@@ -22,18 +22,21 @@ from megalith.core.schema import TableSpec, check_tables
 from megalith.cost.embedding import CACHE_SHARE, OPTIMIZER_VALUES, state_bytes
 from megalith.hardware.cluster import Cluster
 from megalith.sharding.plan import ExchangeConfig, Placement, Shard, ShardingPlan
-from megalith.sharding.planner.advice import lean_problem, refusal
-from megalith.sharding.planner.bound import Bound, lower_bound
-from megalith.sharding.planner.choices import good_choices
+from megalith.sharding.planner.bound.branch_and_bound import Bound, lower_bound
+from megalith.sharding.planner.bound.relaxation import Relaxation
 from megalith.sharding.planner.clock import Clock, Deadline, StepClock
-from megalith.sharding.planner.estimate import Workload, build_problem, largest_first, row_cut
-from megalith.sharding.planner.greedy import most_spread, place_balanced, table_wise_greedy
-from megalith.sharding.planner.karmarkar_karp import karmarkar_karp
-from megalith.sharding.planner.local_search import improve as search
-from megalith.sharding.planner.mip import solve_exactly
-from megalith.sharding.planner.options import CACHED_ROWS, MIN_DIM, Way, column_widths, ways_of
-from megalith.sharding.planner.packing import packed
-from megalith.sharding.planner.problem import (
+from megalith.sharding.planner.enumerate import CACHED_ROWS, MIN_DIM, Way, column_widths, ways_of
+from megalith.sharding.planner.estimate.estimator import Workload, build_problem, largest_first, row_cut
+from megalith.sharding.planner.partition.choices import good_choices
+from megalith.sharding.planner.partition.greedy import most_spread, place_balanced, table_wise_greedy
+from megalith.sharding.planner.partition.karmarkar_karp import karmarkar_karp
+from megalith.sharding.planner.partition.local_search import improve as search
+from megalith.sharding.planner.partition.mip import solve_exactly
+from megalith.sharding.planner.partition.packing import packed
+from megalith.sharding.planner.shortage import lean_problem, refusal
+from megalith.sharding.planner.statistics import TableStatistics, default_statistics
+from megalith.sharding.planner.topology import Workers, workers_of
+from megalith.sharding.planner.types import (
     NUM_PHASES,
     PHASES,
     Floats,
@@ -44,9 +47,6 @@ from megalith.sharding.planner.problem import (
     phase_seconds,
     step_seconds,
 )
-from megalith.sharding.planner.relaxation import Relaxation
-from megalith.sharding.planner.statistics import TableStatistics, default_statistics
-from megalith.sharding.planner.topology import Workers, workers_of
 
 Algorithm = Literal["best", "greedy", "karmarkar_karp", "mip"]
 ALGORITHMS: tuple[str, ...] = get_args(Algorithm)

@@ -13,9 +13,9 @@ from megalith.hardware.catalog import catalog
 from megalith.hardware.cluster import Cluster
 from megalith.sharding.plan import Placement, Shard, ShardingPlan
 from megalith.sharding.planner import make_plan
-from megalith.sharding.planner.predict import predict_loads, predict_step
-from megalith.sharding.planner.problem import NUM_PHASES, PHASES, phase_seconds
+from megalith.sharding.planner.estimate.predict import predict_loads, predict_step
 from megalith.sharding.planner.topology import workers_of
+from megalith.sharding.planner.types import NUM_PHASES, PHASES, phase_seconds
 
 BATCH = 4096
 TABLES = [

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megalith.core.schema import TableSpec
-from megalith.sharding.planner.options import Way
+from megalith.sharding.planner.enumerate import Way
 from megalith.sharding.planner.topology import Workers
 
 PHASES = ("input", "lookup", "exchange", "update")

@@ -124,8 +124,8 @@ def plan(
     if out is not None:
         made.write(out)
     if dry_run:
-        from megalith.cli.plan_dry_run import first_batch, show_dry_run
-        from megalith.sharding.dry_run import dry_run as check
+        from megalith.cli.plan.dry_run import first_batch, show_dry_run
+        from megalith.sharding.validate.dry_run import dry_run as check
 
         checked = check(
             specs,

@@ -30,10 +30,10 @@ from megalith.cost.embedding import (
 )
 from megalith.cost.operators import stream_seconds
 from megalith.sharding.plan import ExchangeConfig
-from megalith.sharding.planner.options import Way, column_widths
-from megalith.sharding.planner.problem import NUM_PHASES, Floats, Ints, Problem
+from megalith.sharding.planner.enumerate import Way, column_widths
 from megalith.sharding.planner.statistics import TableStatistics
 from megalith.sharding.planner.topology import Workers
+from megalith.sharding.planner.types import NUM_PHASES, Floats, Ints, Problem
 from megalith.sharding.wire_format import CODEC_BYTES, LENGTH_BYTES, id_bytes
 
 

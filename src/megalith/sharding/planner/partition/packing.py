@@ -13,9 +13,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from megalith.sharding.planner.choices import Flags
+from megalith.sharding.planner.bound.relaxation import Relaxation, Relaxed
 from megalith.sharding.planner.clock import Deadline
-from megalith.sharding.planner.problem import (
+from megalith.sharding.planner.partition.choices import Flags
+from megalith.sharding.planner.types import (
     NUM_PHASES,
     Floats,
     Ints,
@@ -25,7 +26,6 @@ from megalith.sharding.planner.problem import (
     loads_of,
     step_seconds,
 )
-from megalith.sharding.planner.relaxation import Relaxation, Relaxed
 
 _WHOLE = 1e-6
 _FILLED = (0.95, 0.98, 1.0)

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megalith.sharding.planner.clock import Deadline
-from megalith.sharding.planner.greedy import place_balanced
-from megalith.sharding.planner.problem import (
+from megalith.sharding.planner.partition.greedy import place_balanced
+from megalith.sharding.planner.types import (
     NUM_PHASES,
     Floats,
     Ints,

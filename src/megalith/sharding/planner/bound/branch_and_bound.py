@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from megalith.sharding.planner.choices import Flags, kind_sets
+from megalith.sharding.planner.bound.relaxation import Relaxation, Relaxed
 from megalith.sharding.planner.clock import Deadline
-from megalith.sharding.planner.problem import NUM_PHASES, Floats, Ints, Problem
-from megalith.sharding.planner.relaxation import Relaxation, Relaxed
+from megalith.sharding.planner.partition.choices import Flags, kind_sets
+from megalith.sharding.planner.types import NUM_PHASES, Floats, Ints, Problem
 
 _PRESENT = 0.02
 """Share from which an option counts as part of a table's mixture."""

@@ -12,8 +12,8 @@ import heapq
 
 import numpy as np
 
-from megalith.sharding.planner.greedy import least_loaded, make_room
-from megalith.sharding.planner.problem import NUM_PHASES, Ints, Problem, Solution, add_blocks
+from megalith.sharding.planner.partition.greedy import least_loaded, make_room
+from megalith.sharding.planner.types import NUM_PHASES, Ints, Problem, Solution, add_blocks
 
 
 def karmarkar_karp(problem: Problem, choice: Ints) -> Solution | None:

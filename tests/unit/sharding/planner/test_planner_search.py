@@ -13,19 +13,25 @@ from hypothesis import strategies as st
 from megalith.bench.plan import skewed_tables, usual_tables
 from megalith.core.schema import TableSpec
 from megalith.hardware.catalog import catalog
-from megalith.sharding.planner import make_plan, relaxation
-from megalith.sharding.planner.bound import lower_bound
+from megalith.sharding.planner import make_plan
+from megalith.sharding.planner.bound import relaxation
+from megalith.sharding.planner.bound.branch_and_bound import lower_bound
+from megalith.sharding.planner.bound.relaxation import Relaxation
 from megalith.sharding.planner.clock import StepClock
-from megalith.sharding.planner.estimate import Workload, build_problem
-from megalith.sharding.planner.greedy import most_spread, place_balanced, place_greedily, table_wise_greedy
-from megalith.sharding.planner.karmarkar_karp import karmarkar_karp
-from megalith.sharding.planner.local_search import improve
-from megalith.sharding.planner.mip import solve_exactly
-from megalith.sharding.planner.options import ways_of
-from megalith.sharding.planner.problem import Ints, Problem, Solution, fits, loads_of, step_seconds
-from megalith.sharding.planner.relaxation import Relaxation
+from megalith.sharding.planner.enumerate import ways_of
+from megalith.sharding.planner.estimate.estimator import Workload, build_problem
+from megalith.sharding.planner.partition.greedy import (
+    most_spread,
+    place_balanced,
+    place_greedily,
+    table_wise_greedy,
+)
+from megalith.sharding.planner.partition.karmarkar_karp import karmarkar_karp
+from megalith.sharding.planner.partition.local_search import improve
+from megalith.sharding.planner.partition.mip import solve_exactly
 from megalith.sharding.planner.statistics import zipf_statistics
 from megalith.sharding.planner.topology import workers_of
+from megalith.sharding.planner.types import Ints, Problem, Solution, fits, loads_of, step_seconds
 
 few = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

@@ -9,11 +9,11 @@ import numpy as np
 from megalith.core.schema import TableSpec
 from megalith.hardware.cluster import Cluster
 from megalith.sharding.plan import ShardingPlan
-from megalith.sharding.planner.estimate import Shards, Workload, counts_of, price, step_latency
-from megalith.sharding.planner.options import Way
-from megalith.sharding.planner.problem import NUM_PHASES, PHASES, Floats, extra_latency, phase_seconds
+from megalith.sharding.planner.enumerate import Way
+from megalith.sharding.planner.estimate.estimator import Shards, Workload, counts_of, price, step_latency
 from megalith.sharding.planner.statistics import TableStatistics, default_statistics
 from megalith.sharding.planner.topology import workers_of
+from megalith.sharding.planner.types import NUM_PHASES, PHASES, Floats, extra_latency, phase_seconds
 
 
 def predict_loads(

@@ -16,11 +16,11 @@ import megalith as mg
 from megalith.cli.app import app
 from megalith.core.errors import PlanError
 from megalith.hardware.catalog import catalog
-from megalith.sharding.delivery import check_delivery, generated_batch
-from megalith.sharding.dry_run import dry_run, fake_ranks
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.plan import ExchangeConfig, Placement, Shard, ShardingPlan
 from megalith.sharding.planner.statistics import zipf_statistics
+from megalith.sharding.validate.delivery import check_delivery, generated_batch
+from megalith.sharding.validate.dry_run import dry_run, fake_ranks
 
 KINDS = ("table_wise", "row_wise", "column_wise", "data_parallel", "table_row", "table_column", "grid")
 

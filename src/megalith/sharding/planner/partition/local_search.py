@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megalith.sharding.planner.clock import Deadline
-from megalith.sharding.planner.problem import (
+from megalith.sharding.planner.types import (
     NUM_PHASES,
     Floats,
     Ints,

@@ -14,9 +14,9 @@ import highspy
 import numpy as np
 
 from megalith.core.bounds import checked_bound
-from megalith.sharding.planner.bound import Bound
-from megalith.sharding.planner.choices import OPTIONAL
-from megalith.sharding.planner.problem import (
+from megalith.sharding.planner.bound.branch_and_bound import Bound
+from megalith.sharding.planner.partition.choices import OPTIONAL
+from megalith.sharding.planner.types import (
     NUM_PHASES,
     Floats,
     Ints,

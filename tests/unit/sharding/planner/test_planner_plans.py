@@ -16,14 +16,14 @@ from megalith.core.schema import TableSpec
 from megalith.embeddings import optimizers
 from megalith.hardware.catalog import catalog
 from megalith.hardware.cluster import Cluster
-from megalith.sharding.dry_run import dry_run
 from megalith.sharding.plan import ExchangeConfig
 from megalith.sharding.planner import make_plan, planner
-from megalith.sharding.planner.bound import Bound, lower_bound
-from megalith.sharding.planner.options import ways_of
+from megalith.sharding.planner.bound.branch_and_bound import Bound, lower_bound
+from megalith.sharding.planner.enumerate import ways_of
 from megalith.sharding.planner.planner import ALGORITHMS
 from megalith.sharding.planner.statistics import default_statistics
 from megalith.sharding.planner.topology import workers_of
+from megalith.sharding.validate.dry_run import dry_run
 
 
 def small_cluster(mebibytes: float, name: str = "zionex", tiers: int = 1) -> Cluster:

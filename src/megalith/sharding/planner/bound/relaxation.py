@@ -26,7 +26,7 @@ import highspy
 import numpy as np
 from numpy.typing import NDArray
 
-from megalith.sharding.planner.problem import NUM_PHASES, Floats, Ints, Problem
+from megalith.sharding.planner.types import NUM_PHASES, Floats, Ints, Problem
 
 Flags = NDArray[np.bool_]
 _RowName = int | tuple[int, int]

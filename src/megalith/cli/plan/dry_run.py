@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from megalith.cli.output import print_table, say
 
 if TYPE_CHECKING:
-    from megalith.sharding.dry_run import Batch, DryRun
+    from megalith.sharding.validate.dry_run import Batch, DryRun
 
 
 def first_batch(recipe: str, overrides: list[str], samples: int) -> Batch:

@@ -29,13 +29,13 @@ from megalith.core.schema import DTYPE_BYTES, TableSpec, check_tables
 from megalith.core.units import format_bytes
 from megalith.cost.embedding import state_bytes
 from megalith.hardware.cluster import Cluster
-from megalith.sharding.delivery import check_delivery, generated_batch, most_samples
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.plan import ShardingPlan
-from megalith.sharding.planner.options import CACHED_ROWS
+from megalith.sharding.planner.enumerate import CACHED_ROWS
 from megalith.sharding.planner.statistics import TableStatistics, default_statistics
 from megalith.sharding.planner.topology import Workers, workers_of
 from megalith.sharding.runtime.input_dist import InputDist
+from megalith.sharding.validate.delivery import check_delivery, generated_batch, most_samples
 from megalith.sharding.wire_format import HEAD_BYTES, LENGTH_BYTES, has_wide_ids, id_bytes, row_bytes
 
 Floats = NDArray[np.float64]

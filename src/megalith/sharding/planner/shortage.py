@@ -15,12 +15,12 @@ from megalith.core.errors import PlanError
 from megalith.core.schema import TableSpec
 from megalith.core.units import format_bytes
 from megalith.hardware.cluster import Cluster
-from megalith.sharding.planner.estimate import Workload, build_problem
-from megalith.sharding.planner.greedy import most_spread, place_balanced
-from megalith.sharding.planner.options import CACHED_ROWS, Way, ways_of
-from megalith.sharding.planner.problem import NUM_PHASES, Problem
+from megalith.sharding.planner.enumerate import CACHED_ROWS, Way, ways_of
+from megalith.sharding.planner.estimate.estimator import Workload, build_problem
+from megalith.sharding.planner.partition.greedy import most_spread, place_balanced
 from megalith.sharding.planner.statistics import TableStatistics
 from megalith.sharding.planner.topology import Workers, workers_of
+from megalith.sharding.planner.types import NUM_PHASES, Problem
 
 _MOST_WORKERS = 65_536
 

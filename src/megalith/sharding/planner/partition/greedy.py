@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from megalith.sharding.planner.problem import (
+from megalith.sharding.planner.types import (
     NUM_PHASES,
     Floats,
     Ints,
