@@ -29,7 +29,7 @@ from megalith.hardware.catalog import catalog
 from megalith.hardware.cluster import Cluster
 from megalith.hardware.probe import probe
 from megalith.sharding.plan import Kind, Placement, Shard, ShardingPlan
-from megalith.sharding.planner import make_plan
+from megalith.sharding.planner import SearchSettings, make_plan
 from megalith.sharding.planner.estimate.predict import predict_step
 from megalith.sharding.planner.statistics import TableStatistics, zipf_statistics
 
@@ -85,16 +85,21 @@ def bench_ranking(
     import torch.multiprocessing
 
     setting = SETTINGS[size]
-    tables, traffic = ranked_tables(setting)
+    tables, statistics = ranked_tables(setting)
     cluster = _this_machine()
     own = make_plan(
-        *(tables, cluster), world_size=ranks, global_batch=setting.batch, statistics=traffic, seconds=3.0
+        tables,
+        cluster,
+        world_size=ranks,
+        global_batch=setting.batch,
+        statistics=statistics,
+        search=SearchSettings(seconds=3.0),
     )
     named = {"planner": own, **uniform_plans(tables, ranks, setting)}
     drawn = random_plans(tables, ranks, max(0, plans - len(named)), seed, setting)
     named |= {f"random {number}": plan for number, plan in enumerate(drawn)}
     predicted = [
-        predict_step(tables, plan, cluster, global_batch=setting.batch, statistics=traffic)
+        predict_step(tables, plan, cluster, global_batch=setting.batch, statistics=statistics)
         for plan in named.values()
     ]
     say(f"running {len(named)} plans on {ranks} processes")
@@ -129,15 +134,16 @@ def bench_ranking(
 
 
 def ranked_tables(setting: Setting) -> tuple[list[TableSpec], dict[str, TableStatistics]]:
+    """The tables of a setting, and statistics of what is looked up in them."""
     tables = [
         TableSpec(name=f"t{number}", rows=rows, dim=dim, features=(f"f{number}",))
         for number, (rows, dim, _) in enumerate(setting.shapes)
     ]
-    traffic = {
+    statistics = {
         table.name: zipf_statistics(table.rows, float(length), _SKEW)
         for table, (_, _, length) in zip(tables, setting.shapes, strict=True)
     }
-    return tables, traffic
+    return tables, statistics
 
 
 def uniform_plans(tables: Sequence[TableSpec], ranks: int, setting: Setting) -> dict[str, ShardingPlan]:

@@ -132,17 +132,18 @@ def make_plan(shape: Shape, ranks: int, sharding: Sharding) -> ShardingPlan:
     """Every table in the same way; `auto` asks our planner."""
     tables = _tables(shape)
     if sharding == "auto":
-        from megalith.sharding.planner import make_plan as best_plan
-        from megalith.train.planning import hosts_like_this
+        from megalith.sharding.planner import Planner
+        from megalith.sharding.planner.inputs import local_cluster, plan_inputs
+        from megalith.sharding.planner.types import Workload
 
-        return best_plan(
+        inputs = plan_inputs(
             tables,
-            hosts_like_this(ranks, ranks),
+            local_cluster(ranks, ranks),
+            Workload(shape.batch, pipelined=True),
             world_size=ranks,
             workers_per_node=ranks,
-            global_batch=shape.batch,
-            pipelined=True,
         )
+        return Planner().plan(inputs)
     placements = []
     for number, table in enumerate(tables):
         rows, columns = (0, table.rows), (0, table.dim)

@@ -1,57 +1,81 @@
 """The plan of a run: read from the recipe's file, or made for the ranks that there are, at every start.
 
 A trained model is evaluated under the plan it was trained with if as many ranks run, else under a new one.
+`recipe_inputs` is what `megalith plan RECIPE` plans with too, so that both make the same plan.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 from megalith.comm.ranks import Ranks
 from megalith.core.errors import PlanError
 from megalith.core.schema import TableSpec
 from megalith.data.dataset import Dataset
-from megalith.data.stats import STATISTICS_FILE, read_statistics
-from megalith.hardware.catalog import catalog
 from megalith.hardware.cluster import Cluster
-from megalith.hardware.machine import this_machine
-from megalith.sharding.plan import ShardingPlan, read_plan
+from megalith.sharding.plan import ExchangeConfig, ShardingPlan, read_plan
+from megalith.sharding.planner.inputs import dataset_statistics, local_cluster, plan_inputs
+from megalith.sharding.planner.search import run_search
+from megalith.sharding.planner.types import PlanInputs, Workload
 from megalith.train.config import Recipe
 
-# A run starts, and starts again after a lost rank, without a long wait for a slightly better plan.
-_SECONDS = 3.0
 
-
-def place_tables(recipe: Recipe, dataset: Dataset, ranks: Ranks) -> ShardingPlan | None:
+def plan_for_training(recipe: Recipe, dataset: Dataset, ranks: Ranks) -> ShardingPlan | None:
     """Where each table goes, the same on every rank; None in one process, which holds them all."""
     if ranks.world_size == 1:
         return None
-    tables = recipe.model.tables(dataset.schema.categorical)
-    return ranks.from_first(lambda: _plan(recipe, tables, dataset, ranks.world_size))
+    return ranks.from_first(lambda: _training_plan(recipe, dataset, ranks.world_size))
 
 
-def place_again(recipe: Recipe, dataset: Dataset, ranks: Ranks, used: Path) -> ShardingPlan | None:
+def plan_for_eval(recipe: Recipe, dataset: Dataset, ranks: Ranks, used: Path) -> ShardingPlan | None:
     """Where each table of a trained model goes: as the plan in `used` says if it is for so many ranks."""
     if ranks.world_size == 1:
         return None
-    tables = recipe.model.tables(dataset.schema.categorical)
-    return ranks.from_first(lambda: _known_plan(recipe, tables, dataset, ranks.world_size, used))
+    return ranks.from_first(lambda: _eval_plan(recipe, dataset, ranks.world_size, used))
 
 
-def _known_plan(
-    recipe: Recipe, tables: list[TableSpec], dataset: Dataset, world_size: int, used: Path
-) -> ShardingPlan:
+def recipe_inputs(
+    recipe: Recipe,
+    dataset: Dataset,
+    cluster: Cluster,
+    *,
+    world_size: int | None = None,
+    workers_per_node: int | None = None,
+    global_batch: int | None = None,
+) -> PlanInputs:
+    """Everything that the plan of a recipe depends on; `global_batch` replaces the recipe's."""
+    tables = _tables(recipe, dataset)
+    workload = Workload(
+        global_batch=global_batch or recipe.data.batch_size,
+        optimizer=recipe.embeddings.optimizer.kind,
+        exchange=recipe.sharding.exchange or ExchangeConfig(),
+        pipelined=recipe.sharding.pipeline,
+    )
+    return plan_inputs(
+        tables,
+        cluster,
+        workload,
+        world_size=world_size,
+        workers_per_node=workers_per_node,
+        statistics=dataset_statistics(tables, dataset.folder, dataset.schema.categorical),
+    )
+
+
+def _tables(recipe: Recipe, dataset: Dataset) -> list[TableSpec]:
+    return recipe.model.tables(dataset.schema.categorical)
+
+
+def _eval_plan(recipe: Recipe, dataset: Dataset, world_size: int, used: Path) -> ShardingPlan:
     if used.exists():
         plan = read_plan(used)
         if plan.world_size == world_size:
-            plan.check(tables)
+            plan.check(_tables(recipe, dataset))
             return plan
-    return _checked(_automatic(recipe, tables, dataset, world_size), recipe, tables)
+    return _checked(_automatic_plan(recipe, dataset, world_size), recipe, dataset)
 
 
-def _plan(recipe: Recipe, tables: list[TableSpec], dataset: Dataset, world_size: int) -> ShardingPlan:
+def _training_plan(recipe: Recipe, dataset: Dataset, world_size: int) -> ShardingPlan:
     config = recipe.sharding
     if isinstance(config.plan, Path):
         plan = read_plan(config.plan)
@@ -61,42 +85,27 @@ def _plan(recipe: Recipe, tables: list[TableSpec], dataset: Dataset, world_size:
                 f"with `megalith plan --world-size {world_size}`, or set sharding.plan=auto."
             )
     else:
-        plan = _automatic(recipe, tables, dataset, world_size)
-    return _checked(plan, recipe, tables)
+        plan = _automatic_plan(recipe, dataset, world_size)
+    return _checked(plan, recipe, dataset)
 
 
-def _checked(plan: ShardingPlan, recipe: Recipe, tables: list[TableSpec]) -> ShardingPlan:
+def _checked(plan: ShardingPlan, recipe: Recipe, dataset: Dataset) -> ShardingPlan:
     if recipe.sharding.exchange is not None:
         plan = plan.model_copy(update={"exchange": recipe.sharding.exchange})
-    plan.check(tables)
+    plan.check(_tables(recipe, dataset))
     return plan
 
 
-def _automatic(recipe: Recipe, tables: list[TableSpec], dataset: Dataset, world_size: int) -> ShardingPlan:
-    from megalith.sharding.planner import from_dataset, make_plan
+def _automatic_plan(recipe: Recipe, dataset: Dataset, world_size: int) -> ShardingPlan:
+    # Brings numpy's and HiGHS's solvers along, which a run with a plan of its own does not need.
+    from megalith.sharding.planner.planner import Planner
 
-    known = (dataset.folder / STATISTICS_FILE).exists()
     ranks_a_host = min(int(os.environ.get("LOCAL_WORLD_SIZE", world_size)), world_size)
-    return make_plan(
-        tables,
-        hosts_like_this(world_size, ranks_a_host),
+    inputs = recipe_inputs(
+        recipe,
+        dataset,
+        local_cluster(world_size, ranks_a_host),
         world_size=world_size,
         workers_per_node=ranks_a_host,
-        global_batch=recipe.data.batch_size,
-        statistics=from_dataset(tables, read_statistics(dataset.folder)) if known else None,
-        optimizer_kind=recipe.embeddings.optimizer.kind,
-        exchange=recipe.sharding.exchange,
-        pipelined=recipe.sharding.pipeline,
-        seconds=_SECONDS,
     )
-
-
-def hosts_like_this(world_size: int, ranks_a_host: int) -> Cluster:
-    """Machines like this one, as many as torchrun has started ranks on."""
-    rack = catalog().cluster("cpu-rack")
-    memory = rack.device.memory
-    measured = this_machine().memory_bytes
-    if measured is not None:
-        memory = (replace(memory[0], bytes=measured), *memory[1:])
-    levels = (replace(rack.levels[0], count=-(-world_size // ranks_a_host)), *rack.levels[1:])
-    return replace(rack, name="these hosts", device=replace(rack.device, memory=memory), levels=levels)
+    return Planner(run_search(len(inputs.tables), world_size)).plan(inputs)

@@ -47,8 +47,8 @@ def test_tables_of_a_file_are_planned_written_and_drawn(tables: Path, tmp_path: 
     assert [one["table"] for one in printed["placements"]] == ["users", "items", "shops"]
     assert printed["estimate"]["bound_by"] in ("link:node", "memory:hbm")
     plan = read_plan(out)
-    assert plan.estimate["step_seconds"] == printed["estimate"]["step_seconds"]
-    assert write_plan_report(out, page)["gap"] == plan.estimate["gap"]
+    assert plan.estimate.step_seconds == printed["estimate"]["step_seconds"]
+    assert write_plan_report(out, page)["gap"] == plan.estimate.gap
     html = page.read_text(encoding="utf-8")
     found = re.search(r'<script type="application/json" id="charts">(.*?)</script>', html, re.DOTALL)
     assert found is not None

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from megalith.cli.output import print_table, say
 
 if TYPE_CHECKING:
-    from megalith.sharding.validate.dry_run import Batch, DryRun
+    from megalith.sharding.validate.batches import IdBatch
+    from megalith.sharding.validate.dry_run import DryRun
 
 
-def first_batch(recipe: str, overrides: list[str], samples: int) -> Batch:
+def first_batch(recipe: str, overrides: list[str], samples: int) -> IdBatch:
     """Ids of the first samples that the recipe would train on."""
     import torch
 
@@ -27,6 +28,7 @@ def first_batch(recipe: str, overrides: list[str], samples: int) -> Batch:
 
 
 def show_dry_run(checked: DryRun) -> None:
+    """Prints what a dry run has found."""
     from statistics import mean
 
     from megalith.core.units import format_bytes, format_count

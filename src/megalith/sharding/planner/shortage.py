@@ -1,11 +1,11 @@
-"""What to say when tables do not fit: what is short, by how much, and the smallest change that would do.
+"""The error for tables that do not fit: what is short, by how much, and the smallest change that would do.
 
 Every change that is named has been tried: tables are placed under it, by bytes alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from math import ceil
 
@@ -15,35 +15,28 @@ from megalith.core.errors import PlanError
 from megalith.core.schema import TableSpec
 from megalith.core.units import format_bytes
 from megalith.hardware.cluster import Cluster
-from megalith.sharding.planner.enumerate import CACHED_ROWS, Way, ways_of
-from megalith.sharding.planner.estimate.estimator import Workload, build_problem
+from megalith.sharding.planner.memory import lean_problem
 from megalith.sharding.planner.partition.greedy import most_spread, place_balanced
-from megalith.sharding.planner.statistics import TableStatistics
-from megalith.sharding.planner.topology import Workers, workers_of
-from megalith.sharding.planner.types import NUM_PHASES, Problem
+from megalith.sharding.planner.topology import topology_of
+from megalith.sharding.planner.types import NUM_PHASES, PlacementProblem, PlanInputs
 
 _MOST_WORKERS = 65_536
+_Fits = Callable[[PlanInputs], bool]
 
 
-def refusal(
-    tables: Sequence[TableSpec],
-    traffic: Mapping[str, TableStatistics],
-    workers: Workers,
-    workload: Workload,
-    min_dim: int,
-) -> PlanError:
+def shortage_error(inputs: PlanInputs, min_dim: int) -> PlanError:
     """The error, with one sentence."""
 
-    def fits(some: Sequence[TableSpec], many: Workers, load: Workload = workload) -> bool:
-        return can_be_placed(some, traffic, many, load, min_dim)
+    def fits(changed: PlanInputs) -> bool:
+        return fits_by_bytes(changed, min_dim)
 
-    problem = lean_problem(tables, traffic, workers, workload, min_dim)
+    problem = lean_problem(inputs, min_dim)
     changes = [
         change
         for change in (
-            _sparing_optimizer(tables, workers, workload, fits),
-            _half_precision(tables, workers, fits),
-            _more_workers(tables, workers, fits),
+            _smaller_optimizer(inputs, fits),
+            _half_precision(inputs, fits),
+            _more_workers(inputs, fits),
         )
         if change
     ]
@@ -51,60 +44,22 @@ def refusal(
     return PlanError(_shortage(problem) + ends)
 
 
-def can_be_placed(
-    tables: Sequence[TableSpec],
-    traffic: Mapping[str, TableStatistics],
-    workers: Workers,
-    workload: Workload,
-    min_dim: int,
-) -> bool:
+def fits_by_bytes(inputs: PlanInputs, min_dim: int) -> bool:
     """Whether the tables find room when nothing but bytes counts."""
-    problem = lean_problem(tables, traffic, workers, workload, min_dim)
+    problem = lean_problem(inputs, min_dim)
     return place_balanced(problem, most_spread(problem), by_memory=True) is not None
 
 
-def lean_problem(
-    tables: Sequence[TableSpec],
-    traffic: Mapping[str, TableStatistics],
-    workers: Workers,
-    workload: Workload,
-    min_dim: int,
-    cached: Sequence[float] = CACHED_ROWS[-1:],
-) -> Problem:
-    """Only ways that could save memory: whole, the narrowest slices, equal rows, the smallest caches."""
-    tiers = range(len(workers.device.memory))
-    ways = []
-    for table in tables:
-        every = ways_of(table, traffic[table.name], workers, tiers, min_dim, cached)
-        slices = [way.columns for way in every if way.kind in ("table_wise", "column_wise")]
-        # A table of too many rows for one worker has no such way.
-        most = max(slices, default=1)
-        ways.append([way for way in every if _lean(way, most)])
-    return build_problem(tables, ways, traffic, workers, workload)
-
-
-def _lean(way: Way, most: int) -> bool:
-    if way.kind == "row_wise":
-        return way.row_cut == 0.0
-    return way.kind == "table_wise" or (way.kind == "column_wise" and way.columns == most)
-
-
-def _shortage(problem: Problem) -> str:
+def _shortage(problem: PlacementProblem) -> str:
     """What is short and by how much."""
     size = problem.world_size
     all_room = float(problem.capacity.sum())
     room = float(problem.capacity.max())
     smallest = np.array(
-        [
-            problem.peak[begin:end, NUM_PHASES:].max(axis=1).min()
-            for begin, end in zip(problem.first[:-1], problem.first[1:], strict=True)
-        ]
+        [problem.peak[begin:end, NUM_PHASES:].max(axis=1).min() for begin, end in problem.option_ranges()]
     )
     needed = np.array(
-        [
-            problem.total[begin:end, NUM_PHASES:].max(axis=1).min()
-            for begin, end in zip(problem.first[:-1], problem.first[1:], strict=True)
-        ]
+        [problem.total[begin:end, NUM_PHASES:].max(axis=1).min() for begin, end in problem.option_ranges()]
     )
     total, held = float(needed.sum()), all_room * size
     if total > held:
@@ -127,30 +82,29 @@ def _shortage(problem: Problem) -> str:
     )
 
 
-def _sparing_optimizer(
-    tables: Sequence[TableSpec], workers: Workers, workload: Workload, fits: Callable[..., bool]
-) -> str:
+def _smaller_optimizer(inputs: PlanInputs, fits: _Fits) -> str:
+    workload = inputs.workload
     if workload.optimizer in ("rowwise_adagrad", "sgd"):
         return ""
-    if fits(tables, workers, replace(workload, optimizer="rowwise_adagrad")):
+    if fits(replace(inputs, workload=replace(workload, optimizer="rowwise_adagrad"))):
         return "optimizer rowwise_adagrad instead of " + workload.optimizer
     return ""
 
 
-def _half_precision(tables: Sequence[TableSpec], workers: Workers, fits: Callable[..., bool]) -> str:
+def _half_precision(inputs: PlanInputs, fits: _Fits) -> str:
     """The fewest of the largest tables in half precision."""
     single = sorted(
-        (table for table in tables if table.dtype == "float32"), key=lambda table: -table.weight_bytes
+        (table for table in inputs.tables if table.dtype == "float32"), key=lambda table: -table.weight_bytes
     )
 
-    def halved(count: int) -> list[TableSpec]:
+    def halved(count: int) -> tuple[TableSpec, ...]:
         names = {table.name for table in single[:count]}
-        return [
+        return tuple(
             table.model_copy(update={"dtype": "float16"}) if table.name in names else table
-            for table in tables
-        ]
+            for table in inputs.tables
+        )
 
-    count = _smallest(lambda number: fits(halved(number), workers), len(single))
+    count = _smallest(lambda number: fits(replace(inputs, tables=halved(number))), len(single))
     if count is None:
         return ""
     if count == 1:
@@ -159,11 +113,11 @@ def _half_precision(tables: Sequence[TableSpec], workers: Workers, fits: Callabl
     return f"dtype float16 for the {count} largest tables (from '{single[0].name}' to '{last}')"
 
 
-def _more_workers(tables: Sequence[TableSpec], workers: Workers, fits: Callable[..., bool]) -> str:
-    size = workers.world_size
+def _more_workers(inputs: PlanInputs, fits: _Fits) -> str:
+    size, cluster = inputs.topology.world_size, inputs.topology.cluster
 
     def enough(more: int) -> bool:
-        return fits(tables, workers_of(_grown(workers.cluster, size + more), size + more))
+        return fits(replace(inputs, topology=topology_of(_grown(cluster, size + more), size + more)))
 
     more = _smallest(enough, _MOST_WORKERS - size)
     return "" if more is None else f"{size + more:,} workers of the same memory ({more:,} more)"

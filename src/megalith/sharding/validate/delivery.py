@@ -1,6 +1,6 @@
-"""Whether a plan delivers: every id of a batch reaches each column of its row once, every vector its place.
+"""Whether a plan delivers: every id of a batch reaches each column of its row once, every vector its columns.
 
-The batch is shared out by the runtime's own `Router`, as if one rank had all samples: what a sample's ids do
+The batch is routed by the runtime's own `Router`, as if one rank had all samples: what a sample's ids do
 does not depend on the rank that has it. What arrives is then held against the tables, not against the plan:
 every id of a feature has a random number, every column of the pooled output another, and over all workers
 the products of what arrives where must add up to those of the whole batch. An id that is lost, doubled, sent
@@ -22,45 +22,14 @@ from megalith.core.errors import PlanError
 from megalith.core.schema import TableSpec, feature_order
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.layout.types import ColumnRange, WorkerLayout
-from megalith.sharding.planner.statistics import TableStatistics
 from megalith.sharding.runtime.routing import Bags, Outgoing, Router
+from megalith.sharding.validate.batches import mixed_bits
 from megalith.sharding.wire_format import has_wide_ids
 
 Numbers = NDArray[np.uint64]
 Ints = NDArray[np.int64]
 _CELLS = 1 << 25
 """Lengths of bags that are looked at in one go: samples x streams of all workers."""
-_IDS = 1 << 22
-"""Ids of a batch that is drawn."""
-
-
-def generated_batch(
-    tables: Sequence[TableSpec], traffic: Mapping[str, TableStatistics], samples: int, seed: int = 0
-) -> tuple[Ints, Ints]:
-    """`values` and `offsets` of at most so many samples, drawn as the statistics say, feature-major."""
-    draw = np.random.default_rng(seed)
-    samples = max(1, min(samples, int(_IDS / max(1e-9, sum(one.lookups for one in traffic.values())))))
-    rows: dict[str, int] = {}
-    known: dict[str, tuple[TableSpec, TableStatistics]] = {}
-    for table in tables:
-        for feature in table.features:
-            # A feature of several tables may only hold ids that all of them have.
-            rows[feature] = min(rows.get(feature, table.rows), table.rows)
-            known.setdefault(feature, (table, traffic[table.name]))
-    values, lengths = [], []
-    for feature, (table, statistics) in known.items():
-        mean = statistics.lookups / len(table.features)
-        bags = np.full(samples, round(mean)) if mean == round(mean) else draw.poisson(mean, samples)
-        ends = np.array((0.0, *statistics.rows))
-        places = np.interp(draw.random(int(bags.sum())), (0.0, *statistics.shares), ends)
-        ids = np.minimum(places.astype(np.int64), rows[feature] - 1)
-        if not statistics.hot_first:
-            # Hot rows lie anywhere.
-            ids = (_mixed(ids) % np.uint64(rows[feature])).astype(np.int64)
-        values.append(ids)
-        lengths.append(bags)
-    offsets = np.concatenate(([0], np.cumsum(np.concatenate(lengths))))
-    return np.concatenate(values), offsets.astype(np.int64)
 
 
 def most_samples(layout: ExchangeLayout) -> int:
@@ -90,30 +59,30 @@ def check_delivery(
     before = np.concatenate((np.zeros(1, dtype=np.uint64), np.cumsum(columns)))
     whole = _feature_numbers(values, offsets, len(features), batch, samples)
     expected = _expected(tables, features, whole, before)
-    found = dict.fromkeys(expected, 0)
+    delivered = dict.fromkeys(expected, 0)
     looked_up = np.zeros(layout.world_size, dtype=np.int64)
     order = {table.name: number for number, table in enumerate(tables)}
     arrived = np.zeros(len(tables), dtype=np.uint64)
     for worker, outgoing in enumerate(Router(layout)(bags)):
         held = layout.workers[worker]
-        use = _Use(held, order)
+        use = _StreamUses(held, order)
         numbers, sizes = _stream_numbers(worker, held, use, outgoing, samples)
         looked_up[worker] = sizes[use.stream].sum()
         use.add_arrived(arrived, numbers, *_column_numbers(layout, worker, columns))
         for sequence, stream, (left, right) in held.pieces:
             start = starts_of_sequences[sequence]
             here = int(before[start + right]) - int(before[start + left])
-            found[layout.sequences[sequence][0].name] += int(numbers[use.numbers[stream]]) * here
+            delivered[layout.sequences[sequence][0].name] += int(numbers[use.numbers[stream]]) * here
     for name, number in order.items():
-        found[name] += int(arrived[number])
-    _add_replicated(layout, features, whole, columns, found)
+        delivered[name] += int(arrived[number])
+    _add_replicated(layout, features, whole, columns, delivered)
     for (table, feature), start in zip(layout.sequences, starts_of_sequences, strict=False):
         here = whole[features.index(feature)] * (int(before[start + table.dim]) - int(before[start]))
         expected[table.name] += here
         # Every worker looks up in its own copy what its samples ask for.
-        found[table.name] += here if table in layout.replicated else 0
+        delivered[table.name] += here if table in layout.replicated else 0
     for table in tables:
-        if (found[table.name] - expected[table.name]) % 2**64:
+        if (delivered[table.name] - expected[table.name]) % 2**64:
             raise PlanError(
                 f"Under this plan ids of table '{table.name}' do not reach each column of their rows exactly "
                 "once; make the plan again with `megalith plan`."
@@ -128,25 +97,27 @@ def _sequence_starts(layout: ExchangeLayout) -> list[int]:
     return list(accumulate(dims, initial=layout.output_dim))
 
 
-class _Use:
-    """What a worker does with its streams, as arrays: one entry for each local and stream of it."""
+class _StreamUses:
+    """What a worker does with its streams, as arrays: one entry for each local shard and stream of it."""
 
     def __init__(self, held: WorkerLayout, order: Mapping[str, int]) -> None:
         self.numbers = {stream: number for number, stream in enumerate(held.streams)}
         local_shards = held.local_shards
         repeats = [len(local.streams) for local in local_shards]
-        self.stream = np.array([self.numbers[s] for one in local_shards for s in one.streams], dtype=np.int64)
+        self.stream = np.array(
+            [self.numbers[stream] for shard in local_shards for stream in shard.streams], dtype=np.int64
+        )
         facts = np.array(
             [
-                (*one.shard.rows, *one.shard.columns, order[one.table.name], one.in_node)
-                for one in local_shards
-                if one.streams
+                (*local.shard.rows, *local.shard.columns, order[local.table.name], local.in_node)
+                for local in local_shards
+                if local.streams
             ],
             dtype=np.int64,
         ).reshape(-1, 6)
         first, last, left, right, self.table, in_node = np.repeat(facts, [n for n in repeats if n], axis=0).T
         self.rows, self.width = last - first, right - left
-        pooled = np.array([one.table.pooling != "none" for one in local_shards], dtype=bool)
+        pooled = np.array([local.table.pooling != "none" for local in local_shards], dtype=bool)
         self.pooled = np.repeat(pooled, repeats)
         self.in_node = in_node.astype(bool)
 
@@ -161,30 +132,22 @@ class _Use:
             np.add.at(arrived, self.table[chosen], numbers[self.stream[chosen]] * here)
 
 
-def _mixed(numbers: NDArray[np.int64]) -> Numbers:
-    """Random numbers of ids (the finalizer of splitmix64)."""
-    mixed = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))
-
-
 def _sums(numbers: Numbers, sizes: Ints) -> Numbers:
     """Of consecutive pieces, modulo 2**64."""
     ends = np.concatenate((np.zeros(1, dtype=np.uint64), np.cumsum(numbers)))
-    places = np.concatenate(([0], np.cumsum(sizes)))
-    return np.asarray(ends[places[1:]] - ends[places[:-1]])
+    edges = np.concatenate(([0], np.cumsum(sizes)))
+    return np.asarray(ends[edges[1:]] - ends[edges[:-1]])
 
 
 def _feature_numbers(values: Ints, offsets: Ints, features: int, batch: int, samples: Numbers) -> list[int]:
     lengths = np.diff(offsets)
-    numbers = _mixed(values) * np.repeat(np.tile(samples, features), lengths)
+    numbers = mixed_bits(values) * np.repeat(np.tile(samples, features), lengths)
     total: list[int] = _sums(numbers, lengths.reshape(features, batch).sum(axis=1)).tolist()
     return total
 
 
 def _stream_numbers(
-    worker: int, held: WorkerLayout, use: _Use, outgoing: Outgoing, samples: Numbers
+    worker: int, held: WorkerLayout, use: _StreamUses, outgoing: Outgoing, samples: Numbers
 ) -> tuple[Numbers, Ints]:
     """The numbers and the counts of what arrives at a worker, by stream; ids outside its rows are refused."""
     if not held.streams:
@@ -198,13 +161,13 @@ def _stream_numbers(
     outside = np.flatnonzero((values < 0) | (values >= np.repeat(limits, sizes)))
     if len(outside):
         number = int(np.searchsorted(np.cumsum(sizes), outside[0], side="right"))
-        local = next(one for one in held.local_shards if held.streams[number] in one.streams)
+        local = next(shard for shard in held.local_shards if held.streams[number] in shard.streams)
         raise PlanError(
             f"Under this plan worker {worker} is sent id {int(values[outside[0]])} for {local.name}, which "
             "it does not hold; make the plan again with `megalith plan`."
         )
     first = np.array([0 if stream.rows is None else stream.rows[0] for stream in held.streams])
-    numbers = _mixed(values + np.repeat(first, sizes))
+    numbers = mixed_bits(values + np.repeat(first, sizes))
     numbers *= np.repeat(np.tile(samples, len(held.streams)), lengths.reshape(-1))
     return _sums(numbers, sizes), sizes
 
@@ -248,7 +211,7 @@ def _add_replicated(
     features: Sequence[str],
     whole: Sequence[int],
     columns: Numbers,
-    found: dict[str, int],
+    delivered: dict[str, int],
 ) -> None:
     """Tables that every worker has: each looks up what its own samples ask for."""
     positions = {feature: position for position, feature in enumerate(features)}
@@ -261,7 +224,7 @@ def _add_replicated(
         for feature in table.features:
             end = min(column + table.dim, len(numbers))
             here = int(before[end]) - int(before[min(column, end)])
-            found[table.name] += whole[positions[feature]] * here
+            delivered[table.name] += whole[positions[feature]] * here
             column += table.dim
 
 

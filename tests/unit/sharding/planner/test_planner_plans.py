@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,12 +16,14 @@ from megalith.embeddings import optimizers
 from megalith.hardware.catalog import catalog
 from megalith.hardware.cluster import Cluster
 from megalith.sharding.plan import ExchangeConfig
-from megalith.sharding.planner import make_plan, planner
-from megalith.sharding.planner.bound.branch_and_bound import Bound, lower_bound
-from megalith.sharding.planner.enumerate import ways_of
-from megalith.sharding.planner.planner import ALGORITHMS
+from megalith.sharding.planner import Planner, SearchSettings, make_plan
+from megalith.sharding.planner.bound.branch_and_bound import BranchAndBound
+from megalith.sharding.planner.enumerate import enumerate_options
+from megalith.sharding.planner.inputs import plan_inputs
+from megalith.sharding.planner.search import ALGORITHMS, Deadline
 from megalith.sharding.planner.statistics import default_statistics
-from megalith.sharding.planner.topology import workers_of
+from megalith.sharding.planner.topology import topology_of
+from megalith.sharding.planner.types import LowerBound, PlacementProblem, Workload
 from megalith.sharding.validate.dry_run import dry_run
 
 
@@ -80,10 +81,9 @@ def test_every_plan_covers_its_tables_and_keeps_to_memory(
         catalog().cluster("zionex"),
         world_size=size,
         global_batch=64,
-        optimizer_kind=optimizer,
+        optimizer=optimizer,
         exchange=ExchangeConfig.model_validate({"forward": codec, "deduplicate": deduplicate}),
-        algorithm=algorithm,
-        steps=200,
+        search=SearchSettings(algorithm=algorithm, steps=200),
     )
     plan.check(tables)
     estimate = plan.estimate
@@ -93,23 +93,21 @@ def test_every_plan_covers_its_tables_and_keeps_to_memory(
         catalog().cluster("zionex"),
         world_size=size,
         global_batch=64,
-        optimizer_kind=optimizer,
+        optimizer=optimizer,
         exchange=plan.exchange,
-        algorithm="greedy",
-        improve=False,
-        steps=1,
+        search=SearchSettings(algorithm="greedy", improve=False, steps=1),
     ).estimate
-    assert max(one["lower_bound_seconds"] for one in (estimate, other)) <= (1 + 1e-9) * min(
-        one["step_seconds"] for one in (estimate, other)
+    assert max(one.lower_bound_seconds for one in (estimate, other)) <= (1 + 1e-9) * min(
+        one.step_seconds for one in (estimate, other)
     )
-    assert estimate["gap"] == pytest.approx(estimate["step_seconds"] / estimate["lower_bound_seconds"] - 1)
-    assert len(estimate["workers"]) == size
+    assert estimate.gap == pytest.approx(estimate.step_seconds / estimate.lower_bound_seconds - 1)
+    assert len(estimate.workers) == size
     held = np.zeros(size)
     for spec in tables:
         for shard in plan.placement(spec.name).shards:
             assert shard.worker < size
             held[shard.worker] += shard.num_rows * shard.dim * {"float32": 4}.get(spec.dtype, 2)
-    stated = np.array([one["memory_bytes"]["hbm"] for one in estimate["workers"]])
+    stated = np.array([one.memory_bytes["hbm"] for one in estimate.workers])
     assert (stated >= held - 1).all()
 
 
@@ -118,10 +116,16 @@ def test_memory_that_is_short_is_respected(algorithm: str) -> None:
     tables = [table(f"t{number}", 100_000, 32) for number in range(12)]
     # 12 tables of 13 MB on 4 workers with room for 41 MB each: at most three whole tables a worker.
     cluster = small_cluster(49)
-    plan = make_plan(tables, cluster, world_size=4, global_batch=256, algorithm=algorithm, steps=1000)
+    plan = make_plan(
+        tables,
+        cluster,
+        world_size=4,
+        global_batch=256,
+        search=SearchSettings(algorithm=algorithm, steps=1000),
+    )
     plan.check(tables)
-    room = plan.estimate["memory_capacity_bytes"]["hbm"]
-    used = [one["memory_bytes"]["hbm"] for one in plan.estimate["workers"]]
+    room = plan.estimate.memory_capacity_bytes["hbm"]
+    used = [one.memory_bytes["hbm"] for one in plan.estimate.workers]
     assert max(used) <= room
     assert sum(used) > 0.9 * 4 * room
 
@@ -129,35 +133,39 @@ def test_memory_that_is_short_is_respected(algorithm: str) -> None:
 def test_tables_beyond_the_first_memory_go_to_the_next() -> None:
     tables = [table(f"t{number}", 100_000, 32) for number in range(12)]
     cluster = small_cluster(20, tiers=2)
-    plan = make_plan(tables, cluster, world_size=4, global_batch=256, steps=1000)
-    tiers = {one["tier"] for one in plan.estimate["tables"]}
+    plan = make_plan(tables, cluster, world_size=4, global_batch=256, search=SearchSettings(steps=1000))
+    tiers = {one.tier for one in plan.estimate.tables}
     assert "ddr" in tiers
-    for one in plan.estimate["workers"]:
-        for tier, room in plan.estimate["memory_capacity_bytes"].items():
-            assert one["memory_bytes"][tier] <= room * (1 + 1e-9)
+    for one in plan.estimate.workers:
+        for tier, room in plan.estimate.memory_capacity_bytes.items():
+            assert one.memory_bytes[tier] <= room * (1 + 1e-9)
 
 
 def test_where_a_cache_of_a_fifth_leaves_no_room_smaller_ones_are_taken() -> None:
     # Alike, so that prices alone would send all of them to the same memory; 94% of both must be filled.
     tables = [table(f"t{number}", 200_000, 32) for number in range(12)]
     cluster = small_cluster(20, tiers=2)
-    plan = make_plan(tables, cluster, world_size=4, global_batch=256, steps=2000)
-    cached = {one["cached_rows"] for one in plan.estimate["tables"] if one["tier"] == "ddr"}
+    plan = make_plan(tables, cluster, world_size=4, global_batch=256, search=SearchSettings(steps=2000))
+    cached = {one.cached_rows for one in plan.estimate.tables if one.tier == "ddr"}
     assert cached
     assert max(cached) < 0.2
-    for one in plan.estimate["workers"]:
-        for tier, room in plan.estimate["memory_capacity_bytes"].items():
-            assert one["memory_bytes"][tier] <= room * (1 + 1e-9)
+    for one in plan.estimate.workers:
+        for tier, room in plan.estimate.memory_capacity_bytes.items():
+            assert one.memory_bytes[tier] <= room * (1 + 1e-9)
     # The dry run counts the same caches, and its own buffers.
     checked = dry_run(tables, plan, cluster, global_batch=256)
-    for stated, found in zip(plan.estimate["workers"], checked.workers, strict=True):
-        assert found.memory_bytes["ddr"] == pytest.approx(stated["memory_bytes"]["ddr"])
-        assert 0 <= found.memory_bytes["hbm"] - stated["memory_bytes"]["hbm"] < 2**20
+    for stated, found in zip(plan.estimate.workers, checked.workers, strict=True):
+        assert found.memory_bytes["ddr"] == pytest.approx(stated.memory_bytes["ddr"])
+        assert 0 <= found.memory_bytes["hbm"] - stated.memory_bytes["hbm"] < 2**20
 
 
 def test_a_table_larger_than_any_worker_is_cut() -> None:
     plan = make_plan(
-        [table("big", 1_000_000, 16)], small_cluster(30), world_size=4, global_batch=64, steps=500
+        [table("big", 1_000_000, 16)],
+        small_cluster(30),
+        world_size=4,
+        global_batch=64,
+        search=SearchSettings(steps=500),
     )
     assert len(plan.placement("big").workers) > 1
 
@@ -172,8 +180,12 @@ def test_too_little_memory_says_how_much_and_what_would_do() -> None:
     assert "take dtype float16 for table 'big', or 3 workers of the same memory (1 more)." in sentence
     # What it says is true.
     half = [tables[0].model_copy(update={"dtype": "float16"}), tables[1]]
-    make_plan(half, small_cluster(35), world_size=2, global_batch=64, steps=500).check(half)
-    make_plan(tables, small_cluster(35), world_size=3, global_batch=64, steps=500).check(tables)
+    make_plan(half, small_cluster(35), world_size=2, global_batch=64, search=SearchSettings(steps=500)).check(
+        half
+    )
+    make_plan(
+        tables, small_cluster(35), world_size=3, global_batch=64, search=SearchSettings(steps=500)
+    ).check(tables)
 
 
 def test_max_pooling_that_cannot_be_cut_far_enough_names_the_table() -> None:
@@ -185,59 +197,63 @@ def test_max_pooling_that_cannot_be_cut_far_enough_names_the_table() -> None:
 def test_a_heavy_optimizer_is_named() -> None:
     tables = [table("big", 1_000_000, 16)]
     with pytest.raises(PlanError, match="optimizer rowwise_adagrad instead of adam"):
-        make_plan(tables, small_cluster(60), world_size=2, global_batch=64, optimizer_kind="adam")
+        make_plan(tables, small_cluster(60), world_size=2, global_batch=64, optimizer="adam")
 
 
 def test_max_pooling_is_never_cut_by_rows_and_sequences_not_inside_a_node() -> None:
-    workers = workers_of(catalog().cluster("zionex"), 16)
+    topology = topology_of(catalog().cluster("zionex"), 16)
     kinds = {}
     for pooling in ("max", "none", "sum"):
         spec = table("t", 10_000, 64, pooling=pooling)
-        kinds[pooling] = {way.kind for way in ways_of(spec, default_statistics(spec), workers)}
+        kinds[pooling] = {
+            option.kind for option in enumerate_options(spec, default_statistics(spec), topology)
+        }
     assert len(kinds["sum"]) == 7
     assert kinds["sum"] - kinds["none"] == {"table_row", "grid"}
     assert kinds["sum"] - kinds["max"] == {"row_wise", "table_row", "grid"}
 
 
 def test_odd_dims_are_cut_into_any_number_of_slices() -> None:
-    workers = workers_of(catalog().cluster("zionex"), 8)
+    topology = topology_of(catalog().cluster("zionex"), 8)
     spec = table("t", 100, 93)
     columns = [
-        way.columns for way in ways_of(spec, default_statistics(spec), workers) if way.kind == "column_wise"
+        option.columns
+        for option in enumerate_options(spec, default_statistics(spec), topology)
+        if option.kind == "column_wise"
     ]
     assert columns == [2, 3, 4, 5, 6, 7, 8]
 
 
 def test_processes_of_one_host_share_it() -> None:
     host = catalog().cluster("cpu-rack")
-    alone = workers_of(host, 1)
-    four = workers_of(replace(host, levels=(replace(host.levels[0], count=1),)), 4)
+    single = topology_of(host, 1)
+    four = topology_of(replace(host, levels=(replace(host.levels[0], count=1),)), 4)
     assert (four.world_size, four.per_node, four.nodes) == (4, 4, 1)
-    assert four.device.bytes == alone.device.bytes // 4
-    assert four.device.bytes_per_second == alone.device.bytes_per_second / 4
+    assert four.device.bytes == single.device.bytes // 4
+    assert four.device.bytes_per_second == single.device.bytes_per_second / 4
     assert four.slowest_link == "host"
 
 
 def test_more_workers_than_there_are_is_refused() -> None:
     with pytest.raises(PlanError, match="has 128 workers, not 129"):
-        workers_of(catalog().cluster("zionex"), 129)
+        topology_of(catalog().cluster("zionex"), 129)
     with pytest.raises(PlanError, match="8 devices a node, not 9"):
-        workers_of(catalog().cluster("zionex"), 9, 9)
+        topology_of(catalog().cluster("zionex"), 9, 9)
 
 
 def test_unknown_names_are_refused() -> None:
     cluster = catalog().cluster("zionex")
     with pytest.raises(ConfigError, match="did you mean 'greedy'"):
-        make_plan([table("t", 10)], cluster, global_batch=8, algorithm="gredy")
+        make_plan([table("t", 10)], cluster, global_batch=8, search=SearchSettings(algorithm="gredy"))
     with pytest.raises(ConfigError, match="did you mean 'adam'"):
-        make_plan([table("t", 10)], cluster, global_batch=8, optimizer_kind="adamm")
+        make_plan([table("t", 10)], cluster, global_batch=8, optimizer="adamm")
 
 
 def test_hot_rows_first_move_the_cut() -> None:
-    tables, traffic = skewed_tables(1)
+    tables, statistics = skewed_tables(1)
     spec = table("t", 1_000_000, 8)
     hot = replace(
-        traffic[tables[0].name], rows=(1.0, 100.0, 1_000_000.0), shares=(0.1, 0.9, 1.0), hot_first=True
+        statistics[tables[0].name], rows=(1.0, 100.0, 1_000_000.0), shares=(0.1, 0.9, 1.0), hot_first=True
     )
     assert hot.even_cut(2, 0.0).tolist() == [0, 500_000, 1_000_000]
     assert hot.even_cut(2, 1.0)[1] < 60
@@ -257,28 +273,36 @@ def test_the_planner_knows_every_optimizer() -> None:
 
 
 def test_counted_steps_find_the_same_plan_whatever_the_clock_says() -> None:
-    tables, traffic = skewed_tables(30, seed=1)
+    tables, statistics = skewed_tables(30, seed=1)
     cluster = catalog().cluster("zionex")
     plans = [
         make_plan(
-            tables, cluster, world_size=8, global_batch=4096, statistics=traffic, seconds=seconds, steps=400
+            tables,
+            cluster,
+            world_size=8,
+            global_batch=4096,
+            statistics=statistics,
+            search=SearchSettings(seconds=seconds, steps=400),
         )
         for seconds in (1e-6, 9.0)
     ]
     assert plans[0].placements == plans[1].placements
-    assert plans[0].estimate["lower_bound_seconds"] == plans[1].estimate["lower_bound_seconds"]
+    assert plans[0].estimate.lower_bound_seconds == plans[1].estimate.lower_bound_seconds
+
+
+class TooHigh(BranchAndBound):
+    """A bound of ten times what is right."""
+
+    def lower_bound(self, problem: PlacementProblem, deadline: Deadline) -> LowerBound | None:
+        bound = super().lower_bound(problem, deadline)
+        return bound and replace(bound, seconds=10 * bound.seconds)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_bound_above_the_plan_is_reported(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def too_high(*arguments: Any) -> Bound | None:
-        bound = lower_bound(*arguments)
-        return bound and replace(bound, seconds=10 * bound.seconds)
-
+def test_a_bound_above_the_plan_is_reported(algorithm: str) -> None:
     tables = [table(f"t{number}", 5000, 32) for number in range(5)]
-    arguments = {"world_size": 4, "global_batch": 256, "algorithm": algorithm, "steps": 100}
-    cluster = catalog().cluster("zionex")
-    assert make_plan(tables, cluster, **arguments).estimate["gap"] < 9
-    monkeypatch.setattr(planner, "lower_bound", too_high)
+    inputs = plan_inputs(tables, catalog().cluster("zionex"), Workload(256), world_size=4)
+    search = SearchSettings(algorithm=algorithm, steps=100)
+    assert Planner(search).plan(inputs).estimate.gap < 9
     with pytest.raises(BoundError, match=r"above the .* s that was found, so the bound is wrong"):
-        make_plan(tables, cluster, **arguments)
+        Planner(search, bounder=TooHigh()).plan(inputs)

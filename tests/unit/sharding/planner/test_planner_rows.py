@@ -11,7 +11,7 @@ from megalith.core.schema import MAX_DENSE_ROWS, TableSpec
 from megalith.hardware.catalog import catalog
 from megalith.hardware.cluster import Cluster
 from megalith.sharding.plan import ShardingPlan
-from megalith.sharding.planner import make_plan
+from megalith.sharding.planner import SearchSettings, make_plan
 
 
 def roomy() -> Cluster:
@@ -28,7 +28,9 @@ def planned(rows: int, workers: int, pooling: str = "sum") -> ShardingPlan:
         )
         for name, count in (("users", rows), ("items", 1000))
     ]
-    return make_plan(tables, roomy(), world_size=workers, global_batch=1024, seconds=0.5)
+    return make_plan(
+        tables, roomy(), world_size=workers, global_batch=1024, search=SearchSettings(seconds=0.5)
+    )
 
 
 @pytest.mark.parametrize(("rows", "workers"), [(2**32, 2), (2**33, 4), (2**35, 16)])

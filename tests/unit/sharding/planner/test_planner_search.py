@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from megalith.bench.plan import skewed_tables, usual_tables
 from megalith.core.schema import TableSpec
 from megalith.hardware.catalog import catalog
-from megalith.sharding.planner import make_plan
+from megalith.sharding.planner import SearchSettings, make_plan
 from megalith.sharding.planner.bound import relaxation
 from megalith.sharding.planner.bound.branch_and_bound import lower_bound
-from megalith.sharding.planner.bound.relaxation import Relaxation
-from megalith.sharding.planner.clock import StepClock
-from megalith.sharding.planner.enumerate import ways_of
-from megalith.sharding.planner.estimate.estimator import Workload, build_problem
+from megalith.sharding.planner.bound.relaxation import PlanRelaxation
+from megalith.sharding.planner.enumerate import OptionEnumerator
+from megalith.sharding.planner.estimate.estimator import CostEstimator
+from megalith.sharding.planner.inputs import plan_inputs
+from megalith.sharding.planner.loads import fits, loads_of, step_seconds
 from megalith.sharding.planner.partition.greedy import (
     most_spread,
     place_balanced,
@@ -27,34 +28,40 @@ from megalith.sharding.planner.partition.greedy import (
     table_wise_greedy,
 )
 from megalith.sharding.planner.partition.karmarkar_karp import karmarkar_karp
-from megalith.sharding.planner.partition.local_search import improve
+from megalith.sharding.planner.partition.local_search import local_search
 from megalith.sharding.planner.partition.mip import solve_exactly
+from megalith.sharding.planner.search import StepClock
 from megalith.sharding.planner.statistics import zipf_statistics
-from megalith.sharding.planner.topology import workers_of
-from megalith.sharding.planner.types import Ints, Problem, Solution, fits, loads_of, step_seconds
+from megalith.sharding.planner.types import Ints, MemoryTiers, PlacementProblem, PlacementSolution, Workload
 
 few = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def problem_of(
     shapes: list[tuple[int, int, float, float]], size: int, per_node: int | None = None, min_dim: int = 8
-) -> Problem:
+) -> PlacementProblem:
     tables = [
         TableSpec(name=f"t{number}", rows=rows, dim=dim, features=(f"f{number}",))
         for number, (rows, dim, _, _) in enumerate(shapes)
     ]
-    traffic = {
+    statistics = {
         f"t{number}": zipf_statistics(rows, lookups, skew)
         for number, (rows, _, lookups, skew) in enumerate(shapes)
     }
-    workers = workers_of(catalog().cluster("zionex"), size, per_node)
-    ways = [ways_of(table, traffic[table.name], workers, (0,), min_dim) for table in tables]
-    return build_problem(tables, ways, traffic, workers, Workload(512))
+    inputs = plan_inputs(
+        tables,
+        catalog().cluster("zionex"),
+        Workload(512),
+        world_size=size,
+        workers_per_node=per_node,
+        statistics=statistics,
+    )
+    return CostEstimator().estimate(inputs, OptionEnumerator(min_dim).enumerate(inputs, MemoryTiers([0])))
 
 
-def placings(problem: Problem, option: int) -> list[tuple[int, ...]]:
+def placings(problem: PlacementProblem, option: int) -> list[tuple[int, ...]]:
     """All places of an option's blocks; equal blocks are not told apart."""
-    groups = range(problem.groups(option))
+    groups = range(problem.num_groups(option))
     wide, narrow = problem.counts[option].tolist()
     if wide + narrow > len(groups):
         return []
@@ -65,14 +72,14 @@ def placings(problem: Problem, option: int) -> list[tuple[int, ...]]:
     ]
 
 
-def optimum(problem: Problem) -> float:
+def optimum(problem: PlacementProblem) -> float:
     every = [
-        [(option, places) for option in problem.options(table) for places in placings(problem, option)]
+        [(option, places) for option in problem.options_of(table) for places in placings(problem, option)]
         for table in range(problem.num_tables)
     ]
     best = np.inf
     for plan in product(*every):
-        solution = Solution(
+        solution = PlacementSolution(
             np.array([option for option, _ in plan]), [np.array(places) for _, places in plan]
         )
         loads = loads_of(problem, solution)
@@ -100,7 +107,7 @@ def test_the_same_holds_over_nodes(tables: list[tuple[int, int, float, float]]) 
     check_against_everything(problem_of(tables, 4, per_node=2))
 
 
-def check_against_everything(problem: Problem) -> None:
+def check_against_everything(problem: PlacementProblem) -> None:
     best = optimum(problem)
     bound = lower_bound(problem, StepClock(1.0).after(200))
     assert bound is not None
@@ -117,7 +124,7 @@ def check_against_everything(problem: Problem) -> None:
         assert start is not None
         before = step_seconds(problem, loads_of(problem, start), start)
         assert before >= best * (1 - 1e-9)
-        better = improve(problem, start, StepClock(1.0).after(500))
+        better = local_search(problem, start, StepClock(1.0).after(500))
         after = step_seconds(problem, loads_of(problem, better), better)
         assert best * (1 - 1e-9) <= after <= before
     assert starts[0] is not None
@@ -138,21 +145,21 @@ def test_a_bound_from_a_few_columns_is_that_of_all_of_them(
     shapes = [(int(10 ** drawn.uniform(2, 6)), 64, float(drawn.uniform(1, 40)), 1.05) for _ in range(40)]
     problem = problem_of(shapes, size)
     floors, caps = np.zeros(4), np.full(4, np.inf)
-    whole = Relaxation(problem).solve(floors, caps)
+    whole = PlanRelaxation(problem).solve(floors, caps)
     assert whole is not None
     programs: list[int] = []
-    program = Relaxation._program
+    program = PlanRelaxation._program
 
-    def counted(self: Relaxation, kept: Ints, *more: Any) -> Any:
+    def counted(self: PlanRelaxation, kept: Ints, *more: Any) -> Any:
         programs.append(len(kept))
         return program(self, kept, *more)
 
-    monkeypatch.setattr(Relaxation, "_program", counted)
+    monkeypatch.setattr(PlanRelaxation, "_program", counted)
     for name in ("_MANY", "_WARM"):
         monkeypatch.setattr(relaxation, name, 0)
-    few = Relaxation(problem).solve(floors, caps)
+    few = PlanRelaxation(problem).solve(floors, caps)
     assert few is not None
-    assert max(programs) < 0.7 * len(problem.ways)
+    assert max(programs) < 0.7 * len(problem.options)
     assert few.seconds <= whole.seconds * (1 + 1e-9)
     assert few.seconds == pytest.approx(whole.seconds, rel=3e-4)
 
@@ -177,30 +184,31 @@ def test_differencing_finds_the_textbook_partition() -> None:
 
 
 def test_local_search_never_loses_a_table_or_a_slice() -> None:
-    tables, traffic = skewed_tables(40, seed=3)
-    workers = workers_of(catalog().cluster("zionex"), 16)
-    ways = [ways_of(table, traffic[table.name], workers) for table in tables]
-    problem = build_problem(tables, ways, traffic, workers, Workload(8192))
+    tables, statistics = skewed_tables(40, seed=3)
+    inputs = plan_inputs(
+        tables, catalog().cluster("zionex"), Workload(8192), world_size=16, statistics=statistics
+    )
+    problem = CostEstimator().estimate(inputs, OptionEnumerator().enumerate(inputs, MemoryTiers([0])))
     start = table_wise_greedy(problem)
     assert start is not None
-    found = improve(problem, start, StepClock(1.0).after(1000))
+    found = local_search(problem, start, StepClock(1.0).after(1000))
     for table, option in enumerate(found.choice):
         assert problem.table[option] == table
         groups = found.groups[table]
         assert len(groups) == problem.counts[option].sum() == len(set(groups.tolist()))
-        assert groups.max() < problem.groups(int(option))
+        assert groups.max() < problem.num_groups(int(option))
     assert fits(problem, loads_of(problem, found))
 
 
 def test_placings_are_distinct() -> None:
     problem = problem_of([(100, 17, 1.0, 0.0)], 3)
-    two = next(option for option in problem.options(0) if problem.ways[option].columns == 2)
+    two = next(option for option in problem.options_of(0) if problem.options[option].columns == 2)
     assert len(placings(problem, two)) == len(set(permutations(range(3), 2)))
 
 
 def test_imbalance_is_at_least_a_fifth_below_greedy() -> None:
     for seed in range(3):
-        tables, traffic = skewed_tables(60, seed)
+        tables, statistics = skewed_tables(60, seed)
         cluster = catalog().cluster("zionex")
         greedy, best = (
             make_plan(
@@ -208,28 +216,26 @@ def test_imbalance_is_at_least_a_fifth_below_greedy() -> None:
                 cluster,
                 world_size=16,
                 global_batch=16384,
-                statistics=traffic,
-                algorithm=algorithm,
-                improve=algorithm == "best",
-                steps=1000,
+                statistics=statistics,
+                search=SearchSettings(algorithm=algorithm, improve=algorithm == "best", steps=1000),
             ).estimate
             for algorithm in ("greedy", "best")
         )
-        assert best["imbalance"] < 0.8 * greedy["imbalance"]
-        assert best["step_seconds"] < greedy["step_seconds"]
+        assert best.imbalance < 0.8 * greedy.imbalance
+        assert best.step_seconds < greedy.step_seconds
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adagrad", "rowwise_adagrad"])
 def test_a_thousand_tables_on_128_workers_are_near_the_bound(optimizer: str) -> None:
-    tables, traffic = usual_tables(1000)
+    tables, statistics = usual_tables(1000)
     plan = make_plan(
         tables,
         catalog().cluster("zionex"),
         global_batch=65536,
-        statistics=traffic,
-        optimizer_kind=optimizer,
-        steps=20_000,
+        statistics=statistics,
+        optimizer=optimizer,
+        search=SearchSettings(steps=20_000),
     )
     plan.check(tables)
-    assert plan.estimate["gap"] < 0.02
+    assert plan.estimate.gap < 0.02

@@ -19,7 +19,8 @@ from megalith.hardware.catalog import catalog
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.plan import ExchangeConfig, Placement, Shard, ShardingPlan
 from megalith.sharding.planner.statistics import zipf_statistics
-from megalith.sharding.validate.delivery import check_delivery, generated_batch
+from megalith.sharding.validate.batches import generated_batch
+from megalith.sharding.validate.delivery import check_delivery
 from megalith.sharding.validate.dry_run import dry_run, fake_ranks
 
 KINDS = ("table_wise", "row_wise", "column_wise", "data_parallel", "table_row", "table_column", "grid")
@@ -89,8 +90,8 @@ def test_every_mixture_of_placements_delivers(kinds, nodes, per_node, rows, seed
     # Some of them keep sequences.
     tables[every::every] = [one.model_copy(update={"pooling": "none"}) for one in tables[every::every]]
     plan = mixture(tables, nodes * per_node, per_node, kinds)
-    traffic = {table.name: zipf_statistics(table.rows, 3.7) for table in tables}
-    values, offsets = generated_batch(tables, traffic, 9, seed)
+    statistics = {table.name: zipf_statistics(table.rows, 3.7) for table in tables}
+    values, offsets = generated_batch(tables, statistics, 9, seed)
     looked_up = check_delivery(tables, ExchangeLayout(tables, plan), values, offsets)
     assert len(looked_up) == nodes * per_node
 
@@ -152,9 +153,9 @@ def test_a_layout_that_misleads_the_vectors_of_a_sequence_is_refused(fault):
         "column": (*first.pieces[:-1], first.pieces[-1]._replace(columns=(1, 4))),
     }[fault]
     layout.workers = (replace(first, pieces=pieces), *layout.workers[1:])
-    traffic = {table.name: zipf_statistics(table.rows, 4.0, 0.0) for table in tables}
+    statistics = {table.name: zipf_statistics(table.rows, 4.0, 0.0) for table in tables}
     with pytest.raises(PlanError, match="exactly once; make the plan again"):
-        check_delivery(tables, layout, *generated_batch(tables, traffic, 50))
+        check_delivery(tables, layout, *generated_batch(tables, statistics, 50))
 
 
 def test_ids_that_two_tables_read_travel_once():
@@ -223,9 +224,9 @@ def test_a_layout_that_misleads_ids_or_columns_is_refused(fault):
     else:
         runs = (runs[0]._replace(output=1), *runs[1:])
     layout.workers = (replace(first, direct_columns=runs), *layout.workers[1:])
-    traffic = {table.name: zipf_statistics(table.rows, 4.0, 0.0) for table in tables}
+    statistics = {table.name: zipf_statistics(table.rows, 4.0, 0.0) for table in tables}
     with pytest.raises(PlanError, match="make the plan again"):
-        check_delivery(tables, layout, *generated_batch(tables, traffic, 50))
+        check_delivery(tables, layout, *generated_batch(tables, statistics, 50))
 
 
 def test_tables_that_do_not_fit_are_named_with_what_is_missing():

@@ -15,41 +15,39 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from megalith.sharding.planner.bound.relaxation import Relaxation, Relaxed
-from megalith.sharding.planner.clock import Deadline
-from megalith.sharding.planner.partition.choices import Flags, kind_sets
-from megalith.sharding.planner.types import NUM_PHASES, Floats, Ints, Problem
+from megalith.sharding.planner.bound.kind_sets import kind_sets
+from megalith.sharding.planner.bound.relaxation import PlanRelaxation, RelaxedPlan
+from megalith.sharding.planner.search import Deadline
+from megalith.sharding.planner.types import (
+    NUM_PHASES,
+    Bounder,
+    Flags,
+    Floats,
+    Ints,
+    LowerBound,
+    PlacementProblem,
+)
 
 _PRESENT = 0.02
 """Share from which an option counts as part of a table's mixture."""
 
 
-@dataclass(frozen=True)
-class Bound:
-    """The bound and what it rests on."""
+class BranchAndBound(Bounder):
+    """Splits the linear program into cases until the deadline."""
 
-    seconds: float
-    choice: Ints
-    """The option with the largest share in the case with the lowest bound, for each table."""
-    reduced: Floats
-    """Of each option: how much the bound of the whole program rises if its table has to take it."""
-    root_seconds: float
-    """Bound of the program without cases: what `reduced` is added to."""
-    usable: Flags
-    """Options of the kinds that the case with the lowest bound has."""
-    memory_price: Floats
-    """Seconds for a byte of each tier, where memory is short."""
-    cases: int
+    def lower_bound(self, problem: PlacementProblem, deadline: Deadline) -> LowerBound | None:
+        """None if not even mixtures of options fit into the memory of all workers together."""
+        return lower_bound(problem, deadline)
 
 
 def lower_bound(
-    problem: Problem, deadline: Deadline, known_seconds: float = np.inf, tolerance: float = 1e-3
-) -> Bound | None:
+    problem: PlacementProblem, deadline: Deadline, known_seconds: float = np.inf, tolerance: float = 1e-3
+) -> LowerBound | None:
     """None if not even mixtures of options fit into the memory of all workers together.
 
     Stops once the bound is within `tolerance` of `known_seconds`, the best plan so far, or at `deadline`.
     """
-    relaxation = Relaxation(problem)
+    relaxation = PlanRelaxation(problem)
     no_floor, no_cap = np.zeros(NUM_PHASES), np.full(NUM_PHASES, np.inf)
     everything = relaxation.solve(no_floor, no_cap)
     if everything is None:
@@ -84,7 +82,7 @@ def lower_bound(
             heapq.heappush(cases, (seconds, counter, case))
             break
     seconds, _, case = cases[0]
-    return Bound(
+    return LowerBound(
         seconds,
         _choice(problem, case.solved),
         everything.reduced,
@@ -97,14 +95,16 @@ def lower_bound(
 
 @dataclass(frozen=True)
 class _Case:
-    solved: Relaxed
+    solved: RelaxedPlan
     usable: Flags
     latency: float
     floors: Floats
     caps: Floats
 
 
-def _split(problem: Problem, relaxation: Relaxation, case: Relaxed) -> tuple[int, float] | None:
+def _split(
+    problem: PlacementProblem, relaxation: PlanRelaxation, case: RelaxedPlan
+) -> tuple[int, float] | None:
     """The phase whose mixture has pieces farthest beyond its seconds, and a threshold between the two."""
     present = case.mixture > _PRESENT
     largest = relaxation.peak[present].max(axis=0)
@@ -116,8 +116,9 @@ def _split(problem: Problem, relaxation: Relaxation, case: Relaxed) -> tuple[int
     return phase, (low + high) / 2
 
 
-def _choice(problem: Problem, case: Relaxed) -> Ints:
+def _choice(problem: PlacementProblem, case: RelaxedPlan) -> Ints:
     """The largest share of each table's mixture; among equal ones the cheaper."""
     ranked = np.where(np.isfinite(case.reduced), case.mixture - 1e-9 * (case.reduced > 1e-15), -1.0)
-    ranges = zip(problem.first[:-1].tolist(), problem.first[1:].tolist(), strict=True)
-    return np.array([begin + int(np.argmax(ranked[begin:end])) for begin, end in ranges], dtype=np.int64)
+    return np.array(
+        [begin + int(np.argmax(ranked[begin:end])) for begin, end in problem.option_ranges()], dtype=np.int64
+    )

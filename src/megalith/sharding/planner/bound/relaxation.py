@@ -19,17 +19,14 @@ takes in those that the multipliers show to be cheaper (column generation).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import highspy
 import numpy as np
-from numpy.typing import NDArray
 
-from megalith.sharding.planner.types import NUM_PHASES, Floats, Ints, Problem
+from megalith.sharding.planner.bound.linear_program import SolverBasis, solve_program
+from megalith.sharding.planner.types import NUM_PHASES, Flags, Floats, Ints, PlacementProblem
 
-Flags = NDArray[np.bool_]
-_RowName = int | tuple[int, int]
 _ROUNDS = 6
 _MANY = 6000
 """Options from which a program is solved by column generation."""
@@ -46,7 +43,7 @@ _GAIN = 1e-4
 
 
 @dataclass(frozen=True)
-class Relaxed:
+class RelaxedPlan:
     """A solved program."""
 
     seconds: float
@@ -60,10 +57,10 @@ class Relaxed:
     """Of a byte of each tier, in seconds."""
 
 
-class Relaxation:
+class PlanRelaxation:
     """The program of one problem, for any choice of which options are allowed and which floors are known."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: PlacementProblem) -> None:
         self.problem = problem
         self.total = problem.total[:, :NUM_PHASES] / problem.world_size
         self.peak = problem.peak[:, :NUM_PHASES]
@@ -75,41 +72,41 @@ class Relaxation:
         self._hard: set[tuple[int, int]] = set()
         self._prices: Floats | None = None
         """What each option cost at the multipliers found last."""
-        self._basis: _Basis | None = None
-        self._found: dict[tuple[bytes, bytes], Relaxed | None] = {}
+        self._basis: SolverBasis | None = None
+        self._known: dict[tuple[bytes, bytes], RelaxedPlan | None] = {}
 
-    def solve(self, floors: Floats, caps: Floats, usable: Flags | None = None) -> Relaxed | None:
+    def solve(self, floors: Floats, caps: Floats, usable: Flags | None = None) -> RelaxedPlan | None:
         """The bound of plans of `usable` options whose phases take at least `floors` and whose pieces are at
         most `caps`; None if there is no such plan."""
         allowed = self.fitting & np.asarray(np.all(self.peak <= caps, axis=1))
         if usable is not None:
             allowed &= usable
         key = (floors.tobytes(), allowed.tobytes())
-        if key not in self._found:
-            self._found[key] = self._tightened(allowed, floors)
-        return self._found[key]
+        if key not in self._known:
+            self._known[key] = self._tightened(allowed, floors)
+        return self._known[key]
 
-    def _tightened(self, allowed: Flags, floors: Floats) -> Relaxed | None:
+    def _tightened(self, allowed: Flags, floors: Floats) -> RelaxedPlan | None:
         """With rows for largest pieces where they matter."""
         if not np.logical_or.reduceat(allowed, self.problem.first[:-1]).all():
             return None
-        found = None
+        relaxed = None
         # Where the last program ended is a good start for one with more rows or columns, not with others.
         self._basis = None
         for _ in range(_ROUNDS):
-            before, kept = found, self._worth_keeping(allowed)
-            found = self._solved(allowed, kept, floors)
-            if found is None:
+            before, kept = relaxed, self._worth_keeping(allowed)
+            relaxed = self._solved(allowed, kept, floors)
+            if relaxed is None:
                 return None
-            violated = self._violated(found) - self._hard
+            violated = self._violated(relaxed) - self._hard
             if not violated:
                 break
             self._hard |= violated
-            if before and len(kept) > _MANY and found.seconds < before.seconds * (1 + _GAIN):
+            if before and len(kept) > _MANY and relaxed.seconds < before.seconds * (1 + _GAIN):
                 break
-        return found
+        return relaxed
 
-    def _solved(self, allowed: Flags, kept: Ints, floors: Floats) -> Relaxed | None:
+    def _solved(self, allowed: Flags, kept: Ints, floors: Floats) -> RelaxedPlan | None:
         """The program with rows for the pieces that are known to be hard."""
         hard, columns = sorted(self._hard), kept
         if len(kept) > _MANY:
@@ -119,11 +116,11 @@ class Relaxation:
                 if solved is None:
                     # The few do not fit together.
                     break
-                found = self._certified(allowed, hard, floors, *solved)
+                relaxed = self._certified(allowed, hard, floors, *solved)
                 cheaper = self._cheaper(columns, kept)
                 reached = float(self.problem.weights @ solved[0])
-                if not len(cheaper) or found.seconds >= reached * (1 - _CLOSE):
-                    return found
+                if not len(cheaper) or relaxed.seconds >= reached * (1 - _CLOSE):
+                    return relaxed
                 columns = np.union1d(columns, cheaper)
             columns = kept
         solved = self._program(columns, hard, floors)
@@ -139,11 +136,11 @@ class Relaxation:
         size = np.bincount(owner, minlength=self.problem.num_tables)[owner]
         for cost in costs:
             order = np.lexsort((cost, owner))
-            place = np.arange(len(kept)) - np.searchsorted(owner, owner)
-            chosen[order[place < _FEW]] = True
+            position = np.arange(len(kept)) - np.searchsorted(owner, owner)
+            chosen[order[position < _FEW]] = True
         # From the cheapest to the dearest in all, which have the smallest pieces.
         order = np.lexsort((costs[0], owner))
-        chosen[order[place * _FEW // size != (place - 1) * _FEW // size]] = True
+        chosen[order[position * _FEW // size != (position - 1) * _FEW // size]] = True
         return kept[chosen]
 
     def _cheaper(self, columns: Ints, kept: Ints) -> Ints:
@@ -173,11 +170,11 @@ class Relaxation:
             kept.append(self._kept[key])
         return np.concatenate(kept)
 
-    def _violated(self, found: Relaxed) -> set[tuple[int, int]]:
+    def _violated(self, relaxed: RelaxedPlan) -> set[tuple[int, int]]:
         """Tables whose mixture has a larger piece than the phase has seconds."""
         pieces = np.zeros((self.problem.num_tables, NUM_PHASES))
-        np.add.at(pieces, self.problem.table, found.mixture[:, None] * self.peak)
-        over = (pieces > found.phase_seconds * (1 + 1e-6) + 1e-15) & (self.problem.weights > 0)
+        np.add.at(pieces, self.problem.table, relaxed.mixture[:, None] * self.peak)
+        over = (pieces > relaxed.phase_seconds * (1 + 1e-6) + 1e-15) & (self.problem.weights > 0)
         return {(int(table), int(phase)) for table, phase in np.argwhere(over)}
 
     def _program(
@@ -189,21 +186,21 @@ class Relaxation:
         # Seconds and bytes in units near 1.
         unit = max(float(self.total.sum(axis=1).max()), 1e-12)
         bytes_unit = np.maximum(problem.capacity * problem.world_size, 1.0)
-        owner, place = problem.table[kept], np.arange(len(kept)) + phases
+        owner, position = problem.table[kept], np.arange(len(kept)) + phases
         first_piece = phases + tiers
         first_table = first_piece + len(hard)
-        entries: list[tuple[Ints, Ints, Floats]] = [(first_table + owner, place, np.ones(len(kept)))]
+        entries: list[tuple[Ints, Ints, Floats]] = [(first_table + owner, position, np.ones(len(kept)))]
         for phase in range(phases):
-            entries.append((np.full(len(kept), phase), place, self.total[kept, phase] / unit))
+            entries.append((np.full(len(kept), phase), position, self.total[kept, phase] / unit))
             entries.append((np.array([phase]), np.array([phase]), np.array([-1.0])))
         for tier in range(tiers):
             scaled = self.memory[kept, tier] / bytes_unit[tier]
-            entries.append((np.full(len(kept), phases + tier), place, scaled))
+            entries.append((np.full(len(kept), phases + tier), position, scaled))
         begins = np.searchsorted(owner, np.arange(problem.num_tables + 1))
         for number, (table, phase) in enumerate(hard):
             mine = np.arange(begins[table], begins[table + 1])
             row = first_piece + number
-            entries.append((np.full(len(mine), row), place[mine], self.peak[kept[mine], phase] / unit))
+            entries.append((np.full(len(mine), row), position[mine], self.peak[kept[mine], phase] / unit))
             entries.append((np.array([row]), np.array([phase]), np.array([-1.0])))
         upper = np.zeros(first_table + problem.num_tables)
         upper[phases:first_piece] = 1.0
@@ -213,11 +210,11 @@ class Relaxation:
         cost = np.concatenate((problem.weights, np.zeros(len(kept))))
         floor = np.concatenate((floors / unit, np.zeros(len(kept))))
         names = [*range(first_piece), *hard, *range(first_piece, first_piece + problem.num_tables)]
-        start = None if self._basis is None else self._basis.of(kept, names)
-        solver = _solved(cost, floor, lower, upper, entries, start)
+        start = None if self._basis is None else self._basis.start_of(kept, names)
+        solver = solve_program(cost, floor, lower, upper, entries, start)
         if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return None
-        self._basis = _Basis(solver.getBasis(), kept, names) if len(kept) > _WARM else None
+        self._basis = SolverBasis(solver.getBasis(), kept, names) if len(kept) > _WARM else None
         solution = solver.getSolution()
         values, dual = np.array(solution.col_value), np.maximum(-np.array(solution.row_dual), 0.0)
         mixture = np.zeros(len(problem.table))
@@ -240,7 +237,7 @@ class Relaxation:
         mean: Floats,
         piece: Floats,
         price: Floats,
-    ) -> Relaxed:
+    ) -> RelaxedPlan:
         """The formula, with multipliers scaled down to where they are allowed."""
         problem = self.problem
         pieces = np.zeros((problem.num_tables, NUM_PHASES))
@@ -256,7 +253,7 @@ class Relaxation:
         rest = np.maximum(problem.weights - used * scale, 0.0)
         seconds = float(cheapest.sum()) + float(rest @ floors)
         seconds -= float(price @ problem.capacity) * problem.world_size
-        return Relaxed(max(seconds, 0.0), phase_seconds, mixture, cost - cheapest[problem.table], price)
+        return RelaxedPlan(max(seconds, 0.0), phase_seconds, mixture, cost - cheapest[problem.table], price)
 
 
 def _undominated(figures: Floats) -> Flags:
@@ -266,51 +263,3 @@ def _undominated(figures: Floats) -> Flags:
     earlier = number[:, None] < number[None, :]
     beaten = (no_worse & ~no_worse.T) | (no_worse & no_worse.T & earlier)
     return np.asarray(~beaten.any(axis=0))
-
-
-def _solved(
-    cost: Floats,
-    floor: Floats,
-    lower: Floats,
-    upper: Floats,
-    entries: list[tuple[Ints, Ints, Floats]],
-    start: highspy.HighsBasis | None,
-) -> highspy.Highs:
-    row, column, value = (np.concatenate(part) for part in zip(*entries, strict=True))
-    order = np.lexsort((row, column))
-    model = highspy.HighsLp()
-    model.num_col_, model.num_row_ = len(cost), len(upper)
-    model.col_cost_, model.col_lower_ = cost, floor
-    model.col_upper_ = np.full(len(cost), highspy.kHighsInf)
-    model.row_lower_, model.row_upper_ = lower, upper
-    model.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    model.a_matrix_.start_ = np.concatenate(([0], np.cumsum(np.bincount(column, minlength=len(cost)))))
-    model.a_matrix_.index_ = row[order]
-    model.a_matrix_.value_ = value[order]
-    solver = highspy.Highs()
-    solver.setOptionValue("output_flag", False)
-    solver.setOptionValue("threads", 1)
-    solver.passModel(model)
-    if start is not None:
-        solver.setBasis(start)
-    solver.run()
-    return solver
-
-
-class _Basis:
-    """Where the solver ended, as a start for the next program, which has other columns and rows."""
-
-    def __init__(self, basis: highspy.HighsBasis, kept: Ints, names: Sequence[_RowName]) -> None:
-        columns = list(basis.col_status)
-        self._phases = columns[:NUM_PHASES]
-        self._options = dict(zip(kept.tolist(), columns[NUM_PHASES:], strict=True))
-        self._rows = dict(zip(names, basis.row_status, strict=True))
-
-    def of(self, kept: Ints, names: Sequence[_RowName]) -> highspy.HighsBasis:
-        lower, basic = highspy.HighsBasisStatus.kLower, highspy.HighsBasisStatus.kBasic
-        basis = highspy.HighsBasis()
-        basis.col_status = self._phases + [self._options.get(option, lower) for option in kept.tolist()]
-        basis.row_status = [self._rows.get(name, basic) for name in names]
-        # Columns that are gone leave too few of them: the solver is to fill up with rows.
-        basis.valid, basis.alien = True, True
-        return basis

@@ -9,11 +9,13 @@ import numpy as np
 from megalith.core.schema import TableSpec
 from megalith.hardware.cluster import Cluster
 from megalith.sharding.plan import ShardingPlan
-from megalith.sharding.planner.enumerate import Way
-from megalith.sharding.planner.estimate.estimator import Shards, Workload, counts_of, price, step_latency
-from megalith.sharding.planner.statistics import TableStatistics, default_statistics
-from megalith.sharding.planner.topology import workers_of
-from megalith.sharding.planner.types import NUM_PHASES, PHASES, Floats, extra_latency, phase_seconds
+from megalith.sharding.planner.estimate.estimator import step_latency
+from megalith.sharding.planner.estimate.pricing import price_shards
+from megalith.sharding.planner.estimate.shard_counts import ShardList, counts_between
+from megalith.sharding.planner.inputs import plan_inputs
+from megalith.sharding.planner.loads import extra_latency, phase_seconds
+from megalith.sharding.planner.statistics import TableStatistics
+from megalith.sharding.planner.types import NUM_PHASES, PHASES, Floats, PlanInputs, ShardingOption, Workload
 
 
 def predict_loads(
@@ -23,36 +25,11 @@ def predict_loads(
     *,
     global_batch: int,
     statistics: Mapping[str, TableStatistics] | None = None,
-    optimizer_kind: str = "rowwise_adagrad",
+    optimizer: str = "rowwise_adagrad",
 ) -> Floats:
     """[workers, phases + tiers]: seconds of each phase and bytes of each tier, all rows in the first."""
-    per_node = min(plan.workers_per_node, plan.world_size)
-    workers = workers_of(cluster, plan.world_size, per_node)
-    workload = Workload(global_batch, optimizer_kind, plan.exchange)
-    known = statistics or {}
-    traffic = {table.name: known.get(table.name) or default_statistics(table) for table in tables}
-    shards, owners = Shards(), []
-    for number, table in enumerate(tables):
-        placement = plan.placement(table.name)
-        slices = len({shard.columns for shard in placement.shards})
-        way = Way(placement.kind, slices)
-        copied = placement.kind == "data_parallel"
-        parts = len({shard.rows for shard in placement.shards})
-        for shard in placement.shards:
-            counts = counts_of(
-                table,
-                traffic[table.name],
-                workload,
-                plan.world_size,
-                np.array(shard.rows, dtype=np.float64),
-                copied=copied,
-            )
-            shards.add(counts, number, shard.dim, way, parts)
-            owners.append(shard.worker)
-    loads = np.zeros((plan.world_size, NUM_PHASES + len(workers.device.memory)))
-    if owners:
-        np.add.at(loads, np.array(owners), price(shards, tables, traffic, workers, workload))
-    return loads
+    workload = Workload(global_batch, optimizer, plan.exchange)
+    return _loads(_inputs_of(plan, tables, cluster, workload, statistics), plan)
 
 
 def predict_step(
@@ -62,19 +39,53 @@ def predict_step(
     *,
     global_batch: int,
     statistics: Mapping[str, TableStatistics] | None = None,
-    optimizer_kind: str = "rowwise_adagrad",
+    optimizer: str = "rowwise_adagrad",
 ) -> dict[str, float]:
     """Seconds of the embedding part of a step, and of each phase at its slowest worker."""
-    loads = predict_loads(
-        tables,
-        plan,
-        cluster,
-        global_batch=global_batch,
-        statistics=statistics,
-        optimizer_kind=optimizer_kind,
-    )
-    workers = workers_of(cluster, plan.world_size, min(plan.workers_per_node, plan.world_size))
-    phases = dict(zip(PHASES, phase_seconds(workers, loads).tolist(), strict=True))
-    latency = step_latency(tables, workers, Workload(global_batch, optimizer_kind, plan.exchange))
-    latency += extra_latency(workers, {placement.kind for placement in plan.placements})
+    workload = Workload(global_batch, optimizer, plan.exchange)
+    inputs = _inputs_of(plan, tables, cluster, workload, statistics)
+    lasting = phase_seconds(inputs.topology, _loads(inputs, plan))
+    phases = dict(zip(PHASES, lasting.tolist(), strict=True))
+    latency = step_latency(inputs)
+    latency += extra_latency(inputs.topology, {placement.kind for placement in plan.placements})
     return {"step_seconds": sum(phases.values()) + latency, "latency_seconds": latency, **phases}
+
+
+def _inputs_of(
+    plan: ShardingPlan,
+    tables: Sequence[TableSpec],
+    cluster: Cluster,
+    workload: Workload,
+    statistics: Mapping[str, TableStatistics] | None,
+) -> PlanInputs:
+    return plan_inputs(
+        tables,
+        cluster,
+        workload,
+        world_size=plan.world_size,
+        workers_per_node=min(plan.workers_per_node, plan.world_size),
+        statistics=statistics,
+    )
+
+
+def _loads(inputs: PlanInputs, plan: ShardingPlan) -> Floats:
+    shards, owners = ShardList(), []
+    for number, table in enumerate(inputs.tables):
+        placement = plan.placement(table.name)
+        option = ShardingOption(placement.kind, len({shard.columns for shard in placement.shards}))
+        parts = len({shard.rows for shard in placement.shards})
+        for shard in placement.shards:
+            counts = counts_between(
+                table,
+                inputs.statistics[table.name],
+                inputs.workload,
+                plan.world_size,
+                np.array(shard.rows, dtype=np.float64),
+                replicated=placement.kind == "data_parallel",
+            )
+            shards.add(counts, number, shard.dim, option, parts)
+            owners.append(shard.worker)
+    loads = np.zeros((plan.world_size, NUM_PHASES + len(inputs.topology.device.memory)))
+    if owners:
+        np.add.at(loads, np.array(owners), price_shards(shards, inputs))
+    return loads

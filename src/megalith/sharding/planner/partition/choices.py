@@ -1,4 +1,4 @@
-"""Which option each table should take, before blocks are placed: the cheapest with pieces small enough.
+"""Chooses an option for each table before blocks are placed: the cheapest with pieces small enough.
 
 How small is small enough? A piece of nearly a worker's mean load leaves no room to fill the other phases
 evenly; pieces that are much smaller cost more in all. So caps on pieces, a multiple of each phase's mean, are
@@ -8,50 +8,30 @@ tried: from one start each phase's cap is lowered and raised as long as the plac
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from megalith.sharding.planner.clock import Deadline
+from megalith.sharding.planner.loads import loads_of, step_seconds
 from megalith.sharding.planner.partition.greedy import place_balanced
+from megalith.sharding.planner.search import Deadline
 from megalith.sharding.planner.types import (
     NUM_PHASES,
+    Flags,
     Floats,
     Ints,
-    Problem,
-    Solution,
-    extra_latency,
-    loads_of,
-    step_seconds,
+    PlacementProblem,
+    PlacementSolution,
 )
 
-Flags = NDArray[np.bool_]
 _START = 0.8
 _FACTORS = (0.7, 1.4)
 _ROUNDS = 4
 _DEARER = (1.2, 1.5, 2.0, 4.0)
 _EVENED_OUT = 0.4
 """Of the seconds that workers wait for the slowest, what local search saves on large problems."""
-OPTIONAL = (frozenset({"data_parallel"}), frozenset({"table_row", "grid"}))
-"""Kinds that need a collective of their own, which costs latency as soon as one table takes them."""
 
 
-def kind_sets(problem: Problem) -> list[tuple[Flags, float]]:
-    """Options with and without the kinds that need collectives of their own, and the latency of each set.
-
-    A plan that has such a kind pays; so every plan belongs to one set and pays at least its latency.
-    """
-    kinds = np.array([way.kind for way in problem.ways])
-    found: list[tuple[Flags, float]] = []
-    present = [group for group in OPTIONAL if np.isin(kinds, list(group)).any()]
-    for number in range(2 ** len(present)):
-        used = [group for place, group in enumerate(present) if number >> place & 1]
-        banned = [kind for group in present if group not in used for kind in group]
-        usable = ~np.isin(kinds, banned)
-        latency = extra_latency(problem.workers, {kind for group in used for kind in group})
-        found.append((np.asarray(usable), latency))
-    return found
-
-
-def capped_choice(problem: Problem, usable: Flags, caps: Floats, price: Floats | None = None) -> Ints:
+def capped_choice(
+    problem: PlacementProblem, usable: Flags, caps: Floats, price: Floats | None = None
+) -> Ints:
     """For each table the cheapest usable option; pieces beyond `caps` cost what they are beyond them.
 
     `price` is seconds for each byte of the tiers: what memory is worth where it is short.
@@ -63,19 +43,20 @@ def capped_choice(problem: Problem, usable: Flags, caps: Floats, price: Floats |
     # A piece beyond its cap makes the phase longer by as much.
     beyond = np.maximum(problem.peak[:, :NUM_PHASES] - caps, 0.0) @ problem.weights
     ranked = np.where(fitting, cost + beyond, np.inf)
-    ranges = zip(problem.first[:-1].tolist(), problem.first[1:].tolist(), strict=True)
-    return np.array([begin + int(np.argmin(ranked[begin:end])) for begin, end in ranges], dtype=np.int64)
+    return np.array(
+        [begin + int(np.argmin(ranked[begin:end])) for begin, end in problem.option_ranges()], dtype=np.int64
+    )
 
 
 def good_choices(
-    problem: Problem, usable: Flags, deadline: Deadline, price: Floats | None = None
-) -> list[tuple[float, Solution]]:
+    problem: PlacementProblem, usable: Flags, deadline: Deadline, price: Floats | None = None
+) -> list[tuple[float, PlacementSolution]]:
     """Placed plans, best first, as starts for a local search: by their steps, less the part of the waiting
     that such a search takes away."""
     free = capped_choice(problem, usable, np.full(NUM_PHASES, np.inf), price)
     mean = problem.total[free, :NUM_PHASES].sum(axis=0) / problem.world_size
     tried: dict[tuple[float, ...], float] = {}
-    found: list[tuple[float, Solution]] = []
+    starts: list[tuple[float, PlacementSolution]] = []
 
     def attempt(factors: Floats) -> float:
         key = tuple(np.round(factors, 6))
@@ -89,19 +70,19 @@ def good_choices(
                 seconds = step_seconds(problem, loads, placed)
                 waiting = float(problem.weights @ (loads.max(axis=0) - loads.mean(axis=0))[:NUM_PHASES])
                 tried[key] = seconds - _EVENED_OUT * waiting
-                found.append((tried[key], placed))
+                starts.append((tried[key], placed))
         return tried[key]
 
     factors = np.full(NUM_PHASES, _START)
     best = attempt(factors)
     attempt(np.full(NUM_PHASES, np.inf))
-    if not found and price is not None and price.any():
+    if not starts and price is not None and price.any():
         # Blocks do not fill memory as evenly as the bound thinks: let it seem dearer until they fit.
         for dearer in _DEARER:
             price = dearer * price
             tried.clear()
             best = attempt(factors)
-            if found:
+            if starts:
                 break
     for _ in range(_ROUNDS):
         before = best
@@ -116,4 +97,4 @@ def good_choices(
                     best, factors = seconds, changed
         if best >= before:
             break
-    return sorted(found, key=lambda pair: pair[0])
+    return sorted(starts, key=lambda pair: pair[0])

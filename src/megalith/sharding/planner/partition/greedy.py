@@ -10,53 +10,48 @@ from __future__ import annotations
 
 import numpy as np
 
-from megalith.sharding.planner.types import (
-    NUM_PHASES,
-    Floats,
-    Ints,
-    Problem,
-    Solution,
-    add_blocks,
-    loads_of,
-)
+from megalith.sharding.planner.loads import add_blocks, loads_of
+from megalith.sharding.planner.types import NUM_PHASES, Floats, Ints, PlacementProblem, PlacementSolution
 
 _FULL = 3.0
 """A block that fills its worker's memory is as hard to place as one of three times the mean seconds."""
 
 
-def table_wise_greedy(problem: Problem) -> Solution | None:
-    """None if it finds no room."""
+def table_wise_greedy(problem: PlacementProblem) -> PlacementSolution | None:
+    """Whole tables onto the least loaded workers; None if they find no room."""
     seconds = problem.total[:, :NUM_PHASES] @ problem.weights
     small = (problem.peak[:, NUM_PHASES:] <= problem.capacity).all(axis=1)
     choice = np.empty(problem.num_tables, dtype=np.int64)
     for table in range(problem.num_tables):
-        options = np.array(problem.options(table), dtype=np.int64)
+        options = np.array(problem.options_of(table), dtype=np.int64)
         usable = options[np.asarray(small)[options]]
         if not len(usable):
             return None
-        whole = [option for option in usable if problem.ways[option].kind == "table_wise"]
+        whole = [option for option in usable if problem.options[option].kind == "table_wise"]
         choice[table] = whole[0] if whole else usable[np.argmin(seconds[usable])]
     return place_greedily(problem, choice)
 
 
-def place_greedily(problem: Problem, choice: Ints) -> Solution | None:
-    """A place for every block of the chosen options, largest first; None if one finds no room."""
+def place_greedily(problem: PlacementProblem, choice: Ints) -> PlacementSolution | None:
+    """Groups for every block of the chosen options, largest first; None if one finds no room."""
     loads = np.zeros((problem.world_size, problem.shards.shape[1]))
     groups: list[Ints] = [np.empty(0, dtype=np.int64)] * problem.num_tables
     size = problem.total[choice, :NUM_PHASES] @ problem.weights
     for table in _ordered(problem, choice, size):
         option = int(choice[table])
         blocks = problem.blocks(option)
-        placed = least_loaded(problem, loads, blocks, problem.groups(option))
+        placed = least_loaded(problem, loads, blocks, problem.num_groups(option))
         if placed is None:
             return None
         groups[table] = placed
         add_blocks(loads, blocks, placed)
-    return Solution(choice.copy(), groups)
+    return PlacementSolution(choice.copy(), groups)
 
 
-def place_balanced(problem: Problem, choice: Ints, by_memory: bool = False) -> Solution | None:
-    """The same, phase by phase; by falling bytes instead of seconds where memory is what is short."""
+def place_balanced(
+    problem: PlacementProblem, choice: Ints, by_memory: bool = False
+) -> PlacementSolution | None:
+    """Like `place_greedily`, phase by phase; by falling bytes instead of seconds where memory is short."""
     loads = np.zeros((problem.world_size, problem.shards.shape[1]))
     groups: list[Ints] = [np.empty(0, dtype=np.int64)] * problem.num_tables
     mean = np.maximum(problem.total[choice, :NUM_PHASES].sum(axis=0) / problem.world_size, 1e-30)
@@ -68,7 +63,7 @@ def place_balanced(problem: Problem, choice: Ints, by_memory: bool = False) -> S
     size = share if by_memory else hard
     for table in _ordered(problem, choice, size):
         option = int(choice[table])
-        blocks, num_groups = problem.blocks(option), problem.groups(option)
+        blocks, num_groups = problem.blocks(option), problem.num_groups(option)
         width = blocks.shape[1]
         if num_groups < len(blocks):
             return None
@@ -86,10 +81,10 @@ def place_balanced(problem: Problem, choice: Ints, by_memory: bool = False) -> S
             return None
         groups[table] = placed
         add_blocks(loads, blocks, placed)
-    return Solution(choice.copy(), groups)
+    return PlacementSolution(choice.copy(), groups)
 
 
-def least_loaded(problem: Problem, loads: Floats, blocks: Floats, num_groups: int) -> Ints | None:
+def least_loaded(problem: PlacementProblem, loads: Floats, blocks: Floats, num_groups: int) -> Ints | None:
     """Distinct groups for the blocks, those with the fewest seconds that have room."""
     width = blocks.shape[1]
     if num_groups < len(blocks):
@@ -104,7 +99,7 @@ def least_loaded(problem: Problem, loads: Floats, blocks: Floats, num_groups: in
     return np.asarray(free[np.argsort(seconds[free], kind="stable")[: len(blocks)]], dtype=np.int64)
 
 
-def make_room(problem: Problem, solution: Solution) -> Solution | None:
+def make_room(problem: PlacementProblem, solution: PlacementSolution) -> PlacementSolution | None:
     """Moves blocks off workers that hold more than they can, to those with the fewest seconds; None if that
     does not end."""
     solution = solution.copy()
@@ -115,12 +110,14 @@ def make_room(problem: Problem, solution: Solution) -> Solution | None:
         if over[worker].max() <= 0:
             return solution
         tier = NUM_PHASES + int(np.argmax(over[worker]))
-        if not _move_one(problem, solution, loads, worker, tier):
+        if not _move_largest(problem, solution, loads, worker, tier):
             return None
     return None
 
 
-def _move_one(problem: Problem, solution: Solution, loads: Floats, worker: int, tier: int) -> bool:
+def _move_largest(
+    problem: PlacementProblem, solution: PlacementSolution, loads: Floats, worker: int, tier: int
+) -> bool:
     """Moves the worker's largest block that finds room elsewhere."""
     held = [
         (float(problem.blocks(int(option))[number, 0, tier]), table, number)
@@ -142,8 +139,8 @@ def _move_one(problem: Problem, solution: Solution, loads: Floats, worker: int, 
     return False
 
 
-def _ordered(problem: Problem, choice: Ints, size: Floats) -> list[int]:
-    """Largest first, but before them what lies on everybody or a whole node: it cannot be chosen around."""
+def _ordered(problem: PlacementProblem, choice: Ints, size: Floats) -> list[int]:
+    """Largest first, but before them what is on all workers or a whole node: it cannot be chosen around."""
     order: list[int] = np.lexsort((-size, -problem.width[choice])).tolist()
     return order
 
@@ -155,9 +152,10 @@ def _sixteenth(values: Floats) -> Floats:
     return powered
 
 
-def most_spread(problem: Problem) -> Ints:
+def most_spread(problem: PlacementProblem) -> Ints:
     """For each table the option with the smallest share of any tier on its fullest worker: what to try when
     nothing else fits."""
     share = (problem.peak[:, NUM_PHASES:] / np.maximum(problem.capacity, 1)).max(axis=1)
-    ranges = zip(problem.first[:-1].tolist(), problem.first[1:].tolist(), strict=True)
-    return np.array([begin + int(np.argmin(share[begin:end])) for begin, end in ranges], dtype=np.int64)
+    return np.array(
+        [begin + int(np.argmin(share[begin:end])) for begin, end in problem.option_ranges()], dtype=np.int64
+    )

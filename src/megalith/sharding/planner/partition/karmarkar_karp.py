@@ -3,7 +3,7 @@
 Every block starts as a partition of its own: itself on one worker, nothing on the others. Again and again the
 two partitions with the largest spread between their most and least loaded worker are merged, the most loaded
 of one with the least loaded of the other, so that large differences cancel. Sizes are the weighted seconds of
-all phases. Blocks that lie on everybody or on a node are laid first and form one partition of their own.
+all phases. Blocks that span all workers or a node are placed first and form one partition of their own.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ import heapq
 
 import numpy as np
 
+from megalith.sharding.planner.loads import add_blocks
 from megalith.sharding.planner.partition.greedy import least_loaded, make_room
-from megalith.sharding.planner.types import NUM_PHASES, Ints, Problem, Solution, add_blocks
+from megalith.sharding.planner.types import NUM_PHASES, Ints, PlacementProblem, PlacementSolution
 
 
-def karmarkar_karp(problem: Problem, choice: Ints) -> Solution | None:
-    """A place for every block of the chosen options, or None if that does not fit.
+def karmarkar_karp(problem: PlacementProblem, choice: Ints) -> PlacementSolution | None:
+    """Workers for every block of the chosen options, or None if that does not fit.
 
-    Slices of one table that meet on a worker are parted again at the end; workers that are too full give
+    Slices of one table on the same worker are separated at the end; workers that are too full give
     blocks away.
     """
     size = problem.world_size
@@ -29,7 +30,7 @@ def karmarkar_karp(problem: Problem, choice: Ints) -> Solution | None:
     for table, option in enumerate(choice.tolist()):
         blocks = problem.blocks(option)
         if blocks.shape[1] > 1:
-            placed = least_loaded(problem, fixed, blocks, problem.groups(option))
+            placed = least_loaded(problem, fixed, blocks, problem.num_groups(option))
             if placed is None:
                 return None
             groups[table] = placed
@@ -40,37 +41,37 @@ def karmarkar_karp(problem: Problem, choice: Ints) -> Solution | None:
         seconds += cost.tolist()
     base = fixed[:, :NUM_PHASES] @ problem.weights
     places = _difference(np.array(seconds), base)
-    found: dict[int, list[int]] = {}
+    workers_by_table: dict[int, list[int]] = {}
     for owner, worker in zip(owners, places.tolist(), strict=True):
-        found.setdefault(owner, []).append(worker)
-    for table, workers in found.items():
+        workers_by_table.setdefault(owner, []).append(worker)
+    for table, workers in workers_by_table.items():
         groups[table] = np.array(workers, dtype=np.int64)
-    solution = Solution(choice.copy(), groups)
+    solution = PlacementSolution(choice.copy(), groups)
     loads = fixed
-    for table in found:
-        _part(problem, solution, table, loads)
+    for table in workers_by_table:
+        _separate(problem, solution, table, loads)
     return make_room(problem, solution)
 
 
-def _part(problem: Problem, solution: Solution, table: int, loads: np.ndarray) -> None:
-    """Lays a table's slices down, the second of two on one worker on the least loaded other."""
+def _separate(problem: PlacementProblem, solution: PlacementSolution, table: int, loads: np.ndarray) -> None:
+    """Places a table's slices; the second of two on one worker goes to the least loaded other."""
     blocks = problem.blocks(int(solution.choice[table]))
     groups = solution.groups[table]
     taken: set[int] = set()
     for number, worker in enumerate(groups.tolist()):
-        place = worker
+        target = worker
         if worker in taken:
             order = np.argsort(loads[:, :NUM_PHASES] @ problem.weights, kind="stable")
-            place = next(int(other) for other in order if int(other) not in taken)
-        taken.add(place)
-        groups[number] = place
-        loads[place] += blocks[number, 0]
+            target = next(int(other) for other in order if int(other) not in taken)
+        taken.add(target)
+        groups[number] = target
+        loads[target] += blocks[number, 0]
 
 
 def _difference(seconds: np.ndarray, base: np.ndarray) -> Ints:
     """The worker of each block; `base` is what lies on each worker already."""
     size = len(base)
-    # A partition: loads rising, and for each of its places the worker of `base` or blocks that lie there.
+    # A partition: loads rising, and for each of its positions the worker of `base` or blocks that lie there.
     rising = np.argsort(base, kind="stable")
     members: list[list[int]] = [[-1 - int(worker)] for worker in rising]
     heap: list[tuple[float, int, np.ndarray, list[list[int]]]] = []
@@ -82,15 +83,15 @@ def _difference(seconds: np.ndarray, base: np.ndarray) -> Ints:
         heapq.heappush(heap, (-cost, number, single, [[]] * (size - 1) + [[number]]))
     counter = len(seconds)
     while len(heap) > 1:
-        _, _, one, mine = heapq.heappop(heap)
-        _, _, other, theirs = heapq.heappop(heap)
-        merged = one + other[::-1]
-        joined = [left + right for left, right in zip(mine, reversed(theirs), strict=True)]
+        _, _, largest, members = heapq.heappop(heap)
+        _, _, second, others = heapq.heappop(heap)
+        merged = largest + second[::-1]
+        joined = [left + right for left, right in zip(members, reversed(others), strict=True)]
         order = np.argsort(merged, kind="stable")
         merged = merged[order]
         merged -= merged[0]
         counter += 1
-        heapq.heappush(heap, (-float(merged[-1]), counter, merged, [joined[place] for place in order]))
+        heapq.heappush(heap, (-float(merged[-1]), counter, merged, [joined[position] for position in order]))
     places = np.empty(len(seconds), dtype=np.int64)
     for content in heap[0][3]:
         worker = next(-1 - block for block in content if block < 0)

@@ -14,18 +14,15 @@ import highspy
 import numpy as np
 
 from megalith.core.bounds import checked_bound
-from megalith.sharding.planner.bound.branch_and_bound import Bound
-from megalith.sharding.planner.partition.choices import OPTIONAL
+from megalith.sharding.planner.bound.kind_sets import OPTIONAL_KINDS
+from megalith.sharding.planner.loads import extra_latency, loads_of, phase_seconds, solution_seconds
 from megalith.sharding.planner.types import (
     NUM_PHASES,
     Floats,
     Ints,
-    Problem,
-    Solution,
-    extra_latency,
-    loads_of,
-    phase_seconds,
-    step_seconds,
+    LowerBound,
+    PlacementProblem,
+    PlacementSolution,
 )
 
 MOST_VARIABLES = 20_000
@@ -36,24 +33,25 @@ _TOLERANCE = 1e-6
 """How far from feasible the solver's rows may be, in units of the largest load."""
 
 
-def promising(problem: Problem, bound: Bound, known_seconds: float) -> Ints:
+def promising(problem: PlacementProblem, bound: LowerBound, known_seconds: float) -> Ints:
     """Options that a plan quicker than `known_seconds` may have."""
     room = max(known_seconds - bound.root_seconds, 0.0) * (1 + 1e-9) + 1e-15
     return np.flatnonzero(bound.reduced <= room)
 
 
-def num_variables(problem: Problem, options: Ints) -> int:
-    groups = np.array([problem.groups(int(option)) for option in options])
+def num_variables(problem: PlacementProblem, options: Ints) -> int:
+    """How large the program of these options is."""
+    groups = np.array([problem.num_groups(int(option)) for option in options])
     return int((groups * (problem.counts[options] > 0).sum(axis=1)).sum()) + len(options)
 
 
 def solve_exactly(
-    problem: Problem, bound: Bound, known: Solution, seconds: float | None
-) -> tuple[Solution, float] | None:
+    problem: PlacementProblem, bound: LowerBound, known: PlacementSolution, seconds: float | None
+) -> tuple[PlacementSolution, float] | None:
     """The best plan found, no slower than `known`, and a proven bound; None if the problem is too large.
 
     Stops after `seconds`, or where that is None after a number of nodes."""
-    known_seconds = step_seconds(problem, loads_of(problem, known), known)
+    known_seconds = solution_seconds(problem, known)
     chosen = set(known.choice.tolist())
     options = np.array(
         sorted(chosen | set(promising(problem, bound, known_seconds).tolist())), dtype=np.int64
@@ -73,28 +71,28 @@ def solve_exactly(
         # Options that were left out are in no plan that is quicker than the known one.
         proven = max(proven, min(dual, known_seconds))
     values = np.array(solver.getSolution().col_value)
-    found = model.solution_of(values) if len(values) == model.num_columns else known
-    if step_seconds(problem, loads_of(problem, found), found) > known_seconds:
-        found = known
-    best = step_seconds(problem, loads_of(problem, found), found)
-    return found, checked_bound(proven, best, "the exact search")
+    solution = model.solution_of(values) if len(values) == model.num_columns else known
+    if solution_seconds(problem, solution) > known_seconds:
+        solution = known
+    best = solution_seconds(problem, solution)
+    return solution, checked_bound(proven, best, "the exact search")
 
 
 class _Model:
-    """Columns: seconds of the phases, use of optional collectives, options, places of blocks."""
+    """Columns: seconds of the phases, use of optional collectives, options, groups of blocks."""
 
-    def __init__(self, problem: Problem, options: Ints) -> None:
+    def __init__(self, problem: PlacementProblem, options: Ints) -> None:
         self.problem, self.options = problem, options
         self.unit = max(float(problem.total[options, :NUM_PHASES].sum(axis=1).max()), 1e-12)
-        self.first_option = NUM_PHASES + len(OPTIONAL)
-        self.places: list[tuple[int, int, int, int]] = []
-        """Of each place column: position of its option, variant, group, column."""
+        self.first_option = NUM_PHASES + len(OPTIONAL_KINDS)
+        self.group_columns: list[tuple[int, int, int, int]] = []
+        """Of each column of a group: position of its option, variant, group, column."""
         column = self.first_option + len(options)
         self.columns_of: dict[tuple[int, int, int], int] = {}
         for position, option in enumerate(options.tolist()):
             for variant in range(2):
-                for group in range(problem.groups(option) if problem.counts[option, variant] else 0):
-                    self.places.append((position, variant, group, column))
+                for group in range(problem.num_groups(option) if problem.counts[option, variant] else 0):
+                    self.group_columns.append((position, variant, group, column))
                     self.columns_of[position, variant, group] = column
                     column += 1
         self.num_columns = column
@@ -108,7 +106,7 @@ class _Model:
             ([], []) for _ in range(size * (NUM_PHASES + tiers))
         ]
         together: dict[tuple[int, int], list[int]] = {}
-        for position, variant, group, column in self.places:
+        for position, variant, group, column in self.group_columns:
             option = int(self.options[position])
             width, start = int(problem.width[option]), int(problem.starts[option, variant])
             together.setdefault((position, group), []).append(column)
@@ -119,32 +117,33 @@ class _Model:
                         columns, values = load_rows[(group * width + member) * len(scale) + part]
                         columns.append(column)
                         values.append(load)
-        alone = problem.workers.alone
+        idle = problem.topology.idle_peer_factor
         for number, (columns, values) in enumerate(load_rows):
             part = number % len(scale)
             if part < NUM_PHASES:
-                rows.append((-infinity, 0.0, [*columns, part], [*(alone * one for one in values), -1.0]))
+                rows.append((-infinity, 0.0, [*columns, part], [*(idle * load for load in values), -1.0]))
             else:
                 rows.append((-infinity, 1.0, columns, values))
-        if alone < 1.0:
+        if idle < 1.0:
             rows += self._host_rows(load_rows, len(scale))
         rows += [(-infinity, 1.0, columns, [1.0] * len(columns)) for columns in together.values()]
         for table in range(problem.num_tables):
-            mine = [self.first_option + int(place) for place in np.flatnonzero(self._tables() == table)]
+            mine = [self.first_option + int(position) for position in np.flatnonzero(self._tables() == table)]
             rows.append((1.0, 1.0, mine, [1.0] * len(mine)))
         for position, option in enumerate(self.options.tolist()):
             for variant in range(2):
                 count = int(problem.counts[option, variant])
                 if count:
                     placed = [
-                        self.columns_of[position, variant, group] for group in range(problem.groups(option))
+                        self.columns_of[position, variant, group]
+                        for group in range(problem.num_groups(option))
                     ]
                     rows.append(
                         (0.0, 0.0, [*placed, self.first_option + position], [1.0] * len(placed) + [-count])
                     )
-            for place, kinds in enumerate(OPTIONAL):
-                if problem.ways[option].kind in kinds:
-                    pair = [self.first_option + position, NUM_PHASES + place]
+            for number, kinds in enumerate(OPTIONAL_KINDS):
+                if problem.options[option].kind in kinds:
+                    pair = [self.first_option + position, NUM_PHASES + number]
                     rows.append((-infinity, 0.0, pair, [1.0, -1.0]))
         return self._passed(rows, seconds)
 
@@ -152,7 +151,7 @@ class _Model:
         self, load_rows: list[tuple[list[int], list[float]]], stride: int
     ) -> list[tuple[float, float, list[int], list[float]]]:
         """A phase takes as long as each host needs for all of its workers."""
-        size, per_node = self.problem.world_size, self.problem.workers.per_node
+        size, per_node = self.problem.world_size, self.problem.topology.per_node
         rows = []
         for first in range(0, size, per_node):
             for phase in range(NUM_PHASES):
@@ -174,8 +173,8 @@ class _Model:
         model.num_col_, model.num_row_ = columns, len(rows)
         cost = np.zeros(columns)
         cost[:NUM_PHASES] = problem.weights
-        for place, kinds in enumerate(OPTIONAL):
-            cost[NUM_PHASES + place] = extra_latency(problem.workers, set(kinds)) / self.unit
+        for number, kinds in enumerate(OPTIONAL_KINDS):
+            cost[NUM_PHASES + number] = extra_latency(problem.topology, set(kinds)) / self.unit
         model.col_cost_ = cost
         model.col_lower_ = np.zeros(columns)
         upper = np.ones(columns)
@@ -197,12 +196,12 @@ class _Model:
         solver.passModel(model)
         return solver
 
-    def values_of(self, solution: Solution) -> Floats:
+    def values_of(self, solution: PlacementSolution) -> Floats:
         """The columns that stand for a plan."""
         problem = self.problem
         values = np.zeros(self.num_columns)
         loads = loads_of(problem, solution)
-        values[:NUM_PHASES] = phase_seconds(problem.workers, loads) / self.unit
+        values[:NUM_PHASES] = phase_seconds(problem.topology, loads) / self.unit
         where = {int(option): position for position, option in enumerate(self.options)}
         for table, option in enumerate(solution.choice.tolist()):
             position = where[option]
@@ -210,12 +209,12 @@ class _Model:
             wide = int(problem.counts[option, 0])
             for number, group in enumerate(solution.groups[table].tolist()):
                 values[self.columns_of[position, int(number >= wide), group]] = 1.0
-            for place, kinds in enumerate(OPTIONAL):
-                if problem.ways[option].kind in kinds:
-                    values[NUM_PHASES + place] = 1.0
+            for number, kinds in enumerate(OPTIONAL_KINDS):
+                if problem.options[option].kind in kinds:
+                    values[NUM_PHASES + number] = 1.0
         return values
 
-    def solution_of(self, values: Floats) -> Solution:
+    def solution_of(self, values: Floats) -> PlacementSolution:
         """The plan that columns stand for."""
         problem = self.problem
         taken = np.flatnonzero(values[self.first_option : self.first_option + len(self.options)] > 0.5)
@@ -229,10 +228,10 @@ class _Model:
                 [
                     group
                     for variant in range(2)
-                    for group in range(problem.groups(option))
+                    for group in range(problem.num_groups(option))
                     if values[self.columns_of.get((position, variant, group), 0)] > 0.5
                     and (position, variant, group) in self.columns_of
                 ],
                 dtype=np.int64,
             )
-        return Solution(choice, groups)
+        return PlacementSolution(choice, groups)
