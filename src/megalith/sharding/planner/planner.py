@@ -61,7 +61,7 @@ def make_plan(
     >>> tables = [mg.TableSpec(name="items", rows=500_000, dim=64, features=("item",))]
     >>> plan = mg.make_plan(tables, "zionex", global_batch=4096, world_size=8)
     >>> plan.placement("items").kind, plan.estimate.gap < 0.01
-    ('row_wise', True)
+    ('column_wise', True)
     """
     workload = Workload(global_batch, optimizer, exchange or ExchangeConfig())
     inputs = plan_inputs(
