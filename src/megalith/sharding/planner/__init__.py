@@ -9,7 +9,7 @@ enumerate.py        every option to shard a table
 estimate/           what each option costs its workers: seconds of four phases, bytes of each tier
 loads.py            what the workers of a solution do, and how long a step takes
 bound/              what no plan can beat
-partition/          greedy, Karmarkar-Karp, local search, exact: ways to a solution
+partition/          which option each table takes and which workers: greedy, local search, exact, ...
 memory.py           which memory tiers a plan needs
 shortage.py         what does not fit, and the smallest change that would
 search.py           how a search runs, and when it ends: by the clock, or after counted steps

@@ -84,7 +84,7 @@ def extra_latency(topology: Topology, kinds: set[str]) -> float:
 
 def imbalance(loads: Floats, weights: Floats) -> float:
     """Largest over mean, less one: of the phases' seconds together, each at the worker that is slowest in it,
-    as nobody goes on before. With one phase it is the usual ratio."""
+    as no worker continues before. With one phase it is the usual ratio."""
     phases = loads[:, :NUM_PHASES]
     mean = float(weights @ phases.mean(axis=0))
     return float(weights @ phases.max(axis=0)) / mean - 1 if mean else 0.0

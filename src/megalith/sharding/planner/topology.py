@@ -48,7 +48,7 @@ class Topology:
     all_reduce: LinearCost
     """Bytes of a vector that every worker holds."""
     in_node: LinearCost
-    """Bytes of a vector that the workers of a node add up, each getting a part (or gather, the way back)."""
+    """Bytes of a vector that the workers of a node add up, each getting a part (or gather, for gradients)."""
     across_nodes: LinearCost
     """Bytes that one worker sends in equal parts to the workers of its position in all nodes."""
     idle_peer_factor: float = 1.0
@@ -85,8 +85,8 @@ def topology_of(cluster: Cluster, world_size: int | None = None, per_node: int |
     """The first `world_size` workers of a cluster, filling node after node.
 
     >>> from megalith.hardware.catalog import catalog
-    >>> found = topology_of(catalog().cluster("zionex"), 16)
-    >>> found.world_size, found.per_node, found.nodes
+    >>> topology = topology_of(catalog().cluster("zionex"), 16)
+    >>> topology.world_size, topology.per_node, topology.nodes
     (16, 8, 2)
     """
     idle_peer_factor = 1.0
@@ -175,7 +175,7 @@ def _priced(cluster: Cluster, size: int, idle_peer_factor: float) -> Topology:
     per_node = min(cluster.levels[0].count, size)
     everyone: Group = tuple(Span(level.count, 1) for level in cluster.levels)
     inside: Group = everyone[:1]
-    # One worker of each node in a group: all groups of a node share its way out.
+    # One worker of each node in a group: all groups of a node share its outer link.
     across: Group = (Span(1, 1), *(Span(span.ranks, per_node) for span in everyone[1:]))
     together = per_node / size
 

@@ -199,7 +199,7 @@ class FoundPlacement:
 
 
 class Enumerator(ABC):
-    """First stage: in which ways each table can be sharded."""
+    """First stage: how each table can be sharded."""
 
     @abstractmethod
     def enumerate(self, inputs: PlanInputs, memory: MemoryTiers) -> list[list[ShardingOption]]:

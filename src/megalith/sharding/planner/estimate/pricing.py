@@ -1,8 +1,8 @@
 """What shards cost: seconds of the four phases and bytes of every tier, all shards in one pass over arrays.
 
 Seconds and bytes come from `cost.embedding` on the worker's device and from the exchanges of the topology.
-What every rank does for its own samples (routing the ids of cut rows, adding up parts of vectors) is laid on
-those that hold the parts, evenly: exact where all workers hold one, right in the mean elsewhere.
+What every rank does for its own samples (routing the ids of cut rows, adding up parts of vectors) is
+charged to those that hold the parts, evenly: exact where all workers hold one, right in the mean elsewhere.
 """
 
 from __future__ import annotations

@@ -40,9 +40,9 @@ def karmarkar_karp(problem: PlacementProblem, choice: Ints) -> PlacementSolution
         owners += [table] * len(cost)
         seconds += cost.tolist()
     base = fixed[:, :NUM_PHASES] @ problem.weights
-    places = _difference(np.array(seconds), base)
+    targets = _difference(np.array(seconds), base)
     workers_by_table: dict[int, list[int]] = {}
-    for owner, worker in zip(owners, places.tolist(), strict=True):
+    for owner, worker in zip(owners, targets.tolist(), strict=True):
         workers_by_table.setdefault(owner, []).append(worker)
     for table, workers in workers_by_table.items():
         groups[table] = np.array(workers, dtype=np.int64)
@@ -69,7 +69,7 @@ def _separate(problem: PlacementProblem, solution: PlacementSolution, table: int
 
 
 def _difference(seconds: np.ndarray, base: np.ndarray) -> Ints:
-    """The worker of each block; `base` is what lies on each worker already."""
+    """The worker of each block; `base` is what each worker has already."""
     size = len(base)
     # A partition: loads rising, and for each of its positions the worker of `base` or blocks that lie there.
     rising = np.argsort(base, kind="stable")
@@ -92,8 +92,8 @@ def _difference(seconds: np.ndarray, base: np.ndarray) -> Ints:
         merged -= merged[0]
         counter += 1
         heapq.heappush(heap, (-float(merged[-1]), counter, merged, [joined[position] for position in order]))
-    places = np.empty(len(seconds), dtype=np.int64)
+    targets = np.empty(len(seconds), dtype=np.int64)
     for content in heap[0][3]:
         worker = next(-1 - block for block in content if block < 0)
-        places[[block for block in content if block >= 0]] = worker
-    return places
+        targets[[block for block in content if block >= 0]] = worker
+    return targets

@@ -178,7 +178,7 @@ class _LocalSearch(SearchState):
         return None
 
     def _recut(self) -> bool:
-        """Of the worst workers' tables, largest first, those that are better cut or placed another way."""
+        """Of the worst workers' tables, largest first, those that are better sharded otherwise."""
         problem, current = self.problem, self.current
         self.set_levels()
         changed = False
@@ -197,7 +197,7 @@ class _LocalSearch(SearchState):
         return changed
 
     def _recut_table(self, table: int) -> bool:
-        """The best option and place for one table, the others staying where they are."""
+        """The best option and groups for one table, the others staying where they are."""
         problem = self.problem
         before = float(self.cost.sum())
         old = int(self.current.choice[table])

@@ -1,6 +1,6 @@
 """The exact plan of a small problem, by mixed-integer programming (HiGHS).
 
-Binary variables say which option a table takes and on which group each of its blocks lies; the phases'
+Binary variables say which option a table takes and to which group each of its blocks goes; the phases'
 seconds are above every worker's load and, where workers share hosts, above every host's; memory is a row for
 each worker and tier. Options that the linear bound shows to be in no plan better than the known one are left
 out beforehand. The known plan is where the solver starts, and what it proves on the way is a lower bound too.

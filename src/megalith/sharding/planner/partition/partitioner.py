@@ -28,7 +28,7 @@ MOST_EXACT_SECONDS = 3.0
 _TRIALS, _MOST_TRIALS = 2, 8
 _TRIAL_SHARE = 0.2
 """Starts that are searched from, where searches end by themselves more of them, and the part of the time left
-that each gets before the best goes on."""
+that each gets before the best gets the rest."""
 _SEARCHED = 0.93
 """When the search ends, as a share of the time given."""
 TOLERANCE = 2e-3
