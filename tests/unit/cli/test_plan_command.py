@@ -110,3 +110,12 @@ def test_a_plan_without_an_estimate_is_not_drawn(tmp_path: Path) -> None:
     path.write_text(json.dumps(content))
     with pytest.raises(DataError, match="has no estimate to draw"):
         write_plan_report(path, tmp_path / "plan.html")
+
+
+def test_the_local_cluster_needs_a_number_of_ranks(tables: Path) -> None:
+    done = run("--tables", tables, "--hardware", "local")
+    assert done.returncode == 2
+    assert "--hardware local needs --world-size" in done.stderr
+    done = run("--tables", tables, "--hardware", "local", "--world-size", "2", "--seconds", "0.5", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["estimate"]["hardware"] == "these hosts"
