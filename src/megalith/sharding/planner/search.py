@@ -45,6 +45,8 @@ class SearchSettings:
     def __post_init__(self) -> None:
         if self.algorithm not in ALGORITHMS:
             raise ConfigError(f"Unknown algorithm '{self.algorithm}'; {nearest(self.algorithm, ALGORITHMS)}")
+        if self.steps is not None and self.steps < 1:
+            raise ConfigError(f"A search takes at least 1 step, not {self.steps}.")
 
     def clock(self) -> Clock:
         """What the search looks at to see whether it has to end."""

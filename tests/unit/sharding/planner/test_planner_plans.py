@@ -249,6 +249,11 @@ def test_unknown_names_are_refused() -> None:
         make_plan([table("t", 10)], cluster, global_batch=8, optimizer="adamm")
 
 
+def test_a_search_without_steps_is_refused() -> None:
+    with pytest.raises(ConfigError, match="at least 1 step, not 0"):
+        SearchSettings(steps=0)
+
+
 def test_hot_rows_first_move_the_cut() -> None:
     tables, statistics = skewed_tables(1)
     spec = table("t", 1_000_000, 8)

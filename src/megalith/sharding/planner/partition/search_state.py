@@ -47,7 +47,7 @@ class SearchState:
         self.set_levels()
 
     def list_blocks(self) -> None:
-        """Blocks of one worker as arrays; the others stay with their tables."""
+        """Blocks that span one worker as arrays; the others stay with their tables."""
         problem, current = self.problem, self.current
         single = [table for table, option in enumerate(current.choice) if problem.width[option] == 1]
         pieces = [problem.blocks(int(current.choice[table]))[:, 0] for table in single]
@@ -80,14 +80,14 @@ class SearchState:
         self.rescale_loads()
 
     def rescale_loads(self) -> None:
-        """The same after loads or blocks have changed."""
+        """Loads and blocks as shares of the largest again, after they have changed."""
         top = self.top
         self.scaled: Floats = self.loads[:, :NUM_PHASES] / top
         self.block_scaled: Floats = self.block_loads[:, :NUM_PHASES] / top
         self.cost: Floats = self.excess_cost(self.scaled.copy())
 
     def excess_cost(self, scaled: Floats) -> Floats:
-        """The stand-in's share of workers with these loads [..., phases]; overwrites them."""
+        """What workers with these loads [..., phases] cost by the smooth substitute; overwrites them."""
         scaled -= self.level
         scaled *= self.steep
         np.maximum(scaled, 0.0, out=scaled)
