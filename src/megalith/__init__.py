@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from megalith.data.dataset import Dataset
     from megalith.embeddings.collection import EmbeddingCollection
     from megalith.embeddings.optimizers import LAMB, LARS, SGD, AdaGrad, Adam, RowWiseAdaGrad, RowWiseAdam
+    from megalith.sharding.plan import ShardingPlan
+    from megalith.sharding.planner.planner import make_plan
 
 __version__ = "0.1.0"
 
@@ -31,7 +33,9 @@ _HOMES = {
     "RowWiseAdaGrad": "megalith.embeddings.optimizers",
     "RowWiseAdam": "megalith.embeddings.optimizers",
     "SGD": "megalith.embeddings.optimizers",
+    "ShardingPlan": "megalith.sharding.plan",
     "TableSpec": "megalith.core.schema",
+    "make_plan": "megalith.sharding.planner.planner",
 }
 
 __all__ = [
@@ -47,7 +51,9 @@ __all__ = [
     "RowWiseAdaGrad",
     "RowWiseAdam",
     "SGD",
+    "ShardingPlan",
     "TableSpec",
+    "make_plan",
 ]
 
 

@@ -12,7 +12,7 @@ from megalith.cli.data import data
 from megalith.cli.demo import demo
 from megalith.cli.doctor import doctor
 from megalith.cli.explore import explore
-from megalith.cli.plan import plan
+from megalith.cli.plan.command import plan
 from megalith.cli.report import report
 from megalith.cli.train import evaluate, train
 

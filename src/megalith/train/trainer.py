@@ -29,7 +29,7 @@ from megalith.train.config import Recipe
 from megalith.train.evaluation import choose_split, evaluate
 from megalith.train.learner import Learner
 from megalith.train.pipeline import Pipeline
-from megalith.train.placing import place_again, place_tables
+from megalith.train.planning import plan_for_eval, plan_for_training
 from megalith.train.records import read_evaluation, read_summary
 from megalith.train.reporter import Reporter
 from megalith.train.run import Run, cut_back
@@ -68,7 +68,7 @@ class Trainer:
             shuffle_window_rows=data.shuffle_window_rows,
         )
         self.eval_split = choose_split(data, self.dataset)
-        self.plan = place_tables(recipe, self.dataset, self.ranks)
+        self.plan = plan_for_training(recipe, self.dataset, self.ranks)
         copied = recipe.train.background_checkpoints
         self.learner = Learner(recipe, self.dataset.schema, self.plan, second_copy=copied)
         apart = self.ranks.with_own_group()
@@ -326,7 +326,7 @@ def open_learner(run: Run, dataset: Dataset, step: int | None = None) -> tuple[L
     found = ranks.from_first(
         lambda: _preferred_step(run, recipe, store) if step is None else step_to_open(run, store, step)
     )
-    learner = Learner(recipe, dataset.schema, place_again(recipe, dataset, ranks, run.plan))
+    learner = Learner(recipe, dataset.schema, plan_for_eval(recipe, dataset, ranks, run.plan))
     load_learner(store, found, learner)
     return learner, found
 

@@ -17,9 +17,10 @@ from megalith.embeddings.optimizers import RowWiseAdaGrad
 from megalith.models.dlrm.config import DLRMConfig
 from megalith.models.layers.mlp import MLPConfig
 from megalith.sharding.plan import Placement, Shard, ShardingPlan
-from megalith.sharding.planner import make_plan as best_plan
+from megalith.sharding.planner import Planner
+from megalith.sharding.planner.inputs import local_cluster, plan_inputs
+from megalith.sharding.planner.types import Workload
 from megalith.train.config import AdaGradConfig, DataConfig, EmbeddingsConfig, Recipe
-from megalith.train.placing import hosts_like_this
 
 ShardingChoice = Literal["table_wise", "row_wise", "column_wise", "data_parallel", "auto"]
 
@@ -28,14 +29,14 @@ def make_plan(shape: LookupShape, ranks: int, sharding: ShardingChoice) -> Shard
     """Every table in the same way; `auto` asks our planner."""
     tables = table_specs(shape)
     if sharding == "auto":
-        return best_plan(
+        inputs = plan_inputs(
             tables,
-            hosts_like_this(ranks, ranks),
+            local_cluster(ranks, ranks),
+            Workload(shape.batch, pipelined=True),
             world_size=ranks,
             workers_per_node=ranks,
-            global_batch=shape.batch,
-            pipelined=True,
         )
+        return Planner().plan(inputs)
     placements = []
     for number, table in enumerate(tables):
         rows, columns = (0, table.rows), (0, table.dim)
