@@ -31,9 +31,9 @@ from megalith.hardware.probe_host import memory_rates
 from megalith.ops.coupled import CoupledUpdate
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.plan import Placement, Shard, ShardingPlan
-from megalith.sharding.runtime.columns import ColumnGather, ColumnSplit
+from megalith.sharding.runtime.input_dist.routing import Bags, Router
+from megalith.sharding.runtime.pooled_columns import ColumnGather, ColumnSplit
 from megalith.sharding.runtime.replicated import ReplicatedTables
-from megalith.sharding.runtime.routing import Bags, Router
 
 Floats = NDArray[np.float64]
 _LINE = 64

@@ -23,7 +23,7 @@ from megalith.core.schema import TableSpec, feature_order
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.layout.types import ColumnRange, WorkerLayout
 from megalith.sharding.planner.statistics import TableStatistics
-from megalith.sharding.runtime.routing import Bags, Outgoing, Router
+from megalith.sharding.runtime.input_dist.routing import Bags, Outgoing, Router
 from megalith.sharding.wire_format import has_wide_ids
 
 Numbers = NDArray[np.uint64]

@@ -35,7 +35,7 @@ from megalith.sharding.plan import ShardingPlan
 from megalith.sharding.planner.options import CACHED_ROWS
 from megalith.sharding.planner.statistics import TableStatistics, default_statistics
 from megalith.sharding.planner.topology import Workers, workers_of
-from megalith.sharding.runtime.input_dist import InputDist
+from megalith.sharding.runtime.input_dist.input_dist import InputDist
 from megalith.sharding.wire_format import HEAD_BYTES, LENGTH_BYTES, has_wide_ids, id_bytes, row_bytes
 
 Floats = NDArray[np.float64]

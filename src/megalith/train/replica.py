@@ -18,7 +18,7 @@ from megalith.comm.peer_lost import peer_errors
 from megalith.comm.ranks import Ranks
 from megalith.models.base import ClickModel
 from megalith.sharding.runtime.collection import ShardedEmbeddingCollection
-from megalith.sharding.runtime.input_dist import Received
+from megalith.sharding.runtime.input_dist.input_dist import Received
 
 # Running statistics are the same on all ranks without being sent. Newer torch calls the option otherwise.
 _OPTIONS = inspect.signature(DistributedDataParallel.__init__).parameters

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megalith.sharding.runtime.codecs import row_codec
+from megalith.sharding.codecs import row_codec
 
 # Relative to the largest magnitude of the vector (int8) or to the number itself (the others).
 PRECISION = {"fp32": 0.0, "fp16": 2**-11, "bf16": 2**-8, "int8": 0.51 / 127}

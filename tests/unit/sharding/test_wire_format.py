@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megalith.core.schema import TableSpec
-from megalith.sharding.runtime.codecs import row_codec
-from megalith.sharding.runtime.input_dist import _distinct_by_stream
+from megalith.sharding.codecs import row_codec
+from megalith.sharding.runtime.input_dist.input_dist import _distinct_by_stream
 from megalith.sharding.wire_format import CODEC_BYTES, id_bytes, row_bytes
 
 

@@ -29,11 +29,11 @@ from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad
 from megalith.embeddings.table_state import TableShard, TableState, part_specs
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.plan import ShardingPlan
-from megalith.sharding.runtime.columns import ColumnSplit
-from megalith.sharding.runtime.input_dist import InputDist, PendingInput, Received
+from megalith.sharding.runtime.input_dist.input_dist import InputDist, PendingInput, Received
 from megalith.sharding.runtime.local_shards import LocalShards
 from megalith.sharding.runtime.mean_outputs import scale_, shares
 from megalith.sharding.runtime.output_dist import OutputDist, PendingOutput
+from megalith.sharding.runtime.pooled_columns import ColumnSplit
 from megalith.sharding.runtime.replicated import ReplicatedTables
 from megalith.sharding.runtime.sample_weight_gradients import SampleWeightGradients
 from megalith.sharding.runtime.sequence_dist import SequenceContext, SequenceDist

@@ -22,7 +22,7 @@ from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.layout.types import LocalShard
 from megalith.sharding.plan import ShardingPlan
 from megalith.sharding.runtime.column_sharded_optimizer import ColumnShardedOptimizer, has_column_sharded_rows
-from megalith.sharding.runtime.input_dist import Received
+from megalith.sharding.runtime.input_dist.input_dist import Received
 from megalith.sharding.runtime.node_reduce import NodeReduce
 from megalith.sharding.runtime.output_dist import WorkerVectors
 

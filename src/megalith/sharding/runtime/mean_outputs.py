@@ -9,7 +9,7 @@ from torch import Tensor
 
 from megalith.ops.lookup import without_padding
 from megalith.sharding.layout.types import MeanOutput
-from megalith.sharding.runtime.routing import Bags
+from megalith.sharding.runtime.input_dist.routing import Bags
 
 
 def shares(mean_outputs: Sequence[MeanOutput], bags: Bags) -> list[Tensor]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from megalith.comm.all_to_all import AllToAll
 from megalith.comm.context import CommContext
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
-from megalith.sharding.runtime.columns import ColumnGather, ColumnSplit
+from megalith.sharding.runtime.pooled_columns import ColumnGather, ColumnSplit
 
 
 class NodeReduce:

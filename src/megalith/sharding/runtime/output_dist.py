@@ -16,10 +16,10 @@ from torch import Tensor
 
 from megalith.comm.all_to_all import AllToAll, PendingExchange
 from megalith.comm.context import CommContext
+from megalith.sharding.codecs import RowCodec, row_codec
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.plan import Codec, ExchangeConfig
-from megalith.sharding.runtime.codecs import RowCodec, row_codec
-from megalith.sharding.runtime.columns import ColumnGather, ColumnSplit
+from megalith.sharding.runtime.pooled_columns import ColumnGather, ColumnSplit
 
 
 class WorkerVectors(NamedTuple):

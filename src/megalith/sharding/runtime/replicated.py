@@ -21,7 +21,7 @@ from megalith.embeddings.optimizers import RowOptimizer
 from megalith.ops import embedding as ops
 from megalith.ops.lookup import value_gradients, without_padding
 from megalith.ops.updates import Step
-from megalith.sharding.runtime.routing import Bags
+from megalith.sharding.runtime.input_dist.routing import Bags
 
 _FEATURE, _DTYPE, _POOLING, _SEQUENCE = (
     ops.SLOT_FIELDS.index(name) for name in ("feature", "dtype", "pooling", "sequence")

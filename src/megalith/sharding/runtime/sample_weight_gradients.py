@@ -17,9 +17,9 @@ from megalith.comm.all_to_all import AllToAll, PendingExchange
 from megalith.comm.context import CommContext
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.layout.types import Stream, WorkerLayout
-from megalith.sharding.runtime.id_positions import IdPositionFinder, IdPositions, rank_edges
-from megalith.sharding.runtime.input_dist import Received
-from megalith.sharding.runtime.routing import Bags
+from megalith.sharding.runtime.input_dist.id_positions import IdPositionFinder, IdPositions, rank_edges
+from megalith.sharding.runtime.input_dist.input_dist import Received
+from megalith.sharding.runtime.input_dist.routing import Bags
 from megalith.sharding.wire_format import WEIGHT_BYTES
 
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from megalith.sharding.codecs import RowCodec, row_codec
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.layout.types import SequencePiece
 from megalith.sharding.plan import Codec, ExchangeConfig
-from megalith.sharding.runtime.codecs import RowCodec, row_codec
-from megalith.sharding.runtime.id_positions import IdPositionFinder, IdPositions, rank_edges
-from megalith.sharding.runtime.input_dist import Received
+from megalith.sharding.runtime.input_dist.id_positions import IdPositionFinder, IdPositions, rank_edges
+from megalith.sharding.runtime.input_dist.input_dist import Received
 from megalith.sharding.runtime.local_shards import LocalShards
 from megalith.sharding.runtime.output_dist import ExtraPayload
 from megalith.sharding.runtime.replicated import ReplicatedTables

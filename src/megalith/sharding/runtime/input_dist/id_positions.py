@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from megalith.sharding.layout.types import Stream
-from megalith.sharding.runtime.input_dist import Received
-from megalith.sharding.runtime.routing import Bags
+from megalith.sharding.runtime.input_dist.input_dist import Received
+from megalith.sharding.runtime.input_dist.routing import Bags
 
 
 class IdPositions(NamedTuple):

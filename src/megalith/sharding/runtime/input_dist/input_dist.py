@@ -27,7 +27,7 @@ from megalith.comm.context import CommContext
 from megalith.comm.peer_lost import peer_errors
 from megalith.core.errors import ConfigError
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
-from megalith.sharding.runtime.routing import Bags, Outgoing, Router
+from megalith.sharding.runtime.input_dist.routing import Bags, Outgoing, Router
 from megalith.sharding.wire_format import (
     HEAD_UNITS,
     MAX_NARROW_DISTINCT,
