@@ -36,7 +36,15 @@ from megalith.sharding.planner.options import CACHED_ROWS
 from megalith.sharding.planner.statistics import TableStatistics, default_statistics
 from megalith.sharding.planner.topology import Workers, workers_of
 from megalith.sharding.runtime.input_dist.input_dist import InputDist
-from megalith.sharding.wire_format import HEAD_BYTES, LENGTH_BYTES, has_wide_ids, id_bytes, row_bytes
+from megalith.sharding.wire_format import (
+    FLOAT_BYTES,
+    HEADER_BYTES,
+    LENGTH_BYTES,
+    has_wide_ids,
+    id_bytes,
+    replicated_gradient_bytes,
+    row_bytes,
+)
 
 Floats = NDArray[np.float64]
 Batch = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -262,12 +270,12 @@ def _loads(
         distinct, chosen = np.unique(np.concatenate(streams), axis=0, return_index=True)
         np.add.at(arriving, distinct[:, 1], each_id * np.concatenate(stream_ids)[chosen])
     arriving += [LENGTH_BYTES * len(held.streams) * global_batch for held in layout.workers]
-    arriving += HEAD_BYTES * size
+    arriving += HEADER_BYTES * size
     summed = 0.0
     for table in layout.replicated:
         lookups += local * traffic[table.name].lookups
         state = table.rows * float(state_bytes(optimizer, table.dim))
-        dense = 4.0 * table.rows * (table.dim + 1)
+        dense = float(replicated_gradient_bytes(table.rows, table.dim))
         memory[:, 0] += table.weight_bytes + state + dense
         summed += dense
     # Vectors of all samples at the worker that makes them, and those of its own samples; gradients alike.
@@ -332,7 +340,7 @@ def _in_nodes(layout: ExchangeLayout, local: float) -> Floats:
         if summed.width:
             spoken = np.bincount([layout.relay(node, rank) for rank in range(size)], minlength=size)
             for worker in layout.node_workers(node):
-                sent[worker] += 4.0 * layout.workers[worker].node_width * spoken * local
+                sent[worker] += FLOAT_BYTES * layout.workers[worker].node_width * spoken * local
     return sent
 
 

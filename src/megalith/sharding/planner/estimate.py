@@ -34,7 +34,13 @@ from megalith.sharding.planner.options import Way, column_widths
 from megalith.sharding.planner.problem import NUM_PHASES, Floats, Ints, Problem
 from megalith.sharding.planner.statistics import TableStatistics
 from megalith.sharding.planner.topology import Workers
-from megalith.sharding.wire_format import CODEC_BYTES, LENGTH_BYTES, id_bytes
+from megalith.sharding.wire_format import (
+    CODEC_BYTES,
+    LENGTH_BYTES,
+    ROW_NORM_BYTES,
+    id_bytes,
+    replicated_gradient_bytes,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +293,7 @@ def price(
     )
     # Everybody updates all rows that any worker touched, and makes and reads a dense gradient.
     updated[copied] = everyone[table[copied]]
-    dense = np.where(copied, 4.0 * rows * (dim + 1), 0.0)
+    dense = np.where(copied, replicated_gradient_bytes(rows, dim), 0.0)
     moved = update_bytes(constants, np.maximum(ids, updated), updated, *counts[2:], state)
     marked = np.where(copied, constants.copied_id_bytes * ids, 0.0)
     update = (np.asarray(moved) + marked + constants.copied_factor * dense) * second
@@ -329,7 +335,7 @@ def price(
     exchange += np.where(cut, constants.piece_factor * pieces * second, 0.0)
     # They add up one number of each touched row before the update.
     near = np.where(route == _NODE_COLUMNS, workers.inside.slope, workers.all_to_all.slope)
-    exchange += np.where(coupled, 2 * 4.0 * distinct * near, 0.0)
+    exchange += np.where(coupled, 2 * ROW_NORM_BYTES * distinct * near, 0.0)
 
     held = rows * (dim * element + state)
     memory = np.zeros((len(rows), len(device.memory)))

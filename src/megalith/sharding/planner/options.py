@@ -17,6 +17,7 @@ from megalith.core.schema import MAX_DENSE_ROWS, TableSpec, too_many_rows
 from megalith.sharding.plan import Kind
 from megalith.sharding.planner.statistics import TableStatistics
 from megalith.sharding.planner.topology import Workers
+from megalith.sharding.wire_format import replicated_gradient_bytes
 
 MIN_DIM = 4
 """Columns that a slice keeps at least: narrower ones move more bytes of cache lines than of rows."""
@@ -103,7 +104,7 @@ def ways_of(
         for share in (cached if tier else (1.0,))
         for way in cuts
     ]
-    small = 4 * table.rows * (table.dim + 1) <= DATA_PARALLEL_BYTES
+    small = replicated_gradient_bytes(table.rows, table.dim) <= DATA_PARALLEL_BYTES
     if size > 1 and small:
         found.append(Way("data_parallel"))
     if table.rows > MAX_DENSE_ROWS:
