@@ -31,6 +31,7 @@ _HOMES = {
     "RowWiseAdaGrad": "megalith.embeddings.optimizers",
     "RowWiseAdam": "megalith.embeddings.optimizers",
     "SGD": "megalith.embeddings.optimizers",
+    "ShardedEmbeddingCollection": "megalith.sharding.runtime.collection",
     "TableSpec": "megalith.core.schema",
 }
 
@@ -47,6 +48,7 @@ __all__ = [
     "RowWiseAdaGrad",
     "RowWiseAdam",
     "SGD",
+    "ShardedEmbeddingCollection",
     "TableSpec",
 ]
 
