@@ -1,4 +1,4 @@
-"""`mg.ShardedEmbeddingCollection` as a user meets it: its example, and plans in every form it takes."""
+"""`mg.ShardedEmbeddingCollection` as a user calls it: its example, and plans in every form it takes."""
 
 import inspect
 import re
@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from processes import on_ranks, torchrun
-from sharded_worlds import Case, drawn_step, plan_of, run_cases
+from sharded_cases import Case, drawn_step, plan_of, run_cases
 
 import megalith as mg
 from megalith.core.errors import ConfigError, PlanError

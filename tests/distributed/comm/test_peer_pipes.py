@@ -1,4 +1,4 @@
-"""Signals by pipe between real processes: in order, each pair apart, and told when the peer has ended."""
+"""Signals by pipe between real processes: in order, by pair of ranks, and an error when one has ended."""
 
 import os
 import signal

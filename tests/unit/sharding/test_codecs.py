@@ -53,8 +53,8 @@ def test_a_block_can_be_cut_between_any_rows(codec, case, data):
 
 
 def test_bytes_of_a_row():
-    found = {codec: row_codec(codec, [64, 64]).row_bytes for codec in PRECISION}
-    assert found == {"fp32": 512, "fp16": 260, "bf16": 256, "int8": 136}
+    sizes = {codec: row_codec(codec, [64, 64]).row_bytes for codec in PRECISION}
+    assert sizes == {"fp32": 512, "fp16": 260, "bf16": 256, "int8": 136}
 
 
 def test_gradients_of_a_large_batch_survive_half_precision():

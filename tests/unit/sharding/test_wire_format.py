@@ -1,4 +1,4 @@
-"""Bytes on the wire: what the planner charges is what the runtime sends."""
+"""Bytes that travel: what the planner charges is what the runtime sends."""
 
 import pytest
 import torch
@@ -37,5 +37,5 @@ LARGE = (1 << 63) - 1
 def test_ids_of_64_bits_are_deduplicated_without_overflow(streams):
     values = [torch.tensor(stream, dtype=torch.int64) for stream in streams]
     distinct, positions = distinct_by_stream(values)
-    assert distinct[positions].tolist() == [one for stream in streams for one in stream]
-    assert distinct.tolist() == [one for stream in streams for one in sorted(set(stream))]
+    assert distinct[positions].tolist() == [value for stream in streams for value in stream]
+    assert distinct.tolist() == [value for stream in streams for value in sorted(set(stream))]
