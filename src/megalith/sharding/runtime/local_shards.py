@@ -70,20 +70,22 @@ class LocalShards:
         collection = self._pooled.collection
         if collection is None:
             direct = torch.empty(sum(received.batches), 0)
-            node = None if self._node is None else self._node.add_up(direct, received.batches)
+            node = None if self._node is None else self._node.reduce(direct, received.batches)
             return WorkerVectors(direct, node)
         pooled, *_ = collection.read(*self._pooled_lookup(received))
         if self._node is None:
             return WorkerVectors(pooled, None)
         parts = pooled[:, self._direct_width :]
-        return WorkerVectors(pooled[:, : self._direct_width], self._node.add_up(parts, received.batches))
+        return WorkerVectors(pooled[:, : self._direct_width], self._node.reduce(parts, received.batches))
 
     def pooled_gradient(self, received: ReceivedIds, gradients: WorkerVectors) -> Tensor:
         """That of all columns of this worker, those of its node's sums included, [samples, columns]."""
         if self._node is None:
             return gradients.direct
         assert gradients.node is not None
-        return torch.cat([gradients.direct, self._node.spread(gradients.node, received.batches)], dim=1)
+        return torch.cat(
+            [gradients.direct, self._node.reduce_backward(gradients.node, received.batches)], dim=1
+        )
 
     def sample_weight_gradient(self, received: ReceivedIds, gradient: Tensor) -> Tensor:
         """Of the weights of all ids that are pooled here; before the update, which changes the rows."""

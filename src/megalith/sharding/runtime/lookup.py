@@ -83,7 +83,7 @@ class ShardedLookup:
         received, payload = context.received, None
         vectors = self._local.read_pooled(received)
         if self._sequences is not None:
-            context.sequences, payload = self._sequences.start_reading(received)
+            context.sequences, payload = self._sequences.start_forward(received)
         context.vectors = self._vectors.start_forward(vectors, received.batches, payload)
         if self._replicated is not None:
             context.replicated = self._replicated.read(received.own)
@@ -117,7 +117,7 @@ class ShardedLookup:
         if self._sequences is not None:
             assert context.sequences is not None
             given = [None if part is None else part.float() for part in sequences]
-            payload = self._sequences.start_update(context.sequences, given, pooled is not None)
+            payload = self._sequences.start_backward(context.sequences, given, pooled is not None)
         context.gradients = self._vectors.start_backward(gradient, context.received.batches, payload)
         if self._replicated is not None:
             context.replicated_gradient = self._replicated_columns(gradient)

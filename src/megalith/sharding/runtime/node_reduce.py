@@ -55,7 +55,7 @@ class NodeReduce:
         inside = None if comm is None or members is None else CommContext.over(members, comm.traffic)
         return cls(layout, rank, inside)
 
-    def add_up(self, parts: Tensor, batches: Sequence[int]) -> Tensor:
+    def reduce(self, parts: Tensor, batches: Sequence[int]) -> Tensor:
         """[samples of all ranks, columns of this worker] to [samples it relays, columns of the node]."""
         blocks = parts.split(list(batches))
         num_samples = self._num_samples(batches)[self._local_rank]
@@ -71,8 +71,8 @@ class NodeReduce:
         }
         return self._gather(chunks, num_samples)
 
-    def spread(self, gradient: Tensor, batches: Sequence[int]) -> Tensor:
-        """Gradients of the sums to those of the parts: the two shapes of `add_up`, the other way round."""
+    def reduce_backward(self, gradient: Tensor, batches: Sequence[int]) -> Tensor:
+        """Gradients of the sums to those of the parts: the two shapes of `reduce`, the other way round."""
         if self._gradients is None:
             return self._splits[0](gradient)
         width = self._widths[self._local_rank]

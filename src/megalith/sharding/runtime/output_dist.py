@@ -35,10 +35,10 @@ class WorkerVectors(NamedTuple):
 class ExtraPayload(NamedTuple):
     """What travels behind the vectors, in the same messages."""
 
-    leaving: list[int]
-    """Bytes to each rank; what stays is not counted."""
-    arriving: list[int]
-    """Bytes from each rank."""
+    sent_bytes: list[int]
+    """To each rank; 0 to itself."""
+    received_bytes: list[int]
+    """From each rank."""
     write: Callable[[int, Tensor], None]
     """Fills the part of the message to a rank."""
     read: Callable[[int, Tensor], None]
@@ -110,8 +110,10 @@ class OutputDist:
                     rows.copy_(given)
                 else:
                     rows.copy_(block.codec.encode(given))
-        arriving = [self._row_bytes(blocks, worker, rank) * batches[rank] for worker in range(len(batches))]
-        return PendingOutput(_started(self._vectors, arriving, payload), own, None, payload)
+        received_bytes = [
+            self._row_bytes(blocks, worker, rank) * batches[rank] for worker in range(len(batches))
+        ]
+        return PendingOutput(_started(self._vectors, received_bytes, payload), own, None, payload)
 
     def finish_forward(self, pending: PendingOutput, batch: int, replicated: Tensor | None) -> Tensor:
         """Waits, and puts this rank's pooled rows together, [batch, output_dim]."""
@@ -152,8 +154,8 @@ class OutputDist:
                     split(gradient, rows)
                 else:
                     rows.copy_(block.codec.encode(split(gradient)))
-        arriving = [self._row_bytes(blocks, rank, other) * batch for other, batch in enumerate(batches)]
-        return PendingOutput(_started(self._gradients, arriving, payload), own, whole, payload)
+        received_bytes = [self._row_bytes(blocks, rank, other) * batch for other, batch in enumerate(batches)]
+        return PendingOutput(_started(self._gradients, received_bytes, payload), own, whole, payload)
 
     def finish_backward(self, pending: PendingOutput, batches: Sequence[int]) -> WorkerVectors:
         """Waits, and returns the gradients of what this worker looked up, over the samples of all ranks."""
@@ -205,16 +207,16 @@ class OutputDist:
 
 def _buffers(all_to_all: AllToAll, sizes: list[int], payload: ExtraPayload | None) -> list[Tensor]:
     """Where vectors are written; what travels behind them is there already."""
-    buffers = all_to_all.buffers(sizes if payload is None else _added(sizes, payload.leaving))
+    buffers = all_to_all.buffers(sizes if payload is None else _added(sizes, payload.sent_bytes))
     if payload is not None:
         for rank, (buffer, size) in enumerate(zip(buffers, sizes, strict=True)):
-            if payload.leaving[rank]:
+            if payload.sent_bytes[rank]:
                 payload.write(rank, buffer[size:])
     return buffers
 
 
 def _started(all_to_all: AllToAll, sizes: list[int], payload: ExtraPayload | None) -> PendingExchange:
-    return all_to_all.start(sizes if payload is None else _added(sizes, payload.arriving))
+    return all_to_all.start(sizes if payload is None else _added(sizes, payload.received_bytes))
 
 
 def _added(sizes: list[int], more: list[int]) -> list[int]:

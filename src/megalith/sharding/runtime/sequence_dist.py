@@ -71,7 +71,7 @@ class SequenceDist:
         # One flag for what is pooled, and one for each sequence.
         self._header_bytes = gradient_flag_bytes(1 + len(layout.sequences))
 
-    def start_reading(self, received: ReceivedIds) -> tuple[SequenceContext, ExtraPayload]:
+    def start_forward(self, received: ReceivedIds) -> tuple[SequenceContext, ExtraPayload]:
         """Looks up, and hands over what is to travel."""
         positions = self._find_positions(received.own)
         edges = [[at - edge[0] for at in edge] for edge in rank_edges(received, self._streams)]
@@ -104,12 +104,14 @@ class SequenceDist:
             own = vectors[edge[self._rank] : edge[self._rank + 1]]
             _write_columns(outputs[piece.sequence], piece, positions, own)
         ranks = range(len(self._pieces))
-        leaving = [self._forward.size(self._rank, self._counts_of(context, rank)) for rank in ranks]
-        arriving = [self._forward.size(worker, self._counts_from(positions, worker)) for worker in ranks]
-        leaving[self._rank] = arriving[self._rank] = 0
-        return context, ExtraPayload(leaving, arriving, write, read)
+        sent_bytes = [self._forward.size(self._rank, self._counts_of(context, rank)) for rank in ranks]
+        received_bytes = [
+            self._forward.size(worker, self._counts_from(positions, worker)) for worker in ranks
+        ]
+        sent_bytes[self._rank] = received_bytes[self._rank] = 0
+        return context, ExtraPayload(sent_bytes, received_bytes, write, read)
 
-    def start_update(
+    def start_backward(
         self, context: SequenceContext, gradients: Sequence[Tensor | None], pooled: bool
     ) -> ExtraPayload:
         """Hands over the gradients of this rank's sequences; `pooled` says whether what is pooled has one."""
@@ -149,14 +151,14 @@ class SequenceDist:
             else:
                 own.copy_(_read_columns(gradient, piece, positions))
         ranks = range(len(self._pieces))
-        leaving = [
+        sent_bytes = [
             header + self._backward.size(worker, self._counts_from(positions, worker)) for worker in ranks
         ]
-        arriving = [
+        received_bytes = [
             header + self._backward.size(self._rank, self._counts_of(context, rank)) for rank in ranks
         ]
-        leaving[self._rank] = arriving[self._rank] = 0
-        return ExtraPayload(leaving, arriving, write, read)
+        sent_bytes[self._rank] = received_bytes[self._rank] = 0
+        return ExtraPayload(sent_bytes, received_bytes, write, read)
 
     def wanted_of_replicated(self, context: SequenceContext) -> list[bool]:
         """Whether what is pooled, and each sequence of a replicated table, has a gradient on any rank."""
