@@ -35,6 +35,7 @@ from megalith.sharding.runtime.input_dist.jagged_ids import JaggedIds
 from megalith.sharding.runtime.input_dist.routing import IdRouter
 from megalith.sharding.runtime.pooled_columns import ColumnGather, ColumnSplit
 from megalith.sharding.runtime.replicated import ReplicatedTables
+from megalith.sharding.wire_format import replicated_gradient_bytes
 
 Floats = NDArray[np.float64]
 _LINE = 64
@@ -191,7 +192,7 @@ def copied_costs() -> dict[str, float]:
         bags = JaggedIds(torch.from_numpy(ids), torch.arange(count * batch + 1) * length, None, batch, length)
         gradient = torch.ones(batch, count * dim)
         seconds = _usual(copied.update, bags, gradient, 1, 1.0)
-        inputs.append([1.0, len(ids), 4.0 * count * num_rows * (dim + 1)])
+        inputs.append([1.0, len(ids), float(count * replicated_gradient_bytes(num_rows, dim))])
         taken.append(seconds)
     return _fitted(
         inputs, taken, ("copied_seconds", "copied ids and their update", "copied_factor"), "copied"
