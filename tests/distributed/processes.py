@@ -1,4 +1,4 @@
-"""Real processes in a gloo group: `on_ranks(4, function, ...)` runs a function on each, gives the results;
+"""Real processes that speak gloo: `on_ranks(4, function, ...)` runs a function on each, gives the results;
 `torchrun(...)` starts two as a user would."""
 
 import os
