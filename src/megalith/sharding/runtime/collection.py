@@ -1,7 +1,8 @@
 """`ShardedEmbeddingCollection`: an `EmbeddingCollection` whose tables lie on many workers, as a plan says.
 
-All ranks call it alike, also with an empty batch. Gradients are summed over ranks, so a loss divided by the
-global batch gives what one process with all samples would compute.
+Training and users call it, on all ranks alike, also with an empty batch. It owns the communication of its
+workers, the input distribution and the stages behind it (`lookup.py`). Gradients are summed over ranks, so a
+loss divided by the global batch gives what one process with all samples would compute.
 """
 
 from __future__ import annotations

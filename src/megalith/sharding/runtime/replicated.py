@@ -1,8 +1,9 @@
 """`ReplicatedTables`: data-parallel tables, whole on every worker, read locally, kept equal by an all-reduce.
 
 The lookup (`lookup.py`) reads them while the vectors of other tables travel, and updates them in the backward
-pass, on all ranks alike. The gradients of all tables and a mark for every touched row lie in one flat buffer,
-so one all-reduce serves them all; then every rank updates the same rows with the same sums.
+pass, on all ranks alike. It owns this worker's copies and the all-reduce of their gradients: those of all
+tables, and a mark for every touched row, lie in one flat buffer, so one all-reduce serves them all; then all
+ranks update the same rows with the same sums.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """`SequenceDist`: a vector for every id, of tables that do not pool, to the rank that asked; gradients back.
 
 The lookup (`lookup.py`) calls it, and gives what it hands over to `output_dist.py`: the vectors travel behind
-the pooled ones, in the same messages, piece by piece in the order of the ids. An id's columns have one holder
-each, so that a rank puts what it gets in place and adds nothing. Gradients are sent with a header that says
-which outputs have one at all on this rank: what has none on any rank is left untouched, as in one process.
+the pooled ones, in the same messages, piece by piece in the order of the ids. It owns their
+codecs; rows are those of `local_shards.py` and `replicated.py`. An id's columns have one holder each, so that
+a rank puts what it gets in place and adds nothing. Gradients are sent with a header that says which outputs
+have one at all on this rank: what has none on any rank is left untouched, as in one process.
 """
 
 from __future__ import annotations
