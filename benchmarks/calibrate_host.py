@@ -31,9 +31,11 @@ from megalith.hardware.probe_host import memory_rates
 from megalith.ops.coupled import CoupledUpdate
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.plan import Placement, Shard, ShardingPlan
-from megalith.sharding.runtime.columns import ColumnGather, ColumnSplit
+from megalith.sharding.runtime.input_dist.jagged_ids import JaggedIds
+from megalith.sharding.runtime.input_dist.routing import IdRouter
+from megalith.sharding.runtime.pooled_columns import ColumnGather, ColumnSplit
 from megalith.sharding.runtime.replicated import ReplicatedTables
-from megalith.sharding.runtime.routing import Bags, Router
+from megalith.sharding.wire_format import replicated_gradient_bytes
 
 Floats = NDArray[np.float64]
 _LINE = 64
@@ -141,8 +143,8 @@ def routing_seconds() -> float:
         tables = _tables(4, 70_000, 32)
         batch = 8192 // ranks
         values = np.concatenate([_drawn(np.random.default_rng(n), 70_000, batch * length) for n in range(4)])
-        bags = Bags(torch.from_numpy(values), torch.arange(4 * batch + 1) * length, None, batch, length)
-        cut = Router(ExchangeLayout(tables, _plan(tables, ranks, "row_wise")))
+        bags = JaggedIds(torch.from_numpy(values), torch.arange(4 * batch + 1) * length, None, batch, length)
+        cut = IdRouter(ExchangeLayout(tables, _plan(tables, ranks, "row_wise")))
         found.append(_usual(cut, bags) / len(values))
     return float(np.median(found))
 
@@ -188,10 +190,10 @@ def copied_costs() -> dict[str, float]:
         ids = np.concatenate(
             [_drawn(np.random.default_rng(n), num_rows, batch * length) for n in range(count)]
         )
-        bags = Bags(torch.from_numpy(ids), torch.arange(count * batch + 1) * length, None, batch, length)
+        bags = JaggedIds(torch.from_numpy(ids), torch.arange(count * batch + 1) * length, None, batch, length)
         gradient = torch.ones(batch, count * dim)
         seconds = _usual(copied.update, bags, gradient, 1, 1.0)
-        inputs.append([1.0, len(ids), 4.0 * count * num_rows * (dim + 1)])
+        inputs.append([1.0, len(ids), float(count * replicated_gradient_bytes(num_rows, dim))])
         taken.append(seconds)
     return _fitted(
         inputs, taken, ("copied_seconds", "copied ids and their update", "copied_factor"), "copied"

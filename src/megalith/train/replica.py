@@ -18,7 +18,7 @@ from megalith.comm.peer_lost import peer_errors
 from megalith.comm.ranks import Ranks
 from megalith.models.base import ClickModel
 from megalith.sharding.runtime.collection import ShardedEmbeddingCollection
-from megalith.sharding.runtime.input_dist import Received
+from megalith.sharding.runtime.input_dist.jagged_ids import ReceivedIds
 
 # Running statistics are the same on all ranks without being sent. Newer torch calls the option otherwise.
 _OPTIONS = inspect.signature(DistributedDataParallel.__init__).parameters
@@ -63,13 +63,13 @@ class Replica(nn.Module):
                 lambda all_reduce, bucket: all_reduce.start_bucket(bucket.index(), bucket.buffer()),
             )
 
-    def forward(self, features: Tensor, received: Received) -> Tensor:
+    def forward(self, features: Tensor, received: ReceivedIds) -> Tensor:
         """Logits of this rank's samples, from its features and the ids that were exchanged."""
         logits: Tensor = self._whole(features, received)
         return logits
 
     @torch.no_grad()
-    def predict(self, features: Tensor, received: Received) -> Tensor:
+    def predict(self, features: Tensor, received: ReceivedIds) -> Tensor:
         """The same without gradients, which DDP has no part in."""
         whole = self._whole
         module = whole.module if isinstance(whole, DistributedDataParallel) else whole
@@ -87,7 +87,7 @@ class _Watched(nn.Module):
         self._tables = (embeddings,)
         self.unused = nn.Parameter(torch.zeros(1))
 
-    def forward(self, features: Tensor, received: Received) -> Tensor:
+    def forward(self, features: Tensor, received: ReceivedIds) -> Tensor:
         (embeddings,) = self._tables
         pending = embeddings.start_lookup(received)
         begun = self.dense.begin(features) if isinstance(self.dense, ClickModel) else None

@@ -19,6 +19,7 @@ from megalith.sharding.planner.search import MIN_DIM
 from megalith.sharding.planner.statistics import TableStatistics
 from megalith.sharding.planner.topology import Topology
 from megalith.sharding.planner.types import Enumerator, MemoryTiers, PlanInputs, ShardingOption
+from megalith.sharding.wire_format import replicated_gradient_bytes
 
 ROW_CUTS = (0.0, 0.5, 0.95)
 """Weights of `TableStatistics.even_cut`: equal rows, a compromise, almost equal loads."""
@@ -110,7 +111,7 @@ def enumerate_options(
         for share in (cached if tier else (1.0,))
         for option in cuts
     ]
-    small = 4 * table.rows * (table.dim + 1) <= DATA_PARALLEL_BYTES
+    small = replicated_gradient_bytes(table.rows, table.dim) <= DATA_PARALLEL_BYTES
     if size > 1 and small:
         options.append(ShardingOption("data_parallel"))
     if table.rows > MAX_DENSE_ROWS:

@@ -1,6 +1,6 @@
 """Whether a plan delivers: every id of a batch reaches each column of its row once, every vector its columns.
 
-The batch is routed by the runtime's own `Router`, as if one rank had all samples: what a sample's ids do
+The batch is routed by the runtime's `IdRouter`, as if one rank had all samples: what a sample's ids do
 does not depend on the rank that has it. What arrives is then held against the tables, not against the plan:
 every id of a feature has a random number, every column of the pooled output another, and over all workers
 the products of what arrives where must add up to those of the whole batch. An id that is lost, doubled, sent
@@ -22,7 +22,8 @@ from megalith.core.errors import PlanError
 from megalith.core.schema import TableSpec, feature_order
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.layout.types import ColumnRange, WorkerLayout
-from megalith.sharding.runtime.routing import Bags, Outgoing, Router
+from megalith.sharding.runtime.input_dist.jagged_ids import JaggedIds, RoutedIds, id_dtype
+from megalith.sharding.runtime.input_dist.routing import IdRouter
 from megalith.sharding.validate.batches import mixed_bits
 from megalith.sharding.wire_format import has_wide_ids
 
@@ -44,8 +45,8 @@ def check_delivery(
     """Refuses a layout that loses, doubles or misplaces an id or a vector; returns ids by worker."""
     features = feature_order(tables)
     batch = (len(offsets) - 1) // len(features)
-    bags = Bags(
-        torch.from_numpy(values).to(torch.int64 if has_wide_ids(tables) else torch.int32),
+    bags = JaggedIds(
+        torch.from_numpy(values).to(id_dtype(has_wide_ids(tables))),
         torch.from_numpy(offsets),
         None,
         batch,
@@ -63,7 +64,7 @@ def check_delivery(
     looked_up = np.zeros(layout.world_size, dtype=np.int64)
     order = {table.name: number for number, table in enumerate(tables)}
     arrived = np.zeros(len(tables), dtype=np.uint64)
-    for worker, outgoing in enumerate(Router(layout)(bags)):
+    for worker, outgoing in enumerate(IdRouter(layout)(bags)):
         held = layout.workers[worker]
         use = _StreamUses(held, order)
         numbers, sizes = _stream_numbers(worker, held, use, outgoing, samples)
@@ -147,7 +148,7 @@ def _feature_numbers(values: Ints, offsets: Ints, features: int, batch: int, sam
 
 
 def _stream_numbers(
-    worker: int, held: WorkerLayout, use: _StreamUses, outgoing: Outgoing, samples: Numbers
+    worker: int, held: WorkerLayout, use: _StreamUses, outgoing: RoutedIds, samples: Numbers
 ) -> tuple[Numbers, Ints]:
     """The numbers and the counts of what arrives at a worker, by stream; ids outside its rows are refused."""
     if not held.streams:

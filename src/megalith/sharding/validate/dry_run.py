@@ -34,7 +34,7 @@ from megalith.sharding.planner.inputs import plan_inputs
 from megalith.sharding.planner.statistics import TableStatistics
 from megalith.sharding.planner.topology import Topology
 from megalith.sharding.planner.types import PlanInputs, Workload
-from megalith.sharding.runtime.input_dist import InputDist
+from megalith.sharding.runtime.input_dist.input_dist import InputDist
 from megalith.sharding.validate.batches import IdBatch, first_samples, generated_batch
 from megalith.sharding.validate.delivery import check_delivery, most_samples
 from megalith.sharding.validate.worker_loads import StepLoads, WorkerLoad, step_loads

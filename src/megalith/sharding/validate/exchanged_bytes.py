@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.plan import Codec
-from megalith.sharding.wire_format import row_bytes
+from megalith.sharding.wire_format import FLOAT_BYTES, row_bytes
 
 Floats = NDArray[np.float64]
 SequenceVectors = Sequence[list[tuple[float, int]]]
@@ -39,5 +39,5 @@ def in_node_bytes(layout: ExchangeLayout, local: float) -> Floats:
         if summed.width:
             relayed = np.bincount([layout.relay(node, rank) for rank in range(size)], minlength=size)
             for worker in layout.node_workers(node):
-                sent[worker] += 4.0 * layout.workers[worker].node_width * relayed * local
+                sent[worker] += FLOAT_BYTES * layout.workers[worker].node_width * relayed * local
     return sent

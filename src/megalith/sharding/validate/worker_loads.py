@@ -17,7 +17,7 @@ from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.plan import Placement, ShardingPlan
 from megalith.sharding.planner.types import PlanInputs
 from megalith.sharding.validate.exchanged_bytes import SequenceVectors, in_node_bytes, vector_bytes
-from megalith.sharding.wire_format import HEAD_BYTES, LENGTH_BYTES, id_bytes
+from megalith.sharding.wire_format import HEADER_BYTES, LENGTH_BYTES, id_bytes, replicated_gradient_bytes
 
 Floats = NDArray[np.float64]
 
@@ -58,7 +58,7 @@ def step_loads(inputs: PlanInputs, plan: ShardingPlan, layout: ExchangeLayout) -
     arriving += [
         LENGTH_BYTES * len(worker.streams) * inputs.workload.global_batch for worker in layout.workers
     ]
-    arriving += HEAD_BYTES * size
+    arriving += HEADER_BYTES * size
     summed = _add_replicated(inputs, layout, local, lookups, memory)
     _add_vectors(inputs, layout, local, counts.sequences, memory)
 
@@ -165,7 +165,7 @@ def _add_replicated(
     for table in layout.replicated:
         lookups += local * inputs.statistics[table.name].lookups
         state = table.rows * float(state_bytes(inputs.workload.optimizer, table.dim))
-        dense = 4.0 * table.rows * (table.dim + 1)
+        dense = float(replicated_gradient_bytes(table.rows, table.dim))
         memory[:, 0] += table.weight_bytes + state + dense
         summed += dense
     return summed

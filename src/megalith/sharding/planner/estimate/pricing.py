@@ -26,7 +26,13 @@ from megalith.cost.operators import stream_seconds
 from megalith.sharding.planner.estimate.shard_counts import HIERARCHICAL, NODE_COLUMNS, REPLICATED, ShardList
 from megalith.sharding.planner.statistics import TableStatistics
 from megalith.sharding.planner.types import Flags, Floats, Ints, PlanInputs
-from megalith.sharding.wire_format import CODEC_BYTES, LENGTH_BYTES, id_bytes
+from megalith.sharding.wire_format import (
+    CODEC_BYTES,
+    LENGTH_BYTES,
+    ROW_NORM_BYTES,
+    id_bytes,
+    replicated_gradient_bytes,
+)
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ class _ShardColumns:
     @property
     def dense_gradient_bytes(self) -> Floats:
         """Of replicated tables, whose gradients are made dense and summed over all workers."""
-        return np.where(self.replicated, 4.0 * self.rows * (self.dim + 1), 0.0)
+        return np.where(self.replicated, replicated_gradient_bytes(self.rows, self.dim), 0.0)
 
 
 def price_shards(shards: ShardList, inputs: PlanInputs) -> Floats:
@@ -208,7 +214,7 @@ def _exchange_seconds(columns: _ShardColumns, inputs: PlanInputs, byte_seconds: 
     seconds += np.where(columns.cut, added_up, 0.0)
     # They add up one number of each touched row before the update.
     near = np.where(columns.route == NODE_COLUMNS, topology.in_node.slope, topology.all_to_all.slope)
-    seconds += np.where(columns.column_sharded, 2 * 4.0 * columns.distinct * near, 0.0)
+    seconds += np.where(columns.column_sharded, 2 * ROW_NORM_BYTES * columns.distinct * near, 0.0)
     return seconds
 
 

@@ -1,4 +1,4 @@
-"""Real processes that train the same tables two ways: sharded over all of them, and whole in each.
+"""Real processes that train the same tables twice: sharded over all of them, and whole in each.
 
 Cases are drawn by the parent and many run in one group of processes.
 """
@@ -53,25 +53,25 @@ class Step:
         gradient = self.gradient[first : first + self.batches[rank]]
         return chosen, self.values[chosen], offsets, weights, gradient
 
-    def sequence_places(self, rank):
+    def sequence_ranges(self, rank):
         """Which ids of each feature are the rank's."""
         total, first = sum(self.batches), sum(self.batches[:rank])
-        places = {}
+        ranges = {}
         for number, feature in enumerate(self.features):
             begin = number * total
             edges = self.offsets[begin : begin + total + 1] - self.offsets[begin]
-            places[feature] = slice(int(edges[first]), int(edges[first + self.batches[rank]]))
-        return places
+            ranges[feature] = slice(int(edges[first]), int(edges[first + self.batches[rank]]))
+        return ranges
 
     def is_used(self, output, rank):
         return not self.unused or output not in self.unused[rank]
 
     def gradients(self, outputs, rank):
         """What a rank's outputs get back: pairs of an output and its gradient."""
-        places, first = self.sequence_places(rank), sum(self.batches[:rank])
-        own = {name: one[places[name[1]]] for name, one in self.sequence_gradients.items()}
+        ranges, first = self.sequence_ranges(rank), sum(self.batches[:rank])
+        own = {name: whole[ranges[name[1]]] for name, whole in self.sequence_gradients.items()}
         own["pooled"] = self.gradient[first : first + self.batches[rank]]
-        return [(outputs[name], one) for name, one in own.items() if self.is_used(name, rank)]
+        return [(outputs[name], gradient) for name, gradient in own.items() if self.is_used(name, rank)]
 
     def gradients_of_all(self, outputs):
         """The same for one process: ranks that do not use an output that others use give it zeros."""
@@ -83,7 +83,7 @@ class Step:
                 first = sum(self.batches[:rank])
                 samples = slice(first, first + self.batches[rank])
                 if not self.is_used(name, rank):
-                    whole[samples if name == "pooled" else self.sequence_places(rank)[name[1]]] = 0.0
+                    whole[samples if name == "pooled" else self.sequence_ranges(rank)[name[1]]] = 0.0
             if any(self.is_used(name, rank) for rank in ranks):
                 pairs.append((output, whole))
         return pairs
@@ -98,14 +98,14 @@ class Case:
     optimizer: object = field(default_factory=lambda: mg.SGD(lr=0.1))
     table_optimizers: dict = field(default_factory=dict)
     tolerance: float = TOLERANCE
-    wire_tolerance: float | None = None
+    codec_tolerance: float | None = None
     """Of outputs whose vectors travel in a smaller type."""
     weight_gradients: bool = False
     """Whether sample weights, where there are any, want a gradient."""
     ahead: bool = False
     """Whether the ids of a batch are sent before the one before it is looked up."""
     row_bytes: list[int] | None = None
-    """What a sample's vectors of each worker take on the wire, either way."""
+    """Encoded bytes of a sample's vectors of each worker, forward and backward."""
 
 
 def split(size, parts):
@@ -128,24 +128,24 @@ def placement(table, kind, world_size, workers_per_node=None, first=0):
         return tuple(Shard(worker=w, rows=r, columns=c) for w, (r, c) in zip(workers, cells, strict=False))
 
     if kind == "table_wise":
-        found = shards([first % world_size], [rows], [columns])
+        placed = shards([first % world_size], [rows], [columns])
     elif kind == "data_parallel":
-        found = tuple(Shard(worker=w, rows=rows, columns=columns) for w in range(world_size))
+        placed = tuple(Shard(worker=w, rows=rows, columns=columns) for w in range(world_size))
     elif kind == "row_wise":
-        found = shards(everyone, split(table.rows, world_size), [columns])
+        placed = shards(everyone, split(table.rows, world_size), [columns])
     elif kind == "column_wise":
-        found = shards(everyone, [rows], split(table.dim, world_size))
+        placed = shards(everyone, [rows], split(table.dim, world_size))
     elif kind == "table_row":
-        found = shards(inside, split(table.rows, len(inside)), [columns])
+        placed = shards(inside, split(table.rows, len(inside)), [columns])
     elif kind == "table_column":
-        found = shards(inside, [rows], split(table.dim, len(inside)))
+        placed = shards(inside, [rows], split(table.dim, len(inside)))
     else:
-        found = ()
+        placed = ()
         for number, part in enumerate(split(table.dim, num_nodes)):
             n = (node + number) % num_nodes
             members = list(range(n * per_node, min((n + 1) * per_node, world_size)))
-            found += shards(members, split(table.rows, len(members)), [part])
-    return Placement(table=table.name, kind=kind, shards=found)
+            placed += shards(members, split(table.rows, len(members)), [part])
+    return Placement(table=table.name, kind=kind, shards=placed)
 
 
 def plan_of(tables, kinds, world_size, workers_per_node=None, exchange=None):
@@ -187,16 +187,18 @@ def drawn_step(tables, batches, generator, *, max_length=3, uniform=False, weigh
     return Step(ids, offsets, weights, list(batches), gradient, tuple(features), sequences)
 
 
-def run_cases(world_size, cases, apart=()):
-    """Runs all cases in one group of processes; the first that fails ends them all. Ranks of `apart` share no
-    memory with others, as if each were on a machine of its own."""
+def run_cases(world_size, cases, separate=()):
+    """Runs all cases in one group of processes; the first that fails ends them all.
+
+    Ranks of `separate` share no memory with others, as if each were on a machine of its own.
+    """
     assert all(case.plan.world_size == world_size for case in cases)
-    on_ranks(world_size, _check_all, cases, apart)
+    on_ranks(world_size, _check_all, cases, separate)
 
 
-def _check_all(cases, apart):
+def _check_all(cases, separate):
     rank = dist.get_rank()
-    if rank in apart:
+    if rank in separate:
         os.environ["MEGALITH_SHARED_MEMORY"] = "0"
     for case in cases:
         try:
@@ -206,7 +208,7 @@ def _check_all(cases, apart):
 
 
 def check(case, rank):
-    """Trains both ways; outputs, weights and states must agree."""
+    """Trains sharded and whole; outputs, weights and states must agree."""
     options = {"optimizer": case.optimizer, "seed": 3, "table_optimizers": case.table_optimizers}
     whole = mg.EmbeddingCollection(case.tables, **options)
     sharded = ShardedEmbeddingCollection(case.tables, case.plan, **options)
@@ -217,25 +219,25 @@ def check(case, rank):
         chosen, values, offsets, weights, all_weights = prepared[number]
         if case.ahead:
             # As a pipeline does: the ids of the next batch travel before this one is looked up.
-            sent += [sharded.send(*one[1:4]) for one in prepared[number + len(sent) : number + 2]]
-            looking = sharded.start_lookup(sharded.receive(sent.pop(0)))
-            found = outputs_of(sharded.finish_lookup(looking))
+            sent += [sharded.send(*part[1:4]) for part in prepared[number + len(sent) : number + 2]]
+            pending = sharded.start_lookup(sharded.receive(sent.pop(0)))
+            outputs = outputs_of(sharded.finish_lookup(pending))
         else:
-            found = outputs_of(sharded.lookup(values, offsets, weights))
+            outputs = outputs_of(sharded.lookup(values, offsets, weights))
         expected = outputs_of(whole.lookup(step.values, step.offsets, all_weights))
         first = sum(step.batches[:rank])
-        samples, places = slice(first, first + step.batches[rank]), step.sequence_places(rank)
-        tolerance = case.wire_tolerance or case.tolerance
-        assert found.keys() == expected.keys()
-        for name, output in found.items():
+        samples, ranges = slice(first, first + step.batches[rank]), step.sequence_ranges(rank)
+        tolerance = case.codec_tolerance or case.tolerance
+        assert outputs.keys() == expected.keys()
+        for name, output in outputs.items():
             torch.testing.assert_close(
                 output,
-                expected[name][samples if name == "pooled" else places[name[1]]],
+                expected[name][samples if name == "pooled" else ranges[name[1]]],
                 rtol=tolerance,
                 atol=tolerance,
                 msg=lambda text, n=number, name=name: f"output {name} of step {n}: {text}",
             )
-        torch.autograd.backward(*zip(*step.gradients(found, rank), strict=True))
+        torch.autograd.backward(*zip(*step.gradients(outputs, rank), strict=True))
         torch.autograd.backward(*zip(*step.gradients_of_all(expected), strict=True))
         if all_weights is not None and all_weights.grad is None:
             assert weights.grad is None
@@ -248,7 +250,7 @@ def check(case, rank):
                 msg=lambda text, n=number: f"gradient of weights of step {n}: {text}",
             )
     if case.plan.world_size > 1:
-        # One message each way, whatever travels in it; one more only for weights that want a gradient.
+        # One message forward and one backward; another only for weights that want a gradient.
         assert sharded.traffic.calls["vectors"] == sharded.traffic.calls["gradients"] == len(case.steps)
     if not case.weight_gradients:
         assert "gradients of sample weights" not in sharded.traffic.calls
@@ -261,7 +263,7 @@ def check(case, rank):
         assert sharded.traffic.sent_bytes["gradients"] == sum(own) * elsewhere
     states = sharded.table_states()
     for table in case.tables:
-        compare(table.name, states[table.name], whole, case.wire_tolerance or case.tolerance)
+        compare(table.name, states[table.name], whole, case.codec_tolerance or case.tolerance)
 
 
 def own_part(case, step, rank):
@@ -271,7 +273,7 @@ def own_part(case, step, rank):
         offsets = torch.zeros(1, dtype=torch.int64)
     all_weights = step.sample_weights
     if case.weight_gradients and weights is not None:
-        weights, all_weights = (one.clone().requires_grad_() for one in (weights, all_weights))
+        weights, all_weights = (some.clone().requires_grad_() for some in (weights, all_weights))
     return chosen, values, offsets, weights, all_weights
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import megalith as mg
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
-from megalith.sharding.layout.types import Stream
+from megalith.sharding.layout.types import IdStream
 from megalith.sharding.plan import Placement, Shard, ShardingPlan
 
 
@@ -18,7 +18,7 @@ def cells(rows, columns, workers):
     )
 
 
-def test_columns_of_neighbours_on_one_worker_are_one_run():
+def test_adjacent_columns_on_one_worker_are_one_range():
     tables = [mg.TableSpec(name=f"t{n}", rows=4, dim=8, features=(f"f{n}",)) for n in range(4)]
     workers = (0, 0, 1, 1)
     plan = ShardingPlan(
@@ -30,8 +30,10 @@ def test_columns_of_neighbours_on_one_worker_are_one_run():
         ),
     )
     layout = ExchangeLayout(tables, plan)
-    assert [[tuple(run) for run in level] for level in layout.levels] == [[(0, 0, 0, 16), (1, 0, 16, 16)]]
-    assert layout.workers[1].streams == (Stream(2, None), Stream(3, None))
+    assert [[tuple(columns) for columns in level] for level in layout.levels] == [
+        [(0, 0, 0, 16), (1, 0, 16, 16)]
+    ]
+    assert layout.workers[1].streams == (IdStream(2, None), IdStream(3, None))
 
 
 def test_parts_of_rows_are_added_in_the_order_of_workers():
@@ -43,8 +45,8 @@ def test_parts_of_rows_are_added_in_the_order_of_workers():
         placements=(Placement(table="t", kind="row_wise", shards=shards),),
     )
     layout = ExchangeLayout([table], plan)
-    assert [[run.source for run in level] for level in layout.levels] == [[0], [1], [2]]
-    assert [one.output for one in layout.mean_outputs] == [0, 4]
+    assert [[columns.source for columns in level] for level in layout.levels] == [[0], [1], [2]]
+    assert [mean.output for mean in layout.mean_outputs] == [0, 4]
     held = layout.workers[1].local_shards[0].spec()
     assert (held.name, held.pooling, held.padding_index) == ("t[6:9,0:4]", "sum", 1)
     assert layout.workers[2].local_shards[0].spec().padding_index is None
@@ -63,7 +65,7 @@ def test_sums_of_a_node_leave_it_once_for_each_rank():
     assert [layout.relay(1, rank) for rank in range(5)] == [2, 3, 2, 3, 2]
     assert [layout.relay(2, rank) for rank in range(5)] == [4, 4, 4, 4, 4]
     # In the pooled output a node is one source, whatever number of workers it added up.
-    assert [[run.source for run in level] for level in layout.levels] == [[5 + 1]]
+    assert [[columns.source for columns in level] for level in layout.levels] == [[5 + 1]]
     assert len(layout.nodes[1].levels) == 2
 
 
@@ -81,7 +83,7 @@ def test_a_thousand_workers_get_every_column_once():
         )
     plan = ShardingPlan(world_size=world_size, workers_per_node=per_node, placements=tuple(placements))
     layout = ExchangeLayout(tables, plan)
-    assert sum(run.width for level in layout.levels for run in level) == layout.output_dim
+    assert sum(columns.width for level in layout.levels for columns in level) == layout.output_dim
 
 
 @pytest.mark.parametrize("module", ["layout.exchange_layout", "wire_format", "planner"])
