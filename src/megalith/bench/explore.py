@@ -19,8 +19,8 @@ from megalith.core.errors import MegalithError
 from megalith.explore.job import Job
 from megalith.explore.load import load_job, resolve_cluster
 from megalith.explore.predict import predict
-from megalith.explore.search.floors import Floors
-from megalith.explore.search.space import Space
+from megalith.explore.search.bounds.lower_bounds import Floors
+from megalith.explore.search.space.search_space import Space
 
 LARGE = ("405b-3-regions-98k-10ms", "1t-3-regions-98k-30ms", "moe-1t-3-regions-98k-10ms")
 LIMITS = {"predict_seconds": 0.05, "search_seconds": 60.0, "search_bytes": 2 * 2**30, "start_seconds": 0.5}

@@ -23,13 +23,13 @@ from megalith.explore.plan import Plan as CostPlan
 from megalith.explore.plan import make_plan, memory_of
 from megalith.explore.predict import RECOMPUTE, predict_plan
 from megalith.explore.prediction import Prediction
-from megalith.explore.search.choices import Choice, Fabric, Rhythm
-from megalith.explore.search.floors import Floors
-from megalith.explore.search.prices import cost_per_step, cross_site_bytes
+from megalith.explore.search.space.decisions import Choice, Fabric, Rhythm
+from megalith.explore.search.bounds.lower_bounds import Floors
+from megalith.explore.search.analysis.prices import cost_per_step, cross_site_bytes
 from megalith.explore.search.result import Plan
-from megalith.explore.search.space import Restriction, Space
-from megalith.explore.search.tree import best_first
-from megalith.explore.search.usual import stages_across
+from megalith.explore.search.space.search_space import Restriction, Space
+from megalith.explore.search.algorithms.best_first import best_first
+from megalith.explore.search.space.baseline_layouts import stages_across
 from megalith.explore.step import build_step
 from megalith.hardware.cluster import Cluster
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from html import escape
 
 from megalith.core.units import format_duration
-from megalith.explore.pipeline.chrome import link_name
+from megalith.explore.pipeline.chrome_trace import link_name
 from megalith.explore.pipeline.timeline import Span, Timeline
 
 WIDTH = 1120

@@ -17,11 +17,11 @@ from megalith.core.errors import PlanError
 from megalith.explore.crosspipe import USUAL_PATHS
 from megalith.explore.job import Job
 from megalith.explore.load import resolve_cluster
-from megalith.explore.search.choices import Fabric
-from megalith.explore.search.joint import search_job
+from megalith.explore.search.space.decisions import Fabric
+from megalith.explore.search.joint_search import search_job
 from megalith.explore.search.result import Plan
-from megalith.explore.search.space import Restriction
-from megalith.explore.search.usual import copies_across
+from megalith.explore.search.space.search_space import Restriction
+from megalith.explore.search.space.baseline_layouts import copies_across
 from megalith.hardware.cluster import Cluster
 
 NETWORKS = (

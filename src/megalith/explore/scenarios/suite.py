@@ -13,9 +13,9 @@ from megalith.explore.job import Job
 from megalith.explore.load import load_job, resolve_cluster, scenario_names
 from megalith.explore.prediction import Prediction
 from megalith.explore.scenarios.baselines import production, production_space
-from megalith.explore.search.joint import search, search_job
+from megalith.explore.search.joint_search import search, search_job
 from megalith.explore.search.result import Plan, SearchResult
-from megalith.explore.search.space import Restriction
+from megalith.explore.search.space.search_space import Restriction
 
 PAPER_OVER_PRODUCTION = 0.6462
 PAPER_OVER_STATE_OF_THE_ART = 0.3759

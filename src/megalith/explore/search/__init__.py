@@ -11,7 +11,7 @@ pareto.py, sensitivity.py, explain.py, nearest.py, prices.py    what the answer 
 
 from __future__ import annotations
 
-from megalith.explore.search.joint import search
+from megalith.explore.search.joint_search import search
 from megalith.explore.search.result import Plan, SearchResult, Sensitivity
 
 __all__ = ["Plan", "SearchResult", "Sensitivity", "search"]

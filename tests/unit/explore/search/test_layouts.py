@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megalith.explore.search.layouts import AXES, Layout, divisors, fill, layouts
+from megalith.explore.search.space.layouts import AXES, Layout, divisors, fill, layouts
 
 counts_strategy = st.lists(st.integers(1, 12), min_size=1, max_size=3)
 

@@ -16,9 +16,9 @@ from megalith.explore.scenarios import ablation, production, run_scenario, scena
 from megalith.explore.scenarios.baselines import production_space
 from megalith.explore.scenarios.suite import scenario_gap
 from megalith.explore.search import search
-from megalith.explore.search.judge import judge
-from megalith.explore.search.space import Space
-from megalith.explore.search.usual import site_levels
+from megalith.explore.search.evaluate import judge
+from megalith.explore.search.space.search_space import Space
+from megalith.explore.search.space.baseline_layouts import site_levels
 
 SITES = {"counts": (4, 4, 2), "batch": 32}
 

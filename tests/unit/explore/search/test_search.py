@@ -14,12 +14,12 @@ from megalith.explore.job import Job
 from megalith.explore.load import load_job, resolve_cluster
 from megalith.explore.predict import predict
 from megalith.explore.search import SearchResult, search
-from megalith.explore.search.choices import Choice
-from megalith.explore.search.floors import Floors
-from megalith.explore.search.joint import search_job, search_space
-from megalith.explore.search.judge import judge
-from megalith.explore.search.space import Space
-from megalith.explore.search.usual import copies_across, stages_across
+from megalith.explore.search.space.decisions import Choice
+from megalith.explore.search.bounds.lower_bounds import Floors
+from megalith.explore.search.joint_search import search_job, search_space
+from megalith.explore.search.evaluate import judge
+from megalith.explore.search.space.search_space import Space
+from megalith.explore.search.space.baseline_layouts import copies_across, stages_across
 
 NARROW: dict[str, Any] = {"tp": 2, "cp": 1, "bucket_bytes": 40_000_000}
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from megalith.explore.search.choices import Choice, Rhythm, Sharing
-from megalith.explore.search.layouts import Layout
-from megalith.explore.search.space import Space
+from megalith.explore.search.space.decisions import Choice, Rhythm, Sharing
+from megalith.explore.search.space.layouts import Layout
+from megalith.explore.search.space.search_space import Space
 
 _BUCKETS = (10_000_000, 40_000_000, 160_000_000, 640_000_000)
 

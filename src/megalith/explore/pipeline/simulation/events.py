@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from megalith.explore.pipeline.operations import Schedule
-from megalith.explore.pipeline.program import Message, Program, Special
-from megalith.explore.pipeline.run import Run, check_finished, fetch_first, new_run, send_message
+from megalith.explore.pipeline.simulation.program import Message, Program, Special
+from megalith.explore.pipeline.simulation.record import Run, check_finished, fetch_first, new_run, send_message
 
 
 @dataclass(slots=True)

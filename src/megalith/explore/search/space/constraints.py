@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from megalith.core.errors import ConfigError, nearest
 from megalith.explore.job import Job, Network, Parallel, Training
-from megalith.explore.search.layouts import AXES, Layout
+from megalith.explore.search.space.layouts import AXES, Layout
 from megalith.hardware.cluster import Cluster
 
 Option = TypeVar("Option")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from megalith.explore.job import Collectives, Compression, Recompute, Routing, ScheduleName, Sharding
-from megalith.explore.search.layouts import Layout
+from megalith.explore.search.space.layouts import Layout
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from megalith.core.errors import PlanError
 from megalith.explore.pipeline.operations import Schedule
-from megalith.explore.pipeline.program import Message, Program
+from megalith.explore.pipeline.simulation.program import Message, Program
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megalith.explore.pipeline.operations import Op, Schedule
-from megalith.explore.pipeline.program import KINDS, message_ends
+from megalith.explore.pipeline.simulation.program import KINDS, message_ends
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

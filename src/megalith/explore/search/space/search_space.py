@@ -27,10 +27,10 @@ from megalith.explore.job import (
     TransformerModel,
 )
 from megalith.explore.plan import UNFUSED_GENERATIONS
-from megalith.explore.search.choices import Choice, Fabric, Rhythm, Sharing
-from megalith.explore.search.layouts import Layout, divisors, layouts
-from megalith.explore.search.limits import Limits
-from megalith.explore.search.partition import head_in_layers, spread_layers
+from megalith.explore.search.space.decisions import Choice, Fabric, Rhythm, Sharing
+from megalith.explore.search.space.layouts import Layout, divisors, layouts
+from megalith.explore.search.space.constraints import Limits
+from megalith.explore.search.space.layer_partition import head_in_layers, spread_layers
 from megalith.hardware.cluster import Cluster
 
 _CHUNKS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16)

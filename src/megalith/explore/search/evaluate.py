@@ -9,8 +9,8 @@ from math import inf
 from megalith.core.errors import MegalithError
 from megalith.explore.job import Job
 from megalith.explore.prediction import Prediction
-from megalith.explore.search.choices import Choice
-from megalith.explore.search.space import Space
+from megalith.explore.search.space.decisions import Choice
+from megalith.explore.search.space.search_space import Space
 
 Predict = Callable[[Job], Prediction]
 

@@ -22,11 +22,11 @@ from megalith.explore.pipeline.schedules import build_schedule
 from megalith.explore.placement import expert_groups, group
 from megalith.explore.plan import Plan, make_plan, memory_of
 from megalith.explore.predict import RECOMPUTE
-from megalith.explore.search.choices import Choice, Fabric, Rhythm, Sharing
-from megalith.explore.search.layouts import AXES, Layout
-from megalith.explore.search.pace import Pace, Times
-from megalith.explore.search.partition import spread_layers
-from megalith.explore.search.space import Space
+from megalith.explore.search.space.decisions import Choice, Fabric, Rhythm, Sharing
+from megalith.explore.search.space.layouts import AXES, Layout
+from megalith.explore.search.bounds.pipeline_bounds import Pace, Times
+from megalith.explore.search.space.layer_partition import spread_layers
+from megalith.explore.search.space.search_space import Space
 from megalith.explore.step import _exchange as exchange_seconds
 from megalith.explore.step import _group_link as group_link
 from megalith.explore.step import build_step, stage_parameters, stage_seconds

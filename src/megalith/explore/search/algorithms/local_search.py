@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from megalith.core.bounds import checked_bound
-from megalith.explore.search.choices import Choice
-from megalith.explore.search.floors import Floors
-from megalith.explore.search.judge import Verdict
-from megalith.explore.search.moves import move_a_layer, neighbours
-from megalith.explore.search.space import Space
+from megalith.explore.search.space.decisions import Choice
+from megalith.explore.search.bounds.lower_bounds import Floors
+from megalith.explore.search.evaluate import Verdict
+from megalith.explore.search.algorithms.neighbours import move_a_layer, neighbours
+from megalith.explore.search.space.search_space import Space
 
 OUTSIDE = ("buckets", "overlap", "layers")
 """Moves out of the tree; what is reached from there may be in it or not."""

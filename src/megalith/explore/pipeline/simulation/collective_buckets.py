@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from megalith.explore.pipeline.costs import Collective
-from megalith.explore.pipeline.program import Message, Program, Special
+from megalith.explore.pipeline.simulation.program import Message, Program, Special
 
 if TYPE_CHECKING:
-    from megalith.explore.pipeline.compiler import Compiler
+    from megalith.explore.pipeline.simulation.compiler import Compiler
 
 
 def add_collectives(compiler: Compiler, program: Program, device: int) -> None:

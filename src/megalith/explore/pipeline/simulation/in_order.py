@@ -7,8 +7,8 @@ whatever the time on the others, and no queue of events is needed. `timed` gives
 from __future__ import annotations
 
 from megalith.explore.pipeline.operations import Schedule
-from megalith.explore.pipeline.program import Program
-from megalith.explore.pipeline.run import Run, check_finished, fetch_first, new_run, send_message
+from megalith.explore.pipeline.simulation.program import Program
+from megalith.explore.pipeline.simulation.record import Run, check_finished, fetch_first, new_run, send_message
 
 
 def run_ordered(schedule: Schedule, program: Program) -> Run:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from math import inf
 
-from megalith.explore.search.choices import Rhythm, Sharing
-from megalith.explore.search.layouts import AXES, Layout
-from megalith.explore.search.space import Restriction
+from megalith.explore.search.space.decisions import Rhythm, Sharing
+from megalith.explore.search.space.layouts import AXES, Layout
+from megalith.explore.search.space.search_space import Restriction
 from megalith.hardware.cluster import Cluster
 
 

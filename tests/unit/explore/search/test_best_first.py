@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megalith.core.errors import BoundError
-from megalith.explore.search.tree import Outcome, best_first
+from megalith.explore.search.algorithms.best_first import Outcome, best_first
 
 WIDTHS = (4, 3, 5)
 Path = tuple[int, ...]

@@ -23,21 +23,21 @@ from megalith.explore.job import Job, TransformerModel
 from megalith.explore.load import resolve_cluster
 from megalith.explore.predict import predict
 from megalith.explore.prediction import Prediction
-from megalith.explore.search.choices import Choice
-from megalith.explore.search.climb import Climb, climb
-from megalith.explore.search.dominance import undominated
-from megalith.explore.search.explain import explain
-from megalith.explore.search.floors import Floors
-from megalith.explore.search.judge import Predict, Verdict, judge
-from megalith.explore.search.nearest import nothing_fits
-from megalith.explore.search.pareto import pareto_front
-from megalith.explore.search.prices import cost_per_step, cross_site_bytes, smaller_clusters
+from megalith.explore.search.space.decisions import Choice
+from megalith.explore.search.algorithms.local_search import Climb, climb
+from megalith.explore.search.space.dominance import undominated
+from megalith.explore.search.analysis.explain import explain
+from megalith.explore.search.bounds.lower_bounds import Floors
+from megalith.explore.search.evaluate import Predict, Verdict, judge
+from megalith.explore.search.analysis.infeasible import nothing_fits
+from megalith.explore.search.analysis.pareto import pareto_front
+from megalith.explore.search.analysis.prices import cost_per_step, cross_site_bytes, smaller_clusters
 from megalith.explore.search.result import Plan, SearchResult
-from megalith.explore.search.sensitivity import sensitivities
-from megalith.explore.search.space import Restriction, Space
-from megalith.explore.search.tree import Outcome, best_first
-from megalith.explore.search.usual import copies_across, stages_across
-from megalith.explore.search.workers import Workers
+from megalith.explore.search.analysis.sensitivity import sensitivities
+from megalith.explore.search.space.search_space import Restriction, Space
+from megalith.explore.search.algorithms.best_first import Outcome, best_first
+from megalith.explore.search.space.baseline_layouts import copies_across, stages_across
+from megalith.explore.search.algorithms.worker_pool import Workers
 from megalith.hardware.machine import usable_cores
 
 TOP = 5

@@ -12,9 +12,9 @@ from collections.abc import Hashable
 
 from megalith.core.errors import PlanError
 from megalith.explore.pipeline.costs import Collective, StepCosts, Transfer
-from megalith.explore.pipeline.cutting import add_collectives
+from megalith.explore.pipeline.simulation.collective_buckets import add_collectives
 from megalith.explore.pipeline.operations import Schedule, Segment
-from megalith.explore.pipeline.program import KINDS, Message, Program, Special, message_ends
+from megalith.explore.pipeline.simulation.program import KINDS, Message, Program, Special, message_ends
 
 
 def grid_of(schedule: Schedule, costs: StepCosts) -> float:

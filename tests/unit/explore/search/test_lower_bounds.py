@@ -12,12 +12,12 @@ from small_jobs import DENSE, SPARSE, job
 from megalith.explore.job import Job
 from megalith.explore.load import load_job, resolve_cluster
 from megalith.explore.predict import lower_bound_seconds, predict
-from megalith.explore.search.choices import Choice
-from megalith.explore.search.dominance import undominated
-from megalith.explore.search.floors import Floors
-from megalith.explore.search.judge import judge
-from megalith.explore.search.partition import spread_layers
-from megalith.explore.search.space import Restriction, Space
+from megalith.explore.search.space.decisions import Choice
+from megalith.explore.search.space.dominance import undominated
+from megalith.explore.search.bounds.lower_bounds import Floors
+from megalith.explore.search.evaluate import judge
+from megalith.explore.search.space.layer_partition import spread_layers
+from megalith.explore.search.space.search_space import Restriction, Space
 
 JOBS: dict[str, dict[str, Any]] = {
     "dense across regions": {"model": DENSE, "batch": 32},

@@ -12,11 +12,11 @@ from megalith.core.units import format_bytes
 from megalith.explore.job import Job
 from megalith.explore.load import resolve_cluster
 from megalith.explore.predict import predict
-from megalith.explore.search.choices import Choice
-from megalith.explore.search.floors import Floors
-from megalith.explore.search.judge import judge
-from megalith.explore.search.prices import with_count
-from megalith.explore.search.space import Restriction, Space, global_batch
+from megalith.explore.search.space.decisions import Choice
+from megalith.explore.search.bounds.lower_bounds import Floors
+from megalith.explore.search.evaluate import judge
+from megalith.explore.search.analysis.prices import with_count
+from megalith.explore.search.space.search_space import Restriction, Space, global_batch
 
 _TRIES = 400
 _MOST_TIMES = 64

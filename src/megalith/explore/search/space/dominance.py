@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from megalith.cost.network import usable_rate
-from megalith.explore.search.choices import Fabric
+from megalith.explore.search.space.decisions import Fabric
 from megalith.hardware.cluster import Cluster
 
 
