@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from megalith.explore.pipeline.simulation.compiler import compile_program, grid_of
 from megalith.explore.pipeline.costs import StepCosts
 from megalith.explore.pipeline.operations import Schedule
+from megalith.explore.pipeline.simulation.compiler import compile_program, grid_of
+from megalith.explore.pipeline.simulation.events import run_timed
 from megalith.explore.pipeline.simulation.in_order import run_ordered
 from megalith.explore.pipeline.simulation.program import Program
 from megalith.explore.pipeline.simulation.record import Run
 from megalith.explore.pipeline.simulation.steady_state import Skipped, run_skipping
-from megalith.explore.pipeline.simulation.events import run_timed
 from megalith.explore.pipeline.timeline import Span, Timeline
 
 WIDE = 8

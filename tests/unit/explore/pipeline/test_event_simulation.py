@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megalith.core.errors import PlanError
-from megalith.explore.pipeline.simulation.compiler import compile_program, grid_of
 from megalith.explore.pipeline.costs import Collective, StepCosts, Transfer
 from megalith.explore.pipeline.operations import Op, Schedule, check_schedule, parts
-from megalith.explore.pipeline.simulation.in_order import run_ordered
 from megalith.explore.pipeline.schedules import build_schedule
 from megalith.explore.pipeline.simulate import simulate
-from megalith.explore.pipeline.simulation.steady_state import run_skipping
+from megalith.explore.pipeline.simulation.compiler import compile_program, grid_of
 from megalith.explore.pipeline.simulation.events import run_timed
+from megalith.explore.pipeline.simulation.in_order import run_ordered
+from megalith.explore.pipeline.simulation.steady_state import run_skipping
 from megalith.explore.pipeline.timeline import CAUSES, Span
 
 Step = tuple[Schedule, StepCosts]

@@ -8,13 +8,13 @@ import pytest
 from drawn_steps import steps
 from hypothesis import given
 
-from megalith.explore.pipeline.simulation.compiler import grid_of
 from megalith.explore.pipeline.costs import Collective, StepCosts, Transfer
 from megalith.explore.pipeline.operations import Op, Schedule
 from megalith.explore.pipeline.schedules import build_schedule
 from megalith.explore.pipeline.simulate import assemble, peak_activations, simulate
-from megalith.explore.pipeline.timeline import Timeline
+from megalith.explore.pipeline.simulation.compiler import grid_of
 from megalith.explore.pipeline.simulation.wavefront_run import run_waves
+from megalith.explore.pipeline.timeline import Timeline
 
 Step = tuple[Schedule, StepCosts]
 

@@ -12,13 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megalith.core.errors import BoundError
-from megalith.explore.search.algorithms.best_first import Outcome, best_first
+from megalith.explore.search.algorithms.best_first import (
+    BestFirstOptions,
+    BestFirstOutcome,
+    SearchTree,
+    best_first,
+)
 
 WIDTHS = (4, 3, 5)
 Path = tuple[int, ...]
 
 
-class Tree:
+class Tree(SearchTree[Path, None]):
     """Paths of three digits with a random cost each, some infeasible, and bounds that may be loose; with a
     looseness below zero they are wrong."""
 
@@ -30,6 +35,9 @@ class Tree:
         }
         self.looseness = looseness
         self.evaluated: list[Path] = []
+
+    def roots(self) -> list[Path]:
+        return [(i,) for i in range(WIDTHS[0])]
 
     def bound(self, node: Path) -> float:
         below = [cost for path, cost in self.cost.items() if path[: len(node)] == node]
@@ -45,15 +53,8 @@ class Tree:
         self.evaluated.extend(leaves)
         return [(self.cost[leaf], None) for leaf in leaves]
 
-    def search(self, **options: float) -> Outcome[Path, None]:
-        return best_first(
-            [(i,) for i in range(WIDTHS[0])],
-            bound=self.bound,
-            branch=self.branch,
-            leaves=self.leaves,
-            evaluate=self.evaluate,
-            **options,  # type: ignore[arg-type]
-        )
+    def search(self, **options: float) -> BestFirstOutcome[Path, None]:
+        return best_first(self, BestFirstOptions(**options))  # type: ignore[arg-type]
 
 
 @given(st.integers(0, 10**6), st.floats(0, 0.9), st.integers(1, 20))
@@ -89,7 +90,7 @@ def test_slack_brings_the_runners_up_too() -> None:
     outcome = tree.search(batch=1, slack=0.5)
     optimum = min(tree.cost.values())
     near = sorted(cost for cost in tree.cost.values() if cost <= 1.5 * optimum)
-    assert [one.cost for one in outcome.found if one.cost <= 1.5 * optimum] == near
+    assert [one.cost for one in outcome.leaves if one.cost <= 1.5 * optimum] == near
 
 
 def test_nothing_feasible_has_no_best() -> None:
@@ -110,7 +111,7 @@ def test_unopened_leaves_lie_below_open_nodes() -> None:
     tree = Tree(seed=4, looseness=0.6)
     outcome = tree.search(batch=4, budget=8)
     assert outcome.unopened == sum(map(tree.leaves, outcome.open)) > 0
-    evaluated = {one.leaf for one in outcome.found}
+    evaluated = {one.leaf for one in outcome.leaves}
     below = {path for path in tree.cost for node in outcome.open if path[: len(node)] == node}
     assert not evaluated & below
     assert outcome.lower_bound <= min(tree.cost[path] for path in below)

@@ -12,12 +12,13 @@ from small_jobs import DENSE, SPARSE, job
 from megalith.explore.job import Job
 from megalith.explore.load import load_job, resolve_cluster
 from megalith.explore.predict import lower_bound_seconds, predict
-from megalith.explore.search.space.decisions import Choice
+from megalith.explore.search.bounds.lower_bounds import LowerBounds
+from megalith.explore.search.evaluate import evaluate
+from megalith.explore.search.space.decisions import PlanCandidate
 from megalith.explore.search.space.dominance import undominated
-from megalith.explore.search.bounds.lower_bounds import Floors
-from megalith.explore.search.evaluate import judge
 from megalith.explore.search.space.layer_partition import spread_layers
-from megalith.explore.search.space.search_space import Restriction, Space
+from megalith.explore.search.space.restriction import Restriction
+from megalith.explore.search.space.search_space import SearchSpace
 
 JOBS: dict[str, dict[str, Any]] = {
     "dense across regions": {"model": DENSE, "batch": 32},
@@ -31,13 +32,13 @@ JOBS: dict[str, dict[str, Any]] = {
 }
 
 
-def space_of(asked: Job) -> Space:
+def space_of(asked: Job) -> SearchSpace:
     cluster = resolve_cluster(asked.cluster, asked.hardware)
-    fabrics = tuple(undominated(Space(asked, cluster).fabrics, cluster))
-    return Space(asked, cluster, Restriction(fabrics=fabrics))
+    networks = tuple(undominated(SearchSpace(asked, cluster).networks, cluster))
+    return SearchSpace(asked, cluster, Restriction(networks=networks))
 
 
-def walk(space: Space, draw: random.Random) -> list[Choice]:
+def walk(space: SearchSpace, draw: random.Random) -> list[PlanCandidate]:
     """A path from a root to a plan."""
     path = [draw.choice(list(space.roots()))]
     while children := space.branch(path[-1]):
@@ -58,17 +59,17 @@ def test_no_plan_of_a_real_scenario_is_faster_than_its_bounds() -> None:
 
 def test_bounds_hold_where_replicas_may_be_cheap() -> None:
     space = space_of(job(batch=16, allow_compression=True, allow_local_steps=True))
-    assert len(space.fabrics) > 2
+    assert len(space.networks) > 2
     check(space, count=40, seed=3)
 
 
-def check(space: Space, count: int, seed: int) -> None:
-    floors, draw = Floors(space), random.Random(seed)
+def check(space: SearchSpace, count: int, seed: int) -> None:
+    bounds, draw = LowerBounds(space), random.Random(seed)
     runs = 0
     for _ in range(count):
         path = walk(space, draw)
-        bounds = [floors(node) for node in path]
-        verdict = judge(space, predict, path[-1])
+        bounds = [bounds(node) for node in path]
+        verdict = evaluate(space, predict, path[-1])
         assert max(bounds) <= verdict.seconds * (1 + 1e-9), path[-1]
         runs += verdict.seconds < inf
     assert runs > count / 10
@@ -77,18 +78,18 @@ def check(space: Space, count: int, seed: int) -> None:
 def test_bounds_are_near_the_truth_where_the_pipeline_rules() -> None:
     fixed = {"pp": 4, "micro_batch": 1, "sharding": "none", "tp": 2, "cp": 1, "overlap": 1}
     space = space_of(job(batch=32, fixed=fixed))
-    floors = Floors(space)
-    shares = [floors(plan) / judge(space, predict, plan).seconds for plan in space.every_plan()]
+    bounds = LowerBounds(space)
+    shares = [bounds(plan) / evaluate(space, predict, plan).seconds for plan in space.every_plan()]
     assert sum(shares) / len(shares) > 0.6
 
 
 def test_ours_is_at_least_the_cost_model_s_own_bound() -> None:
     space = space_of(job(batch=16))
-    floors, draw = Floors(space), random.Random(4)
+    bounds, draw = LowerBounds(space), random.Random(4)
     for _ in range(20):
         plan = walk(space, draw)[-1]
-        if floors(plan) < inf:
-            assert floors(plan) >= (1 - 1e-9) * lower_bound_seconds(space.plan(plan))
+        if bounds(plan) < inf:
+            assert bounds(plan) >= (1 - 1e-9) * lower_bound_seconds(space.to_job(plan))
 
 
 @pytest.mark.parametrize(("layers", "devices", "chunks"), [(30, 4, 1), (126, 16, 1), (80, 16, 5), (61, 8, 2)])

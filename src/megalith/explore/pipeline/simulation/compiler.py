@@ -12,8 +12,8 @@ from collections.abc import Hashable
 
 from megalith.core.errors import PlanError
 from megalith.explore.pipeline.costs import Collective, StepCosts, Transfer
-from megalith.explore.pipeline.simulation.collective_buckets import add_collectives
 from megalith.explore.pipeline.operations import Schedule, Segment
+from megalith.explore.pipeline.simulation.collective_buckets import add_collectives
 from megalith.explore.pipeline.simulation.program import KINDS, Message, Program, Special, message_ends
 
 

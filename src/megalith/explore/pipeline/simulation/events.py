@@ -11,7 +11,13 @@ from heapq import heappop, heappush
 
 from megalith.explore.pipeline.operations import Schedule
 from megalith.explore.pipeline.simulation.program import Message, Program, Special
-from megalith.explore.pipeline.simulation.record import Run, check_finished, fetch_first, new_run, send_message
+from megalith.explore.pipeline.simulation.record import (
+    Run,
+    check_finished,
+    fetch_first,
+    new_run,
+    send_message,
+)
 
 
 @dataclass(slots=True)

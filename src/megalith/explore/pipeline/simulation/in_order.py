@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from megalith.explore.pipeline.operations import Schedule
 from megalith.explore.pipeline.simulation.program import Program
-from megalith.explore.pipeline.simulation.record import Run, check_finished, fetch_first, new_run, send_message
+from megalith.explore.pipeline.simulation.record import (
+    Run,
+    check_finished,
+    fetch_first,
+    new_run,
+    send_message,
+)
 
 
 def run_ordered(schedule: Schedule, program: Program) -> Run:

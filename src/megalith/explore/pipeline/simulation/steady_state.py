@@ -19,13 +19,13 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
-from megalith.explore.pipeline.simulation.compiler import compile_program
 from megalith.explore.pipeline.costs import StepCosts
 from megalith.explore.pipeline.operations import Op, Schedule, Segment, parts
+from megalith.explore.pipeline.simulation.compiler import compile_program
+from megalith.explore.pipeline.simulation.events import Watch, run_timed
 from megalith.explore.pipeline.simulation.in_order import run_ordered
 from megalith.explore.pipeline.simulation.program import Program
 from megalith.explore.pipeline.simulation.record import Run
-from megalith.explore.pipeline.simulation.events import Watch, run_timed
 
 
 @dataclass(slots=True)

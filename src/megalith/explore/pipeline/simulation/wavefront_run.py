@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from megalith.explore.pipeline.simulation.compiler import Compiler
 from megalith.explore.pipeline.costs import Collective, StepCosts
 from megalith.explore.pipeline.operations import Schedule
+from megalith.explore.pipeline.simulation.compiler import Compiler
 from megalith.explore.pipeline.simulation.program import Message
 from megalith.explore.pipeline.simulation.record import send_message
 from megalith.explore.pipeline.simulation.wavefronts import Waves, waves_of

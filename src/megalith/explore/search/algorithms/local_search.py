@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from megalith.core.bounds import checked_bound
-from megalith.explore.search.space.decisions import Choice
-from megalith.explore.search.bounds.lower_bounds import Floors
-from megalith.explore.search.evaluate import Verdict
 from megalith.explore.search.algorithms.neighbours import move_a_layer, neighbours
-from megalith.explore.search.space.search_space import Space
+from megalith.explore.search.bounds.lower_bounds import LowerBounds
+from megalith.explore.search.evaluate import PlanEvaluation
+from megalith.explore.search.space.decisions import PlanCandidate
+from megalith.explore.search.space.search_space import SearchSpace
 
 OUTSIDE = ("buckets", "overlap", "layers")
 """Moves out of the tree; what is reached from there may be in it or not."""
@@ -22,66 +22,80 @@ _MOVES = 24
 """Of all moves from a plan, as many of the most promising are tried."""
 _LAYER_MOVES = 8
 
-Ask = Callable[[Sequence[Choice]], Sequence[Verdict]]
+EvaluateAll = Callable[[Sequence[PlanCandidate]], Sequence[PlanEvaluation]]
 
 
 @dataclass(slots=True)
-class Climb:
-    """What was judged, by plan, and how each plan that a move led to came about."""
+class EvaluationLog:
+    """Everything that a search evaluated, by plan; and which move led to a plan, where one did."""
 
-    verdicts: dict[Choice, Verdict]
-    origin: dict[Choice, str] = field(default_factory=dict)
-    spent: float = 0.0
+    evaluations: dict[PlanCandidate, PlanEvaluation] = field(default_factory=dict)
+    moves: dict[PlanCandidate, str] = field(default_factory=dict)
+
+    def seconds(self, plan: PlanCandidate) -> float:
+        """The step of a plan that was evaluated; infinite if it cannot run."""
+        return self.evaluations[plan].seconds
 
 
-def climb(
-    space: Space,
-    starts: Sequence[Choice],
-    climbing: Climb,
-    ask: Ask,
-    floors: Floors,
-    *,
-    work: Callable[[Choice], float],
-    budget: float,
-    inside_tree: bool,
-) -> None:
-    """Moves from each of the starts until nothing helps or `budget` units of `work` are spent; then layers
-    of the best.
+class LocalSearch:
+    """Improves plans of one space by moves; what it evaluates goes to the log."""
 
-    With `inside_tree` false (when the tree was searched to its end) only what lies outside of it is tried.
-    """
+    def __init__(
+        self, space: SearchSpace, bounds: LowerBounds, log: EvaluationLog, evaluate_all: EvaluateAll
+    ) -> None:
+        self._space, self._bounds, self._log = space, bounds, log
+        self._evaluate_all = evaluate_all
+        self._spent = 0.0
 
-    def step(here: Choice, options: list[tuple[str, Choice]], most: int) -> Choice:
-        """The best of the options, or `here` if none is better."""
-        limit = climbing.verdicts[here].seconds
-        promising = [(floors(one), name, one) for name, one in options if one not in climbing.verdicts]
-        promising = sorted((one for one in promising if one[0] < limit), key=lambda one: one[0])[:most]
-        for (floor, name, one), verdict in zip(promising, ask([one[2] for one in promising]), strict=True):
-            checked_bound(floor, verdict.seconds, one)
-            climbing.verdicts[one] = verdict
-            climbing.origin[one] = name
-            climbing.spent += work(one)
-        tried = [one for _, _, one in promising]
-        return min([here, *tried], key=lambda one: climbing.verdicts[one].seconds)
+    def improve(self, starts: Sequence[PlanCandidate], *, budget: float, inside_tree: bool) -> None:
+        """Moves from each of the starts until nothing helps or `budget` units of work are spent; then layers
+        of the best.
 
-    for start in starts:
-        here = start
-        while climbing.spent < budget:
-            moves = [(n, one) for n, one in neighbours(space, here) if inside_tree or n in OUTSIDE]
-            there = step(here, moves, _MOVES)
-            if there == here:
+        With `inside_tree` false (when the tree was searched to its end) only what lies outside of it is
+        tried.
+        """
+        log = self._log
+        for start in starts:
+            plan = start
+            while self._spent < budget:
+                moves = [
+                    (move, other)
+                    for move, other in neighbours(self._space, plan)
+                    if inside_tree or move in OUTSIDE
+                ]
+                better = self._best_of(plan, moves, _MOVES)
+                if better == plan:
+                    break
+                plan = better
+        best = min(log.evaluations, key=log.seconds, default=None)
+        while best is not None:
+            better = self._best_of(best, list(self._layer_moves(best)), _LAYER_MOVES)
+            if better == best or self._spent > 2 * budget:
                 break
-            here = there
-    best = min(climbing.verdicts, key=lambda one: climbing.verdicts[one].seconds, default=None)
-    while best is not None:
-        there = step(best, list(_moved_layers(best, floors)), _LAYER_MOVES)
-        if there == best or climbing.spent > 2 * budget:
-            break
-        best = there
+            best = better
 
+    def _best_of(
+        self, plan: PlanCandidate, moves: list[tuple[str, PlanCandidate]], most: int
+    ) -> PlanCandidate:
+        """The best of the plans that moves lead to, or `plan` if none is better."""
+        log = self._log
+        limit = log.seconds(plan)
+        bounded = [
+            (self._bounds(other), move, other) for move, other in moves if other not in log.evaluations
+        ]
+        promising = sorted((entry for entry in bounded if entry[0] < limit), key=lambda entry: entry[0])[
+            :most
+        ]
+        tried = [other for _, _, other in promising]
+        for (bound, move, other), evaluation in zip(promising, self._evaluate_all(tried), strict=True):
+            checked_bound(bound, evaluation.seconds, other)
+            log.evaluations[other] = evaluation
+            log.moves[other] = move
+            self._spent += self._space.work(other)
+        return min([plan, *tried], key=log.seconds)
 
-def _moved_layers(plan: Choice, floors: Floors) -> Iterator[tuple[str, Choice]]:
-    layers = floors.layers(plan)
-    if layers is not None and plan.rhythm is not None and len(layers) > 1:
-        for moved in move_a_layer(layers):
-            yield "layers", replace(plan, rhythm=replace(plan.rhythm, layers_per_stage=moved))
+    def _layer_moves(self, plan: PlanCandidate) -> Iterator[tuple[str, PlanCandidate]]:
+        layers = self._bounds.layers(plan)
+        if layers is not None and plan.pipeline is not None and len(layers) > 1:
+            for moved in move_a_layer(layers):
+                yield "layers", replace(plan, pipeline=replace(plan.pipeline, layers_per_stage=moved))

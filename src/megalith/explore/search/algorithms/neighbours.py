@@ -1,6 +1,6 @@
 """Small changes of a plan, for what the tree is too large to settle or does not hold.
 
-One prime factor of one level goes from an axis to another; another sharing, schedule, micro-batch or network
+One prime factor of one level goes from an axis to another; another sharding, schedule, micro-batch or network
 option; one layer from a stage to another. Whatever changes, the rest stays as near to the plan as its new
 surroundings allow.
 """
@@ -10,46 +10,49 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from megalith.explore.search.space.decisions import Choice, Rhythm, Sharing
-from megalith.explore.search.space.layouts import Layout
-from megalith.explore.search.space.search_space import Space
+from megalith.explore.search.space.decisions import PipelineChoice, PlanCandidate, StateSharding
+from megalith.explore.search.space.layouts import DeviceLayout
+from megalith.explore.search.space.search_space import SearchSpace
 
 _BUCKETS = (10_000_000, 40_000_000, 160_000_000, 640_000_000)
 
 
-def neighbours(space: Space, plan: Choice) -> Iterator[tuple[str, Choice]]:
+def neighbours(space: SearchSpace, plan: PlanCandidate) -> Iterator[tuple[str, PlanCandidate]]:
     """Plans one step away, each with what was changed."""
-    layout, sharing, rhythm, fabric = plan.layout, plan.sharing, plan.rhythm, plan.fabric
-    assert sharing is not None
-    assert rhythm is not None
-    assert fabric is not None
-    for other in near_layouts(space, layout):
-        kept = _nearest_sharing(space, other, sharing), _nearest_rhythm(space, other, rhythm)
+    layout, sharding, pipeline, network = plan.layout, plan.sharding, plan.pipeline, plan.network
+    assert sharding is not None
+    assert pipeline is not None
+    assert network is not None
+    for other_layout in near_layouts(space, layout):
+        kept = (
+            _nearest_sharding(space, other_layout, sharding),
+            _nearest_pipeline(space, other_layout, pipeline),
+        )
         if kept[0] is not None and kept[1] is not None:
-            yield "placement", Choice(other, kept[0], kept[1], fabric)
-    for one in space.sharings(layout):
-        if one != sharing:
-            yield "sharding", replace(plan, sharing=one)
-    even = replace(rhythm, layers_per_stage=None)
-    for beat in space.rhythms(layout):
-        if beat != even and (
-            beat.micro_batch == rhythm.micro_batch
-            or (beat.schedule, beat.vpp, beat.extra_in_flight)
-            == (rhythm.schedule, rhythm.vpp, rhythm.extra_in_flight)
+            yield "placement", PlanCandidate(other_layout, kept[0], kept[1], network)
+    for other_sharding in space.shardings(layout):
+        if other_sharding != sharding:
+            yield "sharding", replace(plan, sharding=other_sharding)
+    even = replace(pipeline, layers_per_stage=None)
+    for other_pipeline in space.pipelines(layout):
+        if other_pipeline != even and (
+            other_pipeline.micro_batch == pipeline.micro_batch
+            or (other_pipeline.schedule, other_pipeline.vpp, other_pipeline.extra_in_flight)
+            == (pipeline.schedule, pipeline.vpp, pipeline.extra_in_flight)
         ):
-            yield "schedule", replace(plan, rhythm=beat)
-    for wiring in space.fabrics:
-        if wiring != fabric:
-            yield "network", replace(plan, fabric=wiring)
-    if "overlap" not in space.limits.fixed:
-        yield "overlap", replace(plan, fabric=replace(fabric, overlap=not fabric.overlap))
-    if "bucket_bytes" not in space.limits.fixed:
+            yield "schedule", replace(plan, pipeline=other_pipeline)
+    for other_network in space.networks:
+        if other_network != network:
+            yield "network", replace(plan, network=other_network)
+    if "overlap" not in space.constraints.fixed:
+        yield "overlap", replace(plan, network=replace(network, overlap=not network.overlap))
+    if "bucket_bytes" not in space.constraints.fixed:
         for size in _BUCKETS:
-            if size != fabric.bucket_bytes:
-                yield "buckets", replace(plan, fabric=replace(fabric, bucket_bytes=size))
+            if size != network.bucket_bytes:
+                yield "buckets", replace(plan, network=replace(network, bucket_bytes=size))
 
 
-def near_layouts(space: Space, layout: Layout) -> Iterator[Layout]:
+def near_layouts(space: SearchSpace, layout: DeviceLayout) -> Iterator[DeviceLayout]:
     """Layouts of the space that differ by one prime factor of one level given to another axis."""
     allowed = space.layout_set
     for level, factors in enumerate(layout.factors):
@@ -60,7 +63,7 @@ def near_layouts(space: Space, layout: Layout) -> Iterator[Layout]:
                         changed = list(factors)
                         changed[giver] //= prime
                         changed[taker] *= prime
-                        other = Layout(
+                        other = DeviceLayout(
                             (*layout.factors[:level], tuple(changed), *layout.factors[level + 1 :])  # type: ignore[arg-type]
                         )
                         if other in allowed:
@@ -83,43 +86,48 @@ def move_a_layer(layers: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
             yield tuple(changed)
 
 
-def _nearest_sharing(space: Space, layout: Layout, wanted: Sharing) -> Sharing | None:
-    options = space.sharings(layout)
+def _nearest_sharding(
+    space: SearchSpace, layout: DeviceLayout, wanted: StateSharding
+) -> StateSharding | None:
+    options = space.shardings(layout)
     if wanted in options:
         return wanted
-    alike = [one for one in options if one.ep == wanted.ep] or options
-    same = [one for one in alike if one.sharding == wanted.sharding] or alike
+    alike = [option for option in options if option.ep == wanted.ep] or options
+    same = [option for option in alike if option.strategy == wanted.strategy] or alike
     return same[-1] if same else None
 
 
-def _nearest_rhythm(space: Space, layout: Layout, wanted: Rhythm) -> Rhythm | None:
-    options = space.rhythms(layout)
+def _nearest_pipeline(
+    space: SearchSpace, layout: DeviceLayout, wanted: PipelineChoice
+) -> PipelineChoice | None:
+    options = space.pipelines(layout)
     wanted = replace(wanted, layers_per_stage=None)
     if wanted in options:
         return wanted
 
-    def distance(one: Rhythm) -> tuple[bool, float, int, int]:
-        ratio = one.micro_batch / wanted.micro_batch
+    def distance(option: PipelineChoice) -> tuple[bool, float, int, int]:
+        ratio = option.micro_batch / wanted.micro_batch
         return (
-            one.schedule != wanted.schedule,
+            option.schedule != wanted.schedule,
             max(ratio, 1 / ratio),
-            abs(one.vpp - wanted.vpp),
-            abs(one.extra_in_flight - wanted.extra_in_flight),
+            abs(option.vpp - wanted.vpp),
+            abs(option.extra_in_flight - wanted.extra_in_flight),
         )
 
     return min(options, key=distance, default=None)
 
 
 def _primes(number: int) -> list[int]:
-    """
+    """Its prime divisors.
+
     >>> _primes(12)
     [2, 3]
     """
-    found, divisor = [], 2
+    primes, divisor = [], 2
     while number > 1:
         if number % divisor == 0:
-            found.append(divisor)
+            primes.append(divisor)
             while number % divisor == 0:
                 number //= divisor
         divisor += 1
-    return found
+    return primes

@@ -1,8 +1,8 @@
-"""Predictions of many plans, on as many processes as there are cores.
+"""One function over many arguments, on as many processes as there are cores.
 
-Results come back in the order of the plans, and batches have a fixed size, so that a search takes the same
-decisions with one process or eight. Workers are forked when the first batch comes: they inherit the job and
-its caches, and only choices and predictions travel.
+Results come back in the order of the arguments, and batches have a fixed size, so that a search takes the
+same decisions with one process or eight. Processes are forked when the first batch comes: they inherit the
+job and its caches, and only candidates and predictions travel.
 """
 
 from __future__ import annotations
@@ -13,34 +13,35 @@ from multiprocessing.pool import Pool
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-Question = TypeVar("Question")
-Answer = TypeVar("Answer")
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
 
-_asked: Callable[[Any], Any] | None = None
+_function_of_this_worker: Callable[[Any], Any] | None = None
 
 
-class Workers(Generic[Question, Answer]):
-    """Asks one function many questions; with one worker no process is started."""
+class WorkerPool(Generic[Argument, Result]):
+    """Calls one function with many arguments; with one worker no process is started."""
 
-    def __init__(self, function: Callable[[Question], Answer], workers: int) -> None:
+    def __init__(self, function: Callable[[Argument], Result], workers: int) -> None:
         self._function = function
         self._pool: Pool | None = None
         self._workers = workers if "fork" in multiprocessing.get_all_start_methods() else 1
 
-    def ask(self, questions: Sequence[Question]) -> list[Answer]:
-        # A few questions are answered sooner than processes start.
-        if self._workers == 1 or (self._pool is None and len(questions) < 2 * self._workers):
-            return [self._function(question) for question in questions]
+    def map(self, arguments: Sequence[Argument]) -> list[Result]:
+        """The function's result for each argument, in their order."""
+        # A few calls are done sooner than processes start.
+        if self._workers == 1 or (self._pool is None and len(arguments) < 2 * self._workers):
+            return [self._function(argument) for argument in arguments]
         pool = self._start()
-        return pool.map(_answer, questions, chunksize=max(1, len(questions) // (4 * self._workers)))
+        return pool.map(_call, arguments, chunksize=max(1, len(arguments) // (4 * self._workers)))
 
     def _start(self) -> Pool:
         if self._pool is None:
             fork = multiprocessing.get_context("fork")
-            self._pool = fork.Pool(self._workers, initializer=_remember, initargs=(self._function,))
+            self._pool = fork.Pool(self._workers, initializer=_initialise, initargs=(self._function,))
         return self._pool
 
-    def __enter__(self) -> Workers[Question, Answer]:
+    def __enter__(self) -> WorkerPool[Argument, Result]:
         return self
 
     def __exit__(
@@ -51,11 +52,11 @@ class Workers(Generic[Question, Answer]):
             self._pool.join()
 
 
-def _remember(function: Callable[[Any], Any]) -> None:
-    global _asked
-    _asked = function
+def _initialise(function: Callable[[Any], Any]) -> None:
+    global _function_of_this_worker
+    _function_of_this_worker = function
 
 
-def _answer(question: Any) -> Any:
-    assert _asked is not None
-    return _asked(question)
+def _call(argument: Any) -> Any:
+    assert _function_of_this_worker is not None
+    return _function_of_this_worker(argument)

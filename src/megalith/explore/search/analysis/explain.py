@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from megalith.core.units import format_bytes, format_count
 from megalith.explore.job import Job
-from megalith.explore.search.result import Plan, Sensitivity
+from megalith.explore.search.result import RankedPlan, Sensitivity
 
 _LIMITS = {
     "compute": "by what its devices compute",
@@ -16,7 +16,7 @@ _LIMITS = {
 
 
 def explain(
-    top: Sequence[Plan],
+    top: Sequence[RankedPlan],
     sensitivities: Sequence[Sensitivity],
     *,
     lower_bound_seconds: float,
@@ -25,6 +25,7 @@ def explain(
     pruned: int,
     unexamined: int,
 ) -> tuple[str, ...]:
+    """Why the first plan is the answer, how sure that is, what comes next and what would help."""
     best = top[0]
     sentences = [_what_bounds(best), _how_sure(lower_bound_seconds, gap, examined, pruned, unexamined)]
     if best.changes_mathematics:
@@ -37,8 +38,10 @@ def explain(
         loss = after.prediction.step_seconds / best.prediction.step_seconds - 1
         slower = f"{loss:.1%} slower" if loss >= 0 else f"{-loss:.1%} faster but dearer"
         sentences.append(f"The next best is {slower}: {', '.join(differences(best.job, after.job))}.")
-    helpful = sorted((one for one in sensitivities if one.gain > 0.001), key=lambda one: -one.gain)
-    sentences += [_what_helps(one) for one in helpful[:3]]
+    helpful = sorted(
+        (change for change in sensitivities if change.gain > 0.001), key=lambda change: -change.gain
+    )
+    sentences += [_what_helps(change) for change in helpful[:3]]
     if sensitivities and not helpful:
         sentences.append(
             "Twice as much of any single part of the cluster would save less than 0.1% of the step."
@@ -48,21 +51,21 @@ def explain(
 
 def differences(job: Job, other: Job) -> list[str]:
     """What the second plan does otherwise, as `name=value`, named as in the job."""
-    found = []
+    changed = []
     for part in ("parallel", "training", "network"):
-        one, two = getattr(job, part), getattr(other, part)
-        for name in type(two).model_fields:
-            value = getattr(two, name)
-            if getattr(one, name) != value:
+        before, after = getattr(job, part), getattr(other, part)
+        for name in type(after).model_fields:
+            value = getattr(after, name)
+            if getattr(before, name) != value:
                 shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
-                found.append(f"{name}={shown}")
+                changed.append(f"{name}={shown}")
     counts = [level.count for level in job.cluster.levels], [level.count for level in other.cluster.levels]
     if counts[0] != counts[1]:
-        found.append("devices=" + "x".join(map(str, counts[1])))
-    return found or ["the same plan"]
+        changed.append("devices=" + "x".join(map(str, counts[1])))
+    return changed or ["the same plan"]
 
 
-def _what_bounds(plan: Plan) -> str:
+def _what_bounds(plan: RankedPlan) -> str:
     prediction = plan.prediction
     step = prediction.step_seconds
     parts = sorted(prediction.breakdown.items(), key=lambda part: -part[1])
@@ -93,14 +96,14 @@ def _how_sure(bound: float, gap: float, examined: int, pruned: int, unexamined: 
     )
 
 
-def _what_helps(one: Sensitivity) -> str:
-    kind, _, name = one.part.partition(":")
+def _what_helps(change: Sensitivity) -> str:
+    kind, _, name = change.part.partition(":")
     what = {
         "bandwidth": f"Twice the bandwidth of the links of {kind} '{name}'",
         "latency": f"Half the latency of the links of {kind} '{name}'",
         "flops": f"Twice the FLOP/s of the {kind}",
         "memory": f"Twice the memory of the {kind}",
         "memory_bandwidth": f"Twice the memory bandwidth of the {kind}",
-    }[one.quantity]
-    again = "" if one.plan == 0 else f" (with plan {one.plan + 1} of the list)"
-    return f"{what} would save {one.gain:.1%} of the step{again}."
+    }[change.quantity]
+    again = "" if change.plan == 0 else f" (with plan {change.plan + 1} of the list)"
+    return f"{what} would save {change.gain:.1%} of the step{again}."

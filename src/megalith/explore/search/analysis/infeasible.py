@@ -12,18 +12,20 @@ from megalith.core.units import format_bytes
 from megalith.explore.job import Job
 from megalith.explore.load import resolve_cluster
 from megalith.explore.predict import predict
-from megalith.explore.search.space.decisions import Choice
-from megalith.explore.search.bounds.lower_bounds import Floors
-from megalith.explore.search.evaluate import judge
 from megalith.explore.search.analysis.prices import with_count
-from megalith.explore.search.space.search_space import Restriction, Space, global_batch
+from megalith.explore.search.bounds.lower_bounds import LowerBounds
+from megalith.explore.search.evaluate import evaluate
+from megalith.explore.search.space.decisions import PlanCandidate
+from megalith.explore.search.space.options import global_batch_of
+from megalith.explore.search.space.restriction import Restriction
+from megalith.explore.search.space.search_space import SearchSpace
 
 _TRIES = 400
 _MOST_TIMES = 64
 
 
-def nothing_fits(job: Job) -> str:
-    """The sentence."""
+def explain_infeasible(job: Job) -> str:
+    """One sentence: why no plan fits, and the nearest change that would make one fit."""
     cluster = resolve_cluster(job.cluster, job.hardware)
     space = _lean(job)
     model = job.model.name or "The model"
@@ -71,40 +73,42 @@ def _change(job: Job) -> str:
 def fits(job: Job) -> bool:
     """Whether any of the leanest plans runs."""
     space = _lean(job)
-    return any(judge(space, predict, plan).seconds < inf for plan in _leanest(space))
+    return any(evaluate(space, predict, plan).seconds < inf for plan in _leanest(space))
 
 
-def _lean(job: Job) -> Space:
+def _lean(job: Job) -> SearchSpace:
     """Plans that save memory before anything else."""
     cluster = resolve_cluster(job.cluster, job.hardware)
-    space = Space(job, cluster)
-    plain = tuple(space.fabrics[:1])
-    return Space(
-        job, cluster, Restriction(rhythm=lambda one: one.schedule in ("1f1b", "zb-h1"), fabrics=plain)
+    space = SearchSpace(job, cluster)
+    plain = tuple(space.networks[:1])
+    return SearchSpace(
+        job,
+        cluster,
+        Restriction(pipeline=lambda option: option.schedule in ("1f1b", "zb-h1"), networks=plain),
     )
 
 
-def _leanest(space: Space) -> Iterator[Choice]:
-    """A few plans, those with the most ways to cut the model first, whose state fits by itself."""
-    floors = Floors(space)
-    found = 0
+def _leanest(space: SearchSpace) -> Iterator[PlanCandidate]:
+    """A few plans, those that cut the model into the most pieces first, whose state fits by itself."""
+    bounds = LowerBounds(space)
+    tried = 0
     roots = sorted(space.roots(), key=lambda root: (-root.layout.tp * root.layout.pp, -root.layout.cp))
     for root in roots:
         for node in reversed(space.branch(root) or []):
-            if floors(node) == inf:
+            if bounds(node) == inf:
                 continue
             for plan in (space.branch(node) or [])[:1]:
                 for leaf in space.branch(plan) or []:
-                    found += 1
+                    tried += 1
                     yield leaf
-                    if found == _TRIES:
+                    if tried == _TRIES:
                         return
 
 
-def _least_memory(space: Space) -> float:
+def _least_memory(space: SearchSpace) -> float:
     least = inf
     for number, plan in enumerate(_leanest(space)):
-        prediction = judge(space, predict, plan).prediction
+        prediction = evaluate(space, predict, plan).prediction
         if prediction is not None:
             least = min(least, prediction.memory_bytes_per_device)
         if number == _TRIES // 4:
@@ -114,17 +118,17 @@ def _least_memory(space: Space) -> float:
 
 def _near_batches(job: Job) -> list[int]:
     """Batches near the one given that share more divisors with the cluster, nearest first."""
-    batch = global_batch(job)
+    batch = global_batch_of(job)
     counts = [level.count for level in job.cluster.levels]
-    found = set()
+    batches = set()
     step = 1
     for count in reversed(counts):
         step *= count // gcd(count, step)
         if step <= 4 * batch:
             below = batch // step * step
-            found |= {below, below + step}
-    found -= {0, batch}
-    return sorted(found, key=lambda one: (abs(one - batch), one))
+            batches |= {below, below + step}
+    batches -= {0, batch}
+    return sorted(batches, key=lambda other: (abs(other - batch), other))
 
 
 def _with_batch(job: Job, batch: int) -> Job:

@@ -20,6 +20,7 @@ def price_per_hour(cluster: Cluster) -> float:
 
 
 def cost_per_step(cluster: Cluster, prediction: Prediction) -> float:
+    """What the whole cluster costs for the time of a step."""
     return price_per_hour(cluster) * prediction.step_seconds / 3600
 
 

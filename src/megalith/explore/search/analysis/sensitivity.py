@@ -12,24 +12,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from megalith.explore.job import Job, TransformerModel
-from megalith.explore.plan import Plan as CostPlan
-from megalith.explore.plan import make_plan, memory_of
+from megalith.explore.plan import Plan, make_plan, memory_of
 from megalith.explore.predict import RECOMPUTE, predict_plan
-from megalith.explore.search.result import Plan, Sensitivity
+from megalith.explore.search.result import RankedPlan, Sensitivity
 from megalith.hardware.cluster import Cluster, Device
 
 
-def sensitivities(top: Sequence[Plan], cluster: Cluster) -> tuple[Sensitivity, ...]:
+def sensitivities(top: Sequence[RankedPlan], cluster: Cluster) -> tuple[Sensitivity, ...]:
     """One entry for each part and quantity; gains are against the best plan as it stands."""
     step = top[0].prediction.step_seconds
-    found: list[Sensitivity] = []
+    changes: list[Sensitivity] = []
     if not isinstance(top[0].job.model, TransformerModel):
         return ()
     for part, quantity, factor, better in better_clusters(cluster):
         seconds = [predict_plan(_on(plan.job, better)).step_seconds for plan in top]
         best = min(range(len(seconds)), key=seconds.__getitem__)
-        found.append(Sensitivity(part, quantity, factor, seconds[best], 1 - seconds[best] / step, best))
-    return tuple(found)
+        changes.append(Sensitivity(part, quantity, factor, seconds[best], 1 - seconds[best] / step, best))
+    return tuple(changes)
 
 
 def better_clusters(cluster: Cluster) -> Iterator[tuple[str, str, float, Cluster]]:
@@ -63,7 +62,7 @@ def _with_memory(device: Device, size: int, rate: int) -> Device:
     return replace(device, memory=(larger, *device.memory[1:]))
 
 
-def _on(job: Job, cluster: Cluster) -> CostPlan:
+def _on(job: Job, cluster: Cluster) -> Plan:
     """The plan on another cluster, with the least recompute that fits there."""
     assert job.parallel is not None
     modes = (job.training.recompute,) if job.training.recompute else RECOMPUTE

@@ -11,9 +11,9 @@ gradients  the last gradients leave when the last weight gradient is being compu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+
+from megalith.explore.search.bounds.pipeline_times import PipelineTimes
 
 FUSED = ("gpipe", "1f1b", "interleaved", "breadth-first")
 """Schedules that compute both gradients at once. The others may put weight gradients off, and those of the
@@ -21,67 +21,20 @@ zero-bubble family also begin a step on each device as soon as that device can."
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
-    """Seconds of the virtual stages of a pipeline for one micro-batch, and sums of them."""
+class PipelineBounds:
+    """The figures of a pipeline that its schedule does not change, and the bounds that follow from them."""
 
-    forward_sums: tuple[float, ...]
-    """Of the stages before each, and of all; so the other two."""
-    backward_sums: tuple[float, ...]
-    weight_sums: tuple[float, ...]
-    work: tuple[float, ...]
-    """By device: everything."""
-    weights: tuple[float, ...]
-    """By device: weight gradients."""
-    busiest: float
-    first_backward: float
-    """Both gradients of the first stage, after which nothing else follows."""
-    longest_backward: float
-    longest_weight: float
-    experts: float
-    """Of all stages: traffic among experts, part of the above."""
-
-    @classmethod
-    def of(
-        cls,
-        forward: Sequence[float],
-        backward: Sequence[float],
-        weight: Sequence[float],
-        devices: Sequence[Sequence[int]],
-        experts: float = 0.0,
-    ) -> Times:
-        """From seconds by virtual stage and the stages of each device."""
-        total = [f + b + w for f, b, w in zip(forward, backward, weight, strict=True)]
-        work = tuple(sum(total[stage] for stage in mine) for mine in devices)
-        both = [b + w for b, w in zip(backward, weight, strict=True)]
-        return cls(
-            tuple(accumulate(forward, initial=0.0)),
-            tuple(accumulate(backward, initial=0.0)),
-            tuple(accumulate(weight, initial=0.0)),
-            work,
-            tuple(sum(weight[stage] for stage in mine) for mine in devices),
-            max(work),
-            both[0],
-            max(both),
-            max(weight),
-            experts,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """The numbers of a pipeline that its schedule does not change."""
-
-    times: Times
-    way: tuple[float, ...]
-    """Seconds on links, one way, from the first virtual stage to each."""
-    busy: float
-    """Seconds of one micro-batch's messages, one way, on the fullest link between stages."""
-    both_ways: bool
+    times: PipelineTimes
+    transfer_sums: tuple[float, ...]
+    """Seconds on links, in one direction, from the first virtual stage to each."""
+    busiest_link: float
+    """Seconds of one micro-batch's messages, in one direction, on the busiest link between stages."""
+    both_directions: bool
     """Whether that link carries messages of both directions."""
     micro_batches: int
     pp: int
     vpp: int
-    watched: tuple[int, ...]
+    bounded_devices: tuple[int, ...]
     """Devices whose fill, drain and flight are looked at: the ends, and where a long link follows."""
     first_reduce: float = 0.0
     """Reducing the gradients of the first virtual stage; 0 where that is not known yet; so the others."""
@@ -93,15 +46,15 @@ class Pace:
     """Gathering its weights once."""
     link_devices: float = 1.0
     """Devices whose replicas talk over the same link."""
-    twin_reduce: float = 0.0
+    stage_copy_reduce: float = 0.0
     """DualPipe: adding up the gradients of the two copies of a stage, after the step."""
     reduces_always: bool = False
     """Gradients are reduced with every operation, not once a step; so the weights below."""
     gathers_always: bool = False
-    one_lane: bool = True
+    same_link: bool = True
     """Weights and gradients queue on the same link."""
 
-    def floor(self, schedule: str, extra_in_flight: int = 0) -> float:
+    def lower_bound(self, schedule: str, extra_in_flight: int = 0) -> float:
         """No simulation of this pipeline takes fewer seconds."""
         times, count, pp = self.times, self.micro_batches, self.pp
         fused = schedule in FUSED
@@ -109,30 +62,17 @@ class Pace:
             compute = count * times.busiest + max(0.0, self.first_reduce - times.first_backward)
             return max(compute, self.traffic(schedule))
         if schedule == "dualpipe":
-            # Two directions share a device, and one's expert traffic may hide behind the other.
-            trips = 1 + (count // 2 - 1) // (pp + 1)
-            flight = trips * (self._round_trip(0, False) - times.experts)
-            work = count * (sum(times.work) - times.experts) / pp
-            work += max(0.0, self.least_reduce - times.longest_backward)
-            slowest = max(self.traffic(schedule), flight, work, (count // 2 - 1) * self.busy)
-            for device in (pp // 2 - 1, pp // 2):
-                # Nothing comes to the middle before half of the stages are through, from either end.
-                twin = pp - 1 - device
-                stages = min(device, twin)
-                fill = times.forward_sums[stages] + self.way[stages]
-                both = count // 2 * (times.work[device] + times.work[twin])
-                slowest = max(slowest, fill + both - count * times.experts)
-            return slowest + self.twin_reduce
+            return self._dualpipe_bound()
         hidden = times.longest_backward if fused else times.longest_weight
         # Between the first message that a device waits for and the last, the link carries all others; without
         # a barrier the two directions of a link belong to steps of two devices.
-        ways = 2 if self.both_ways and not schedule.startswith("zb") else 1
-        best = max(self.traffic(schedule), (count - 1) * ways * self.busy)
+        directions = 2 if self.both_directions and not schedule.startswith("zb") else 1
+        best = max(self.traffic(schedule), (count - 1) * directions * self.busiest_link)
         best = max(best, count * times.busiest + max(0.0, self.least_reduce - hidden))
         exposed = max(0.0, self.first_reduce - times.first_backward) if fused else 0.0
-        for device in self.watched:
-            fill = times.forward_sums[device] + self.way[device]
-            drain = times.backward_sums[device] + self.way[device]
+        for device in self.bounded_devices:
+            fill = times.forward_sums[device] + self.transfer_sums[device]
+            drain = times.backward_sums[device] + self.transfer_sums[device]
             work = times.work[device]
             if fused:
                 drain += times.weight_sums[device]
@@ -154,9 +94,26 @@ class Pace:
             best = max(best, self._interleaved_flight())
         return best
 
-    def guess(self, schedule: str, extra_in_flight: int = 0) -> float:
+    def _dualpipe_bound(self) -> float:
+        times, count, pp = self.times, self.micro_batches, self.pp
+        # Two directions share a device, and one's expert traffic may hide behind the other.
+        trips = 1 + (count // 2 - 1) // (pp + 1)
+        flight = trips * (self._round_trip(0, False) - times.experts)
+        work = count * (sum(times.work) - times.experts) / pp
+        work += max(0.0, self.least_reduce - times.longest_backward)
+        slowest = max(self.traffic("dualpipe"), flight, work, (count // 2 - 1) * self.busiest_link)
+        for device in (pp // 2 - 1, pp // 2):
+            # Nothing comes to the middle before half of the stages are through, from either end.
+            twin = pp - 1 - device
+            stages = min(device, twin)
+            fill = times.forward_sums[stages] + self.transfer_sums[stages]
+            both = count // 2 * (times.work[device] + times.work[twin])
+            slowest = max(slowest, fill + both - count * times.experts)
+        return slowest + self.stage_copy_reduce
+
+    def estimate(self, schedule: str, extra_in_flight: int = 0) -> float:
         """What the step may well take: not proved, only used to look at promising plans first."""
-        alone = replace(self, first_reduce=0.0, least_reduce=0.0).floor(schedule, extra_in_flight)
+        alone = replace(self, first_reduce=0.0, least_reduce=0.0).lower_bound(schedule, extra_in_flight)
         exposed = 0.0 if self.reduces_always else self.device_reduce
         exposed += 0.0 if self.gathers_always else self.device_gather
         # Steps that overlap still share the link: over many of them it has to carry them all.
@@ -169,7 +126,7 @@ class Pace:
         often = (3 if apart else 2) * self.micro_batches if self.gathers_always else 1
         reduces = self.device_reduce * (self.micro_batches if self.reduces_always else 1)
         gathers = self.device_gather * (often - 1 if apart else often)
-        seconds = reduces + gathers if self.one_lane else max(reduces, gathers)
+        seconds = reduces + gathers if self.same_link else max(reduces, gathers)
         return seconds if apart else self.link_devices * seconds
 
     def _in_flight(self, schedule: str, extra: int, device: int) -> int | None:
@@ -192,7 +149,7 @@ class Pace:
         trip += times.backward_sums[-1] - times.backward_sums[device]
         if fused:
             trip += times.weight_sums[-1] - times.weight_sums[device]
-        return trip + 2 * (self.way[-1] - self.way[device])
+        return trip + 2 * (self.transfer_sums[-1] - self.transfer_sums[device])
 
     def _interleaved_flight(self) -> float:
         """Device 0 begins a group of micro-batches when one so many groups before has come back to its last
@@ -201,8 +158,8 @@ class Pace:
         ahead = 2 * (pp - 1) + (vpp - 1) * pp + 1
         groups_ahead = -(-ahead // (pp * vpp))
         chunk = (vpp - 1) * pp
-        trip = times.forward_sums[-1] + self.way[-1]
+        trip = times.forward_sums[-1] + self.transfer_sums[-1]
         trip += times.backward_sums[-1] - times.backward_sums[chunk]
         trip += times.weight_sums[-1] - times.weight_sums[chunk]
-        trip += self.way[-1] - self.way[chunk]
+        trip += self.transfer_sums[-1] - self.transfer_sums[chunk]
         return (1 + max(0, self.micro_batches // pp - 1) // groups_ahead) * trip

@@ -1,15 +1,15 @@
 """How training across sites is usually laid out: where a search begins, and what baselines are made of.
 
-Either copies of the model lie on different sites, or stages of one pipeline do.
+Either replicas of the model lie on different sites, or stages of one pipeline do.
 """
 
 from __future__ import annotations
 
 from math import inf
 
-from megalith.explore.search.space.decisions import Rhythm, Sharing
-from megalith.explore.search.space.layouts import AXES, Layout
-from megalith.explore.search.space.search_space import Restriction
+from megalith.explore.search.space.decisions import PipelineChoice, StateSharding
+from megalith.explore.search.space.layouts import AXES, DeviceLayout
+from megalith.explore.search.space.restriction import Restriction
 from megalith.hardware.cluster import Cluster
 
 
@@ -25,35 +25,36 @@ def site_levels(cluster: Cluster) -> tuple[int, ...]:
     return wide or tuple(several[-1:])
 
 
-def copies_across(cluster: Cluster) -> Restriction:
-    """Whole copies on each site, sharded inside or with ZeRO-1; 1F1B, interleaved where that divides."""
+def replicas_across_sites(cluster: Cluster) -> Restriction:
+    """Whole replicas on each site, sharded inside or with ZeRO-1; 1F1B, interleaved where that divides."""
     sites = site_levels(cluster)
     names = {cluster.levels[level].name for level in sites}
     column = AXES.index("dp")
 
-    def layout(one: Layout) -> bool:
-        return all(one.factors[level][column] == cluster.levels[level].count for level in sites)
+    def layout(option: DeviceLayout) -> bool:
+        return all(option.factors[level][column] == cluster.levels[level].count for level in sites)
 
-    def sharing(one: Sharing) -> bool:
-        return one.sharding == "zero1" or (one.sharding == "hybrid" and one.shard_within in names)
+    def sharding(option: StateSharding) -> bool:
+        in_site = option.strategy == "hybrid" and option.shard_within in names
+        return in_site or option.strategy == "zero1"
 
-    def rhythm(one: Rhythm) -> bool:
-        return one.schedule in ("interleaved", "1f1b")
+    def pipeline(option: PipelineChoice) -> bool:
+        return option.schedule in ("interleaved", "1f1b")
 
-    return Restriction(layout, sharing, rhythm)
+    return Restriction(layout, sharding, pipeline)
 
 
-def stages_across(cluster: Cluster) -> Restriction:
-    """One pipeline over all sites in Megatron's order of axes, with as much in flight as hides the way."""
+def pipeline_across_sites(cluster: Cluster) -> Restriction:
+    """One pipeline over all sites in Megatron's order of axes, with more micro-batches in flight."""
     sites = site_levels(cluster)
     column = AXES.index("pp")
 
-    def layout(one: Layout) -> bool:
-        return one.placement == AXES and all(
-            one.factors[level][column] == cluster.levels[level].count for level in sites
+    def layout(option: DeviceLayout) -> bool:
+        return option.placement == AXES and all(
+            option.factors[level][column] == cluster.levels[level].count for level in sites
         )
 
-    def rhythm(one: Rhythm) -> bool:
-        return one.schedule == "long-link" and one.vpp == 1
+    def pipeline(option: PipelineChoice) -> bool:
+        return option.schedule == "long-link" and option.vpp == 1
 
-    return Restriction(layout=layout, rhythm=rhythm)
+    return Restriction(layout=layout, pipeline=pipeline)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from megalith.core.errors import ConfigError, nearest
 from megalith.explore.job import Job, Network, Parallel, Training
-from megalith.explore.search.space.layouts import AXES, Layout
+from megalith.explore.search.space.layouts import AXES, DeviceLayout
 from megalith.hardware.cluster import Cluster
 
 Option = TypeVar("Option")
@@ -18,8 +18,8 @@ FIXABLE = tuple(
 )
 
 
-class Limits:
-    """The constraints of a job, checked once and asked often."""
+class OptionConstraints:
+    """The constraints of a job on its options, checked once and asked often."""
 
     def __init__(self, job: Job, cluster: Cluster) -> None:
         self.fixed = dict(job.constraints.fixed)
@@ -30,21 +30,24 @@ class Limits:
         placement = self.fixed.get("placement")
         self._placement = tuple(part.strip() for part in str(placement).split(",")) if placement else None
 
-    def allow(self, layout: Layout) -> bool:
+    def allows_layout(self, layout: DeviceLayout) -> bool:
+        """Whether its sizes, crossings and placement are what the user allows."""
         for axis in AXES:
-            if not self.may(axis, layout.size(axis)):
+            if not self.allows(axis, layout.size(axis)):
                 return False
             if any(index >= self._inside.get(axis, len(layout.factors)) for index in layout.crosses(axis)):
                 return False
         return self._placement is None or self._placement == layout.placement
 
     def keeps_inside(self, axis: str) -> bool:
+        """Whether some level may not be crossed by this axis."""
         return axis in self._inside
 
-    def may(self, name: str, value: object) -> bool:
+    def allows(self, name: str, value: object) -> bool:
+        """Whether an option may have this value."""
         return name not in self.fixed or self.fixed[name] == value
 
-    def only(self, name: str, options: Sequence[Option]) -> list[Option]:
+    def restrict(self, name: str, options: Sequence[Option]) -> list[Option]:
         """The options, or the one that the user fixed, be it listed or not."""
         if name not in self.fixed:
             return list(options)
@@ -53,6 +56,7 @@ class Limits:
 
 
 def _innermost_forbidden(job: Job, cluster: Cluster) -> dict[str, int]:
+    """Axis -> the innermost level that it may not cross."""
     names = [level.name for level in cluster.levels]
     inside: dict[str, int] = {}
     for crossing in job.constraints.forbidden_crossings:

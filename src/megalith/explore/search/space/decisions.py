@@ -1,9 +1,9 @@
 """The four decisions of a plan, as values.
 
-Layout    which axis crosses which level (placement; layouts.py)
-Sharing   expert parallelism, and what copies hold of weights, gradients and optimizer state
-Rhythm    micro-batch, schedule, chunks, extra micro-batches in flight, recompute, layers of each stage
-Fabric    routing, collectives, multi-path, overlap, buckets, compression, local steps (network)
+DeviceLayout     which axis crosses which level (placement; layouts.py)
+StateSharding    expert parallelism, and what replicas hold of weights, gradients and optimizer state
+PipelineChoice   micro-batch, schedule, chunks, extra micro-batches in flight, recompute, layers of each stage
+NetworkChoice    routing, collectives, multi-path, overlap, buckets, compression, local steps
 """
 
 from __future__ import annotations
@@ -11,28 +11,37 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from megalith.explore.job import Collectives, Compression, Recompute, Routing, ScheduleName, Sharding
-from megalith.explore.search.space.layouts import Layout
+from megalith.explore.search.space.layouts import DeviceLayout
 
 
 @dataclass(frozen=True, slots=True)
-class Sharing:
+class StateSharding:
+    """How replicas share the training state: expert parallelism, and the ZeRO stage or hybrid sharding."""
+
     ep: int
-    sharding: Sharding
+    strategy: Sharding
     shard_within: str | None = None
+    """The level whose members each hold a whole copy; only of hybrid sharding."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rhythm:
+class PipelineChoice:
+    """How micro-batches go through the pipeline: their size, schedule, chunks, recompute and layers."""
+
     micro_batch: int
     schedule: ScheduleName
     vpp: int = 1
     extra_in_flight: int = 0
     recompute: Recompute | None = None
+    """None: the least that fits in memory."""
     layers_per_stage: tuple[int, ...] | None = None
+    """None: the same number on every stage."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fabric:
+class NetworkChoice:
+    """How collectives use the network: routing, algorithm, paths, overlap, compression, local steps."""
+
     routing: Routing = "ecmp"
     collectives: Collectives = "auto"
     multipath: int = 1
@@ -43,14 +52,15 @@ class Fabric:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """A node of the tree: the decisions taken so far. With all four it is a plan."""
+class PlanCandidate:
+    """A node of the search tree: the decisions taken so far. With all four it is a plan."""
 
-    layout: Layout
-    sharing: Sharing | None = None
-    rhythm: Rhythm | None = None
-    fabric: Fabric | None = None
+    layout: DeviceLayout
+    sharding: StateSharding | None = None
+    pipeline: PipelineChoice | None = None
+    network: NetworkChoice | None = None
 
     @property
     def complete(self) -> bool:
-        return self.fabric is not None
+        """Whether all four decisions are taken."""
+        return self.network is not None

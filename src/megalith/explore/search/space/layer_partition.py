@@ -15,8 +15,8 @@ def spread_layers(
     """Layers of each of devices x chunks virtual stages; the last has `head` layers' worth of work besides.
 
     Each layer goes to the device that has the least, there to the chunk that has the fewest; of equals to one
-    in the middle, as the first stage also holds the embedding. With equal layers no other way has a lower
-    maximum. `folded` puts the second chunks back to front, as ZB-V does.
+    in the middle, as the first stage also holds the embedding. With equal layers no other partition has a
+    lower maximum. `folded` puts the second chunks back to front, as ZB-V does.
 
     >>> spread_layers(30, 4, head=1.5)
     (8, 8, 8, 6)
@@ -26,15 +26,15 @@ def spread_layers(
     counts = [0] * stages
     load = [0.0] * devices
     load[owner[-1]] += head
-    mine: list[list[int]] = [[] for _ in range(devices)]
+    stages_of: list[list[int]] = [[] for _ in range(devices)]
     for stage, device in enumerate(owner):
-        mine[device].append(stage)
-    # The embedding is a trifle: it only decides between equals.
-    trifle = [1e-6 if device == owner[0] else 0.0 for device in range(devices)]
+        stages_of[device].append(stage)
+    # The embedding costs next to nothing: it only decides between equals.
+    tie_break = [1e-6 if device == owner[0] else 0.0 for device in range(devices)]
     for _ in range(layers):
-        device = min(range(devices), key=lambda one: (load[one] + trifle[one], abs(one - devices // 2)))
+        device = min(range(devices), key=lambda d: (load[d] + tie_break[d], abs(d - devices // 2)))
         last = stages - 1
-        stage = min(mine[device], key=lambda one: (counts[one] + (head if one == last else 0.0), one))
+        stage = min(stages_of[device], key=lambda s: (counts[s] + (head if s == last else 0.0), s))
         counts[stage] += 1
         load[device] += 1
     return tuple(counts)

@@ -1,11 +1,11 @@
 """Which axis of parallelism crosses which level of the cluster.
 
-A layout deals the members of every level out to the four axes: of 2 regions, 4 buildings and 64 nodes, so
-many are different pipeline stages and so many hold copies. Every such dealing is a placement, and all of them
-are listed; what a list of axes with cuts can say beyond that is the order inside one level, where all members
-have the same link and order does not matter. Tensor parallelism takes the innermost devices and context
-parallelism those next to them: both talk in every layer, so that over slower links they lose to any layout
-that gives those links to stages or copies, which talk once a micro-batch or once a step.
+A layout factors the members of every level over the four axes: of 2 regions, 4 buildings and 64 nodes, so
+many are different pipeline stages and so many hold replicas. Every such factoring is a placement, and all of
+them are listed; what a list of axes with cuts can say beyond that is the order inside one level, where all
+members have the same link and order does not matter. Tensor parallelism takes the innermost devices and
+context parallelism those next to them: both talk in every layer, so that over slower links they lose to any
+layout that gives those links to stages or replicas, which talk once a micro-batch or once a step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ AXES = ("tp", "cp", "dp", "pp")
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class DeviceLayout:
     """Members of each level, from the innermost out, by axis: factors[level] = (tp, cp, dp, pp)."""
 
     factors: tuple[tuple[int, int, int, int], ...]
@@ -28,18 +28,22 @@ class Layout:
 
     @cached_property
     def tp(self) -> int:
+        """Size of tensor parallelism."""
         return self.size("tp")
 
     @cached_property
     def cp(self) -> int:
+        """Size of context parallelism."""
         return self.size("cp")
 
     @cached_property
     def dp(self) -> int:
+        """Size of data parallelism."""
         return self.size("dp")
 
     @cached_property
     def pp(self) -> int:
+        """Size of pipeline parallelism."""
         return self.size("pp")
 
     @cached_property
@@ -50,9 +54,10 @@ class Layout:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Layout) and self.factors == other.factors
+        return isinstance(other, DeviceLayout) and self.factors == other.factors
 
     def size(self, axis: str) -> int:
+        """Devices along an axis."""
         column = AXES.index(axis)
         return prod(level[column] for level in self.factors)
 
@@ -65,15 +70,15 @@ class Layout:
     def placement(self) -> tuple[str, ...]:
         """The layout as `Parallel.placement` spells it, with as few cuts as possible.
 
-        >>> Layout(((8, 1, 1, 1), (1, 1, 2, 4), (1, 1, 1, 2))).placement
+        >>> DeviceLayout(((8, 1, 1, 1), (1, 1, 2, 4), (1, 1, 1, 2))).placement
         ('tp', 'cp', 'dp', 'pp')
-        >>> Layout(((8, 1, 1, 1), (1, 1, 1, 4), (1, 1, 2, 1), (1, 1, 1, 2))).placement
+        >>> DeviceLayout(((8, 1, 1, 1), (1, 1, 1, 4), (1, 1, 2, 1), (1, 1, 1, 2))).placement
         ('tp', 'cp', 'pp:4', 'dp', 'pp:2')
         """
         pieces: list[tuple[str, int]] = []
         for level, following in zip(self.factors, [*self.factors[1:], None], strict=True):
             named = [(axis, size) for axis, size in zip(AXES, level, strict=True) if size > 1]
-            for axis, size in sorted(named, key=lambda one: _rank(one[0], pieces, following)):
+            for axis, size in sorted(named, key=lambda part: _rank(part[0], pieces, following)):
                 if pieces and pieces[-1][0] == axis:
                     size *= pieces.pop()[1]
                 pieces.append((axis, size))
@@ -97,37 +102,37 @@ def _rank(axis: str, pieces: list[tuple[str, int]], following: tuple[int, ...] |
     return (2 if goes_on else 1, AXES.index(axis))
 
 
-def layouts(
+def enumerate_layouts(
     counts: Sequence[int],
     tp_sizes: Iterable[int],
     cp_sizes: Iterable[int],
     *,
     max_pp: int,
     max_dp: int,
-) -> Iterator[Layout]:
+) -> Iterator[DeviceLayout]:
     """Every layout of all devices with these sizes of tensor and context parallelism."""
     cp_sizes = tuple(cp_sizes)
     for tp in tp_sizes:
-        inner = fill(counts, tp)
+        inner = fill_levels(counts, tp)
         if inner is None:
             continue
         left = [count // taken for count, taken in zip(counts, inner, strict=True)]
         for cp in cp_sizes:
-            middle = fill(left, cp)
+            middle = fill_levels(left, cp)
             if middle is None:
                 continue
             rest = [count // taken for count, taken in zip(left, middle, strict=True)]
             for stages in _products_up_to([divisors(count) for count in rest], max_pp):
-                copies = [count // stage for count, stage in zip(rest, stages, strict=True)]
-                if prod(copies) <= max_dp:
-                    yield Layout(tuple(zip(inner, middle, copies, stages, strict=True)))
+                replicas = [count // stage for count, stage in zip(rest, stages, strict=True)]
+                if prod(replicas) <= max_dp:
+                    yield DeviceLayout(tuple(zip(inner, middle, replicas, stages, strict=True)))
 
 
-def fill(counts: Sequence[int], size: int) -> tuple[int, ...] | None:
+def fill_levels(counts: Sequence[int], size: int) -> tuple[int, ...] | None:
     """How many members of each level an axis of `size` takes from the innermost out; None if it does not
     divide them.
 
-    >>> fill([8, 4], 16)
+    >>> fill_levels([8, 4], 16)
     (8, 2)
     """
     taken = []
@@ -144,7 +149,8 @@ def fill(counts: Sequence[int], size: int) -> tuple[int, ...] | None:
 
 
 def divisors(number: int) -> list[int]:
-    """
+    """All divisors, in ascending order.
+
     >>> divisors(12)
     [1, 2, 3, 4, 6, 12]
     """
