@@ -68,10 +68,10 @@ def check(space: SearchSpace, count: int, seed: int) -> None:
     runs = 0
     for _ in range(count):
         path = walk(space, draw)
-        bounds = [bounds(node) for node in path]
-        verdict = evaluate(space, predict, path[-1])
-        assert max(bounds) <= verdict.seconds * (1 + 1e-9), path[-1]
-        runs += verdict.seconds < inf
+        highest = max(bounds(node) for node in path)
+        evaluation = evaluate(space, predict, path[-1])
+        assert highest <= evaluation.seconds * (1 + 1e-9), path[-1]
+        runs += evaluation.seconds < inf
     assert runs > count / 10
 
 
