@@ -37,7 +37,7 @@ def bench_explore(
 ) -> dict[str, Any]:
     """Start-up, predictions of random plans of the large scenarios, and a search of each."""
     say("starting")
-    results: dict[str, Any] = {"constraints": LIMITS, "start": _start(repeats)}
+    results: dict[str, Any] = {"limits": LIMITS, "start": _start(repeats)}
     say("predicting")
     results["predict"] = {name: _predictions(load_job(name), predictions) for name in names}
     results["search"] = {}

@@ -87,12 +87,15 @@ class BubbleRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayedRate:
+    """A row of the paper and the rate that the simulation gives for it."""
+
     row: BubbleRow
     rate: float
 
     @property
     def error(self) -> float:
+        """Simulated less published."""
         return self.rate - self.row.bubble_rate
 
 
@@ -106,6 +109,7 @@ PROFILED: Mapping[str, StageTimes] = {
 
 
 def read_row(row: Mapping[str, str]) -> BubbleRow:
+    """A row of bubbles.csv; DataError if it lacks a column."""
     try:
         return BubbleRow(
             model=row["model"],
@@ -138,6 +142,6 @@ def bubble_rate(row: BubbleRow, times: StageTimes) -> float:
     return simulate(build_schedule(row.schedule, row.p, row.m, chunks), costs).bubble_rate
 
 
-def replay_bubbles(rows: Iterable[BubbleRow], times: Callable[[BubbleRow], StageTimes]) -> list[Replayed]:
+def replay_bubbles(rows: Iterable[BubbleRow], times: Callable[[BubbleRow], StageTimes]) -> list[ReplayedRate]:
     """Every row with the times that `times` gives for it."""
-    return [Replayed(row, bubble_rate(row, times(row))) for row in rows]
+    return [ReplayedRate(row, bubble_rate(row, times(row))) for row in rows]

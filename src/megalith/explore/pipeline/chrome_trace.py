@@ -24,12 +24,12 @@ def trace_spans(timeline: Timeline) -> list[dict[str, Any]]:
     if not timeline.spans:
         raise PlanError("This step was simulated without its spans; simulate it with record=True first.")
 
-    def lane(place: Hashable) -> tuple[int, int, str]:
-        return (DEVICES, place, "") if isinstance(place, int) else (LINKS, 0, link_name(place))
+    def lane(resource: Hashable) -> tuple[int, int, str]:
+        return (DEVICES, resource, "") if isinstance(resource, int) else (LINKS, 0, link_name(resource))
 
     spans = []
-    for span in sorted(timeline.spans, key=lambda span: (lane(span.place), span.start)):
-        device = isinstance(span.place, int)
+    for span in sorted(timeline.spans, key=lambda span: (lane(span.resource), span.start)):
+        device = isinstance(span.resource, int)
         attributes = {} if span.chunk < 0 else {"chunk": span.chunk, "micro_batch": span.micro_batch}
         name = span.kind if span.micro_batch < 0 else f"{span.kind} {span.micro_batch}"
         spans.append(
@@ -37,7 +37,7 @@ def trace_spans(timeline: Timeline) -> list[dict[str, Any]]:
                 "name": name,
                 "start": span.start,
                 "duration": span.end - span.start,
-                "thread": f"device {span.place}" if device else f"link {link_name(span.place)}",
+                "thread": f"device {span.resource}" if device else f"link {link_name(span.resource)}",
                 "process": DEVICES if device else LINKS,
                 "attributes": attributes,
             }

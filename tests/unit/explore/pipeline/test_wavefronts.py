@@ -11,23 +11,25 @@ from hypothesis import given
 from megalith.explore.pipeline.costs import Collective, StepCosts, Transfer
 from megalith.explore.pipeline.operations import Op, Schedule
 from megalith.explore.pipeline.schedules import build_schedule
-from megalith.explore.pipeline.simulate import assemble, peak_activations, simulate
-from megalith.explore.pipeline.simulation.compiler import grid_of
-from megalith.explore.pipeline.simulation.wavefront_run import run_waves
+from megalith.explore.pipeline.simulate import simulate
+from megalith.explore.pipeline.simulation.activations import peak_activations
+from megalith.explore.pipeline.simulation.device_times import build_timeline
+from megalith.explore.pipeline.simulation.op_table import grid_of
+from megalith.explore.pipeline.simulation.wavefront.run import run_wavefronts
 from megalith.explore.pipeline.timeline import Timeline
 
 Step = tuple[Schedule, StepCosts]
 
 
 def by_rows(schedule: Schedule, costs: StepCosts) -> Timeline | None:
-    run = run_waves(schedule, costs, grid_of(schedule, costs))
-    if run is None:
+    times = run_wavefronts(schedule, costs, grid_of(schedule, costs))
+    if times is None:
         return None
-    return assemble(schedule, peaks=peak_activations(schedule, costs), **run.by_name())
+    return build_timeline(schedule, times, peak_activations(schedule, costs))
 
 
 def once_a_step(step: Step) -> Step:
-    """The same step with what copies exchange on links of its own, once."""
+    """The same step with what replicas exchange on links of its own, once."""
     schedule, costs = step
 
     def apart(old: dict[tuple[int, int], Collective]) -> dict[tuple[int, int], Collective]:

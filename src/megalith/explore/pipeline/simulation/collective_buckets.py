@@ -8,152 +8,165 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from megalith.explore.pipeline.costs import Collective
-from megalith.explore.pipeline.simulation.program import Message, Program, Special
+from megalith.explore.pipeline.simulation.op_table import OperationTable
+from megalith.explore.pipeline.simulation.program import Message, OperationExtras, Program
 
-if TYPE_CHECKING:
-    from megalith.explore.pipeline.simulation.compiler import Compiler
+_PLAIN = OperationExtras()
 
 
-def add_collectives(compiler: Compiler, program: Program, device: int) -> None:
-    """Cuts the operations concerned into parts and notes what each part waits for or lets go."""
-    fetches, reduces = _where(compiler, program, device)
-    if not fetches and not reduces:
-        return
-    overlap = compiler.costs.overlap
-    needs, sends, slots = program.needs[device], program.sends[device], program.slots[device]
-    old = program.specials[device]
-    new_needs: list[int] = []
-    new_sends: list[int] = []
-    new_slots: list[int] = []
-    specials: dict[int, Special] = {}
-    owners = program.owners[device]
-    cuts: dict[tuple[int, int, int], list[tuple[int, Special]]] = {}
-    ahead: dict[tuple[Special, Message], Special] = {}
-    """(what a part does, parameters to ask for meanwhile) -> both: many operations share them."""
-    plain = Special()
-    copied = 0
+def add_collectives(table: OperationTable, program: Program, device: int) -> None:
+    """Cuts the operations of a device that concern collectives, and notes what each part waits for or lets
+    go."""
+    fetches, reduces = _operations_with_collectives(table, program, device)
+    if fetches or reduces:
+        _DeviceCutter(table, program, device).cut(fetches, reduces)
 
-    def copy_up_to(index: int) -> None:
+
+class _DeviceCutter:
+    """Rewrites the operations of one device, those that are cut in parts."""
+
+    def __init__(self, table: OperationTable, program: Program, device: int) -> None:
+        self.table, self.program, self.device = table, program, device
+        self.old_needs, self.old_sends = program.needs[device], program.sends[device]
+        self.old_types, self.old_extras = program.op_types[device], program.extras[device]
+        self.needs: list[int] = []
+        self.sends: list[int] = []
+        self.op_types: list[int] = []
+        self.extras: dict[int, OperationExtras] = {}
+        self.owners = program.owners[device]
+        self.copied = 0
+        """Operations taken over so far."""
+        self.parts: dict[tuple[int, int, int], list[tuple[int, OperationExtras]]] = {}
+        """Parts of operations that look alike: same type, same collectives."""
+        self.prefetching: dict[tuple[OperationExtras, Message], OperationExtras] = {}
+        """(what a part does, parameters to ask for meanwhile) -> both: many operations share them."""
+
+    def cut(self, fetches: dict[int, Collective], reduces: dict[int, Collective]) -> None:
+        program, device = self.program, self.device
+        overlap = self.table.costs.overlap
+        for index in sorted({*fetches, *reduces}):
+            fetch, reduce = fetches.get(index), reduces.get(index)
+            self._copy_up_to(index)
+            self._add_parts(index, fetch, reduce)
+            if reduce is not None and not overlap and reduce.each == "step":
+                program.last_reduces[device].append(self.table.bucket_of(device, reduce, 1))
+        self._copy_up_to(len(self.old_types))
+        self._mark_extras()
+        program.needs[device], program.sends[device] = self.needs, self.sends
+        program.op_types[device], program.extras[device] = self.op_types, self.extras
+
+    def _copy_up_to(self, index: int) -> None:
         """Takes over the operations before this one as they are."""
-        moved = len(new_slots) - copied
-        for at in range(copied, index) if old else ():
+        first, old = self.copied, self.old_extras
+        moved = len(self.op_types) - first
+        for at in range(first, index) if old else ():
             if at in old:
-                specials[at + moved] = old[at]
-        new_needs.extend(needs[copied:index])
-        new_sends.extend(sends[copied:index])
-        new_slots.extend(slots[copied:index])
-        owners.extend(range(copied, index))
+                self.extras[at + moved] = old[at]
+        self.needs.extend(self.old_needs[first:index])
+        self.sends.extend(self.old_sends[first:index])
+        self.op_types.extend(self.old_types[first:index])
+        self.owners.extend(range(first, index))
 
-    for index in sorted({*fetches, *reduces}):
-        slot, fetch, reduce = slots[index], fetches.get(index), reduces.get(index)
-        copy_up_to(index)
-        copied = index + 1
-        key = slot, id(fetch), id(reduce)
-        if key not in cuts:
-            cuts[key] = _cut_operation(compiler, device, slot, fetch, reduce)
-        pieces = cuts[key]
-        last = len(pieces) - 1
-        new_needs += [needs[index]] + [0] * last
-        new_sends += [0] * last + [sends[index]]
-        owners += [index] * (last + 1)
-        before = old.get(index)
-        for piece, (part, special) in enumerate(pieces):
-            at = len(new_slots)
-            new_slots.append(part)
-            if before is not None and piece in (0, last):
-                special = replace(
-                    special,
-                    second_needs=before.second_needs if piece == 0 else 0,
-                    second_sends=before.second_sends if piece == last else 0,
-                    second_message=before.second_message if piece == last else None,
+    def _add_parts(self, index: int, fetch: Collective | None, reduce: Collective | None) -> None:
+        self.copied = index + 1
+        op_type = self.old_types[index]
+        key = op_type, id(fetch), id(reduce)
+        if key not in self.parts:
+            self.parts[key] = self._cut_operation(op_type, fetch, reduce)
+        parts = self.parts[key]
+        last = len(parts) - 1
+        self.needs += [self.old_needs[index]] + [0] * last
+        self.sends += [0] * last + [self.old_sends[index]]
+        self.owners += [index] * (last + 1)
+        whole = self.old_extras.get(index)
+        for piece, (part_type, extra) in enumerate(parts):
+            at = len(self.op_types)
+            self.op_types.append(part_type)
+            if whole is not None and piece in (0, last):
+                extra = replace(
+                    extra,
+                    second_needs=whole.second_needs if piece == 0 else 0,
+                    second_sends=whole.second_sends if piece == last else 0,
+                    second_message=whole.second_message if piece == last else None,
                 )
-            message = special.needs_fetch
-            if message is not None and overlap and fetch is not None:
-                if fetch.each == "step" or at == 0:
-                    early = len(program.first_fetches[device])
-                    special = replace(special, needs_fetch=None, early_fetch=early)
-                    program.first_fetches[device].append(message)
-                else:
-                    previous = specials.get(at - 1, plain)
-                    if previous.second_needs or previous.second_sends:
-                        specials[at - 1] = replace(previous, prefetch=message)
-                    else:
-                        both = previous, message
-                        if both not in ahead:
-                            ahead[both] = replace(previous, prefetch=message)
-                        specials[at - 1] = ahead[both]
-            specials[at] = special
-        if reduce is not None and not overlap and reduce.each == "step":
-            program.last_reduces[device].append(_piece(compiler, device, reduce, 1))
-    copy_up_to(len(slots))
-    _mark_odd(compiler, new_slots, specials, program.odd_slot)
-    program.needs[device], program.sends[device] = new_needs, new_sends
-    program.slots[device], program.specials[device] = new_slots, specials
+            if extra.needs_fetch is not None and fetch is not None and self.table.costs.overlap:
+                extra = self._fetch_ahead(extra, extra.needs_fetch, fetch, at)
+            self.extras[at] = extra
+
+    def _fetch_ahead(
+        self, extra: OperationExtras, message: Message, fetch: Collective, at: int
+    ) -> OperationExtras:
+        """Asks for parameters when the step begins, or while the part before computes."""
+        if fetch.each == "step" or at == 0:
+            first_fetches = self.program.first_fetches[self.device]
+            first_fetches.append(message)
+            return replace(extra, needs_fetch=None, early_fetch=len(first_fetches) - 1)
+        previous = self.extras.get(at - 1, _PLAIN)
+        if previous.second_needs or previous.second_sends:
+            self.extras[at - 1] = replace(previous, prefetch=message)
+        else:
+            both = previous, message
+            if both not in self.prefetching:
+                self.prefetching[both] = replace(previous, prefetch=message)
+            self.extras[at - 1] = self.prefetching[both]
+        return extra
+
+    def _cut_operation(
+        self, op_type: int, fetch: Collective | None, reduce: Collective | None
+    ) -> list[tuple[int, OperationExtras]]:
+        """Parts of an operation: the type of each and what it has to do with the collectives."""
+        table, device = self.table, self.device
+        overlap = table.costs.overlap
+        pieces = max(fetch.buckets if fetch else 1, reduce.buckets if reduce and overlap else 1)
+        at_once = reduce is not None and (overlap or reduce.each != "step")
+        extra = OperationExtras(
+            needs_fetch=table.bucket_of(device, fetch, pieces) if fetch is not None else None,
+            reduce=table.bucket_of(device, reduce, pieces) if reduce is not None and at_once else None,
+            waits_for_reduce=at_once and not overlap,
+        )
+        parts = []
+        for piece, seconds in enumerate(_equal_parts(table, table.seconds[op_type], pieces)):
+            message = table.messages[op_type] if piece == pieces - 1 else None
+            parts.append((table.new_type(seconds, message, table.labels[op_type]), extra))
+        return parts
+
+    def _mark_extras(self) -> None:
+        """Gives operations that only now have extras a type of their own."""
+        table, copies = self.table, dict[int, int]()
+        for at in self.extras:
+            op_type = self.op_types[at]
+            if op_type < self.program.first_extra_type:
+                if op_type not in copies:
+                    copies[op_type] = table.new_type(
+                        table.seconds[op_type], table.messages[op_type], table.labels[op_type]
+                    )
+                self.op_types[at] = copies[op_type]
 
 
-def _cut_operation(
-    compiler: Compiler, device: int, slot: int, fetch: Collective | None, reduce: Collective | None
-) -> list[tuple[int, Special]]:
-    """Parts of an operation: the slot of each and what it has to do with the collectives."""
-    overlap = compiler.costs.overlap
-    pieces = max(fetch.buckets if fetch else 1, reduce.buckets if reduce and overlap else 1)
-    at_once = reduce is not None and (overlap or reduce.each != "step")
-    special = Special(
-        needs_fetch=_piece(compiler, device, fetch, pieces) if fetch is not None else None,
-        reduce=_piece(compiler, device, reduce, pieces) if reduce is not None and at_once else None,
-        waits_for_reduce=at_once and not overlap,
-    )
-    parts = []
-    for piece, seconds in enumerate(_cut(compiler, compiler.seconds[slot], pieces)):
-        message = compiler.messages[slot] if piece == pieces - 1 else None
-        parts.append((compiler.new_slot(seconds, message, compiler.labels[slot]), special))
-    return parts
-
-
-def _mark_odd(compiler: Compiler, slots: list[int], specials: dict[int, Special], odd: int) -> None:
-    """Gives operations that only now became special a slot of their own."""
-    copies: dict[int, int] = {}
-    for at in specials:
-        slot = slots[at]
-        if slot < odd:
-            if slot not in copies:
-                copies[slot] = compiler.new_slot(
-                    compiler.seconds[slot], compiler.messages[slot], compiler.labels[slot]
-                )
-            slots[at] = copies[slot]
-
-
-def _piece(compiler: Compiler, device: int, collective: Collective, pieces: int) -> Message:
-    link, seconds, latency = compiler.message_of(device, collective)
-    return link, compiler.round_seconds(seconds / pieces), latency
-
-
-def _cut(compiler: Compiler, seconds: float, pieces: int) -> Iterator[float]:
-    part = compiler.round_seconds(seconds / pieces)
+def _equal_parts(table: OperationTable, seconds: float, pieces: int) -> Iterator[float]:
+    part = table.round_seconds(seconds / pieces)
     for _ in range(pieces - 1):
         yield part
     yield seconds - (pieces - 1) * part
 
 
-def _where(
-    compiler: Compiler, program: Program, device: int
+def _operations_with_collectives(
+    table: OperationTable, program: Program, device: int
 ) -> tuple[dict[int, Collective], dict[int, Collective]]:
     """Operation index -> the parameters it needs, the gradients it completes."""
-    costs, chunks = compiler.costs, range(compiler.schedule.chunks)
-    parameters = {
-        chunk: one for chunk in chunks if (one := costs.parameters.get((device, chunk))) is not None
-    }
-    gradient = {chunk: one for chunk in chunks if (one := costs.gradient.get((device, chunk))) is not None}
+    costs, chunks = table.costs, range(table.schedule.chunks)
+    parameters, gradient = (
+        {chunk: collectives[device, chunk] for chunk in chunks if (device, chunk) in collectives}
+        for collectives in (costs.parameters, costs.gradient)
+    )
     fetches: dict[int, Collective] = {}
     reduces: dict[int, Collective] = {}
-    first, last = _first_and_last(compiler, program, device)
-    often = [one for part in (parameters, gradient) for one in part.values() if one.each != "step"]
-    if often:
-        chunk_of = {stage: chunk for chunk, stage in enumerate(compiler.chunk_stages[device])}
-        steps = [compiler.labels[slot] for slot in program.slots[device]]
+    first, last = _first_and_last(table, program, device)
+    if any(collective.each != "step" for collective in (*parameters.values(), *gradient.values())):
+        chunk_of = {stage: chunk for chunk, stage in enumerate(table.chunk_stages[device])}
+        steps = [table.labels[op_type] for op_type in program.op_types[device]]
         previous = -1
         for index, (kind, stage) in enumerate(steps):
             chunk = chunk_of[stage]
@@ -177,23 +190,23 @@ def _where(
 
 
 def _first_and_last(
-    compiler: Compiler, program: Program, device: int
+    table: OperationTable, program: Program, device: int
 ) -> tuple[dict[int, int], dict[int, int]]:
     """Chunk -> its first operation, and the one that completes its weight gradients."""
-    known = compiler.schedule.derived.setdefault("first_and_last", {})
+    known = table.schedule.derived.setdefault("first_and_last", {})
     if device not in known:
-        chunk_of = {stage: chunk for chunk, stage in enumerate(compiler.chunk_stages[device])}
+        chunk_of = {stage: chunk for chunk, stage in enumerate(table.chunk_stages[device])}
         first: dict[int, int] = {}
         last: dict[int, int] = {}
-        for index, slot in enumerate(program.slots[device]):
-            kind, stage = compiler.labels[slot]
+        for index, op_type in enumerate(program.op_types[device]):
+            kind, stage = table.labels[op_type]
             chunk = chunk_of[stage]
             first.setdefault(chunk, index)
             if kind in ("W", "BW", "FB"):
                 last[_backward_chunk(kind, chunk)] = index
         known[device] = first, last
-    found: tuple[dict[int, int], dict[int, int]] = known[device]
-    return found
+    ends: tuple[dict[int, int], dict[int, int]] = known[device]
+    return ends
 
 
 def _turns_after(steps: list[tuple[str, int]], index: int) -> bool:

@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from megalith.explore.pipeline.operations import Schedule
-from megalith.explore.pipeline.simulation.program import Message, Program, Special
+from megalith.explore.pipeline.simulation.program import Message, OperationExtras, Program
 from megalith.explore.pipeline.simulation.record import (
-    Run,
+    RunRecord,
     check_finished,
     fetch_first,
-    new_run,
+    new_record,
     send_message,
 )
 
 
 @dataclass(slots=True)
-class Watch:
+class StateWatch:
     """Looks, once in each turn of device 0's body, whether everything is as it was some turns before."""
 
     firsts: list[int]
@@ -34,27 +34,29 @@ class Watch:
     next_position: int
     turn: int = 0
     seen: dict[object, tuple[int, float, tuple[list[float], ...]]] = field(default_factory=dict)
-    found: tuple[int, float, tuple[list[float], ...]] | None = None
+    period: tuple[int, float, tuple[list[float], ...]] | None = None
     """Turns and seconds of the period; what waiting for transfers, parameters and gradients grew by."""
 
 
 _START, _END, _RESUME = 0, 1, 2
 
 
-def run_timed(
-    schedule: Schedule, program: Program, *, record: bool = False, watch: Watch | None = None
-) -> Run:
+def run_events(
+    schedule: Schedule, program: Program, *, record: bool = False, watch: StateWatch | None = None
+) -> RunRecord:
     """Runs any program, event by event."""
-    return _Timed(schedule, program, record, watch).run()
+    return _EventRun(schedule, program, record, watch).run()
 
 
-class _Timed:
-    def __init__(self, schedule: Schedule, program: Program, record: bool, watch: Watch | None) -> None:
+class _EventRun:
+    """State of one run: what each device is doing, what is on its way, what comes next."""
+
+    def __init__(self, schedule: Schedule, program: Program, record: bool, watch: StateWatch | None) -> None:
         self.schedule = schedule
         self.program = program
         self.record = record
         devices = schedule.devices
-        self.out = new_run(devices, program)
+        self.out = new_record(devices, program)
         self.link_free = [0.0] * len(program.links)
         self.arrival = self.out.arrival
         self.delay = [0.0] * program.message_count
@@ -70,7 +72,7 @@ class _Timed:
         self.unused: dict[int, float] = {}
         """Messages that were sent and not yet used: when they are there."""
 
-    def run(self) -> Run:
+    def run(self) -> RunRecord:
         sent = self.out.sent if self.record else None
         self.fetched = fetch_first(self.program, self.out, self.link_free, sent)
         for device in range(self.schedule.devices):
@@ -84,7 +86,7 @@ class _Timed:
                 self._try_start(device)
             else:
                 index = self.positions[device]
-                prefetch = self.program.specials[device][index].prefetch
+                prefetch = self.program.extras[device][index].prefetch
                 assert prefetch is not None
                 end = self._send(prefetch, time, "parameters", device, index + 1)
                 self.pending[device] = (index + 1, end)
@@ -95,17 +97,17 @@ class _Timed:
 
     def _try_start(self, device: int) -> None:
         program, index = self.program, self.positions[device]
-        slots = program.slots[device]
-        if index == len(slots):
+        op_types = program.op_types[device]
+        if index == len(op_types):
             clock = self.clocks[device]
             for reduce in program.last_reduces[device]:
                 self._reduce(reduce, clock, device, index - 1)
             self.out.compute_ends[device] = clock
             return
-        slot = slots[index]
+        op_type = op_types[index]
         clock = self.clocks[device]
-        special = program.specials[device][index] if slot >= program.odd_slot else None
-        fetch = special.needs_fetch if special is not None else None
+        extra = program.extras[device][index] if op_type >= program.first_extra_type else None
+        fetch = extra.needs_fetch if extra is not None else None
         if fetch is not None and self.pending[device][0] != index:
             self.pending[device] = (index, self._send(fetch, clock, "parameters", device, index))
         need = program.needs[device][index]
@@ -113,55 +115,57 @@ class _Timed:
         if start < 0.0:
             self.waiting[need] = device
             return
-        if special is not None and special.second_needs:
-            second = self.arrival[special.second_needs]
+        if extra is not None and extra.second_needs:
+            second = self.arrival[extra.second_needs]
             if second < 0.0:
-                self.waiting[special.second_needs] = device
+                self.waiting[extra.second_needs] = device
                 return
             if second > start:
-                need, start = special.second_needs, second
+                need, start = extra.second_needs, second
         if start > clock:
             self.waited[device] += min(self.delay[need], start - clock)
         else:
             start = clock
-        if special is not None:
-            fetch_end = self._fetch_end(special, device)
+        if extra is not None:
+            fetch_end = self._fetch_end(extra, device)
             if fetch_end > start:
                 self.out.fetch_waits[device] += fetch_end - start
                 if index == 0:
                     self.out.first_fetch_waits[device] = fetch_end - start
                 start = fetch_end
-            if special.prefetch is not None:
+            if extra.prefetch is not None:
                 heappush(self.events, (start, _START, device))
         if self.watch is not None:
             self.unused.pop(program.needs[device][index], None)
-            if special is not None:
-                self.unused.pop(special.second_needs, None)
+            if extra is not None:
+                self.unused.pop(extra.second_needs, None)
         self.out.starts[device].append(start)
         self.out.transfer_waits[device].append(self.waited[device])
-        heappush(self.events, (start + program.seconds[slot], _END, device))
+        heappush(self.events, (start + program.seconds[op_type], _END, device))
 
-    def _fetch_end(self, special: Special, device: int) -> float:
-        if special.early_fetch >= 0:
-            return self.fetched[device][special.early_fetch]
-        return 0.0 if special.needs_fetch is None else self.pending[device][1]
+    def _fetch_end(self, extra: OperationExtras, device: int) -> float:
+        if extra.early_fetch >= 0:
+            return self.fetched[device][extra.early_fetch]
+        return 0.0 if extra.needs_fetch is None else self.pending[device][1]
 
     def _end(self, device: int, time: float) -> None:
         program, index = self.program, self.positions[device]
-        slot = program.slots[device][index]
+        op_type = program.op_types[device][index]
         self.clocks[device] = time
         self.positions[device] = index + 1
         woken: list[int] = []
         resume = time
-        kind = "forward" if program.labels[slot][0] in ("F", "FB") else "backward"
-        self._deliver(program.sends[device][index], program.messages[slot], time, kind, device, index, woken)
-        if slot >= program.odd_slot:
-            special = program.specials[device][index]
-            second = special.second_sends
-            self._deliver(second, special.second_message, time, "backward", device, index, woken)
-            if special.reduce is not None:
-                end = self._reduce(special.reduce, time, device, index)
-                if special.waits_for_reduce and index + 1 < len(program.slots[device]):
+        kind = "forward" if program.labels[op_type][0] in ("F", "FB") else "backward"
+        self._deliver(
+            program.sends[device][index], program.messages[op_type], time, kind, device, index, woken
+        )
+        if op_type >= program.first_extra_type:
+            extra = program.extras[device][index]
+            second = extra.second_sends
+            self._deliver(second, extra.second_message, time, "backward", device, index, woken)
+            if extra.reduce is not None:
+                end = self._reduce(extra.reduce, time, device, index)
+                if extra.waits_for_reduce and index + 1 < len(program.op_types[device]):
                     self.out.reduce_waits[device] += end - time
                     resume = self.clocks[device] = end
         for other in woken:
@@ -196,12 +200,12 @@ class _Timed:
         self.out.reduce_ends[device] = max(self.out.reduce_ends[device], end)
         return end
 
-    def _take_snapshot(self, watch: Watch, now: float) -> None:
+    def _take_snapshot(self, watch: StateWatch, now: float) -> None:
         """Everything that decides what comes next, relative to this moment and this turn."""
         turn = watch.turn
         watch.turn += 1
         watch.next_position += watch.lengths[0]
-        places = [
+        offsets = [
             position - first - turn * length
             for position, first, length in zip(self.positions, watch.firsts, watch.lengths, strict=True)
         ]
@@ -209,11 +213,11 @@ class _Timed:
             first <= position < last
             for position, first, last in zip(self.positions, watch.firsts, watch.lasts, strict=True)
         )
-        if watch.found is not None or not inside or self.out.first_fetch_end > now:
+        if watch.period is not None or not inside or self.out.first_fetch_end > now:
             return
         count, moved = self.program.micro_batches, turn * watch.shift
         state = (
-            tuple(places),
+            tuple(offsets),
             tuple(clock - now for clock in self.clocks),
             tuple(
                 (asked - position, end - now) if asked >= position else (-1, 0.0)
@@ -236,10 +240,10 @@ class _Timed:
             return
         since, then, old = before
         grown = tuple(
-            [new - past for new, past in zip(mine, other, strict=True)]
-            for mine, other in zip(sums, old, strict=True)
+            [new - past for new, past in zip(now_waited, then_waited, strict=True)]
+            for now_waited, then_waited in zip(sums, old, strict=True)
         )
-        watch.found = (turn - since, now - then, grown)
+        watch.period = (turn - since, now - then, grown)
 
     def _send(self, message: Message, time: float, kind: str, device: int, index: int) -> float:
         end = send_message(message, time, self.link_free, self.out.link_busy)

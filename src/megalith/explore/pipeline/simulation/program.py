@@ -2,8 +2,8 @@
 
 Every message has a number: what forward operation (stage, micro-batch) waits for, then what backward ones
 wait for; number 0 is always there. An operation is then three integers: the message it needs, the message it
-sends, and its slot, which says how long it takes and over which link it sends. What more an operation has to
-do with collectives stands apart, in `Special`.
+sends, and its type (op_table.py), which says how long it takes and over which link it sends. What more an
+operation has to do with collectives stands apart, in `OperationExtras`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Message = tuple[int, float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Special:
+class OperationExtras:
     """What an operation has to do with collectives, or its second half if it is an FB."""
 
     second_needs: int = 0
@@ -40,18 +40,21 @@ class Special:
 
 @dataclass(slots=True)
 class Program:
+    """The operations of every device, in order, and the table of their types."""
+
     needs: list[list[int]]
+    """By device and operation: the message it waits for; so the next two."""
     sends: list[list[int]]
-    slots: list[list[int]]
-    specials: list[dict[int, Special]]
-    odd_slot: int
-    """Slots from this one on belong to operations with an entry in `specials`."""
+    op_types: list[list[int]]
+    extras: list[dict[int, OperationExtras]]
+    first_extra_type: int
+    """Types from this one on belong to operations with an entry in `extras`."""
     seconds: list[float]
-    """By slot."""
+    """By type; so the next two."""
     messages: list[Message | None]
-    """By slot: what the link does with the operation's output; None: it is there at once."""
+    """What the link does with the operation's output; None: it is there at once."""
     labels: list[tuple[str, int]]
-    """By slot: kind and virtual stage."""
+    """Kind and virtual stage."""
     links: list[Hashable]
     shared: bool
     """Whether two devices send over one link, so that only time decides who is first."""

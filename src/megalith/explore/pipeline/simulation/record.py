@@ -1,4 +1,4 @@
-"""What both engines share: the record of a run, sending over a link, and the word for an order that cannot
+"""What both engines share: the record of a run, sending over a link, and the error for an order that cannot
 end."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from megalith.explore.pipeline.simulation.program import Message, Program
 
 
 @dataclass(slots=True)
-class Run:
+class RunRecord:
     """When every operation of every device started, and what it waited for."""
 
     starts: list[list[float]]
@@ -32,11 +32,12 @@ class Run:
     arrival: list[float]
     """By message number: when it was there."""
     sent: list[tuple[int, str, int, int, float, float]] = field(default_factory=list)
-    """Link, kind, device, operation, start and end of each message; only of `run_timed`."""
+    """Link, kind, device, operation, start and end of each message; only of `run_events`."""
 
 
-def new_run(devices: int, program: Program) -> Run:
-    return Run(
+def new_record(devices: int, program: Program) -> RunRecord:
+    """An empty record; no message has arrived but number 0."""
+    return RunRecord(
         starts=[[] for _ in range(devices)],
         transfer_waits=[[] for _ in range(devices)],
         fetch_waits=[0.0] * devices,
@@ -61,7 +62,7 @@ def send_message(message: Message, time: float, link_free: list[float], link_bus
 
 def fetch_first(
     program: Program,
-    run: Run,
+    run: RunRecord,
     link_free: list[float],
     sent: list[tuple[int, str, int, int, float, float]] | None = None,
 ) -> list[list[float]]:
@@ -78,12 +79,13 @@ def fetch_first(
 
 
 def check_finished(schedule: Schedule, program: Program, positions: list[int]) -> None:
+    """Raises PlanError if a device stopped before its last operation."""
     for device, position in enumerate(positions):
-        if position < len(program.slots[device]):
-            kind, stage = program.labels[program.slots[device][position]]
+        if position < len(program.op_types[device]):
+            kind, stage = program.labels[program.op_types[device][position]]
             need = program.needs[device][position]
-            if need == 0 or (kind == "FB" and position in program.specials[device]):
-                need = need or program.specials[device][position].second_needs
+            if need == 0 or (kind == "FB" and position in program.extras[device]):
+                need = need or program.extras[device][position].second_needs
             micro_batch = (need - 1) % program.micro_batches
             raise PlanError(
                 f"Schedule {schedule.name} can never finish: device {device} waits at its operation "

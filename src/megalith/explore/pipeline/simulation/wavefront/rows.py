@@ -1,9 +1,9 @@
-"""The order of a long pipeline as waves: rows of operations that do not wait for one another.
+"""The order of a wide pipeline as wavefronts: rows of operations that do not wait for one another.
 
 A row has one operation of each device; a device with nothing to do has a blank there, which takes no time.
 Operation by operation a pipeline of 64 devices and 512 micro-batches takes a third of a second to follow.
 Which operation waits for which depends on the schedule alone, so rows can be found once; following a step is
-then a few sums and maxima of whole rows (`wave_run`).
+then a few sums and maxima of whole rows (`row_times`).
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Waves:
+class Wavefronts:
     """Rows of a schedule. Row 0 is empty: it stands for what was there before the step."""
 
     rows: int
     devices: int
-    slots: Integers
-    """[row, device]: kind and stage of the operation as `Program` numbers them; the last slot is a blank."""
+    op_types: Integers
+    """[row, device]: type of the operation as `OperationTable` numbers them; the last type is a blank."""
     needs: Integers
-    """[row, device]: place of the operation whose message it waits for, 0: none."""
+    """[row, device]: cell (row x devices + device) of the operation whose message it waits for,
+    0: none."""
     second_needs: Integers | None
     """The same of the backward half of an FB; None without any."""
     pairs: list[tuple[int, int]]
-    """Of slots from 4 x stages on: the stage going forward and the one going backward."""
+    """Of types from 4 x stages on: the stage going forward and the one going backward."""
     counts: Integers
-    """Operations by slot."""
+    """Operations by type."""
     first_rows: Integers
     """By device: where its first operation is."""
     first_uses: dict[tuple[int, int], int]
@@ -45,65 +46,64 @@ class Waves:
     last_weights: dict[tuple[int, int], int]
     """(device, chunk) -> row in which its weight gradients are complete."""
     link_orders: dict[tuple[int, ...], Any] = field(default_factory=dict)
-    """What `wave_run` found out about the links of costs that it has seen."""
+    """What `links` found out about the links of costs that it has seen."""
 
 
-def waves_of(schedule: Schedule) -> Waves | None:
+def wavefronts_of(schedule: Schedule) -> Wavefronts | None:
     """The rows of a schedule; None if its order can never end."""
-    if "waves" not in schedule.derived:
-        schedule.derived["waves"] = _find_waves(schedule)
-    found: Waves | None = schedule.derived["waves"]
-    return found
+    if "wavefronts" not in schedule.derived:
+        schedule.derived["wavefronts"] = _find_wavefronts(schedule)
+    wavefronts: Wavefronts | None = schedule.derived["wavefronts"]
+    return wavefronts
 
 
-def _find_waves(schedule: Schedule) -> Waves | None:
-    flat = _Flat(schedule)
+def _find_wavefronts(schedule: Schedule) -> Wavefronts | None:
+    flat = _FlatOperations(schedule)
     devices = schedule.devices
     row_of = flat.rows()
     if row_of is None:
         return None
     rows = int(row_of.max()) + 1
-    slots = np.full((rows, devices), flat.blank, dtype=np.int64)
+    op_types = np.full((rows, devices), flat.blank, dtype=np.int64)
     needs = np.zeros((rows, devices), dtype=np.int64)
-    place = row_of * devices + flat.device
-    slots.reshape(-1)[place] = flat.slots
-    # A message is known by the place of its sender; the second half of an FB sends from a second block.
+    cell = row_of * devices + flat.device
+    op_types.reshape(-1)[cell] = flat.op_types
+    # A message is known by the cell of its sender; the second half of an FB sends from a second block.
     sender = np.zeros(flat.messages, dtype=np.int64)
-    sender[flat.second_sends] = place + rows * devices
-    sender[flat.sends] = place
+    sender[flat.second_sends] = cell + rows * devices
+    sender[flat.sends] = cell
     sender[0] = 0
-    needs.reshape(-1)[place] = sender[flat.needs]
+    needs.reshape(-1)[cell] = sender[flat.needs]
     second = None
     if flat.pairs:
         second = np.zeros((rows, devices), dtype=np.int64)
-        second.reshape(-1)[place] = sender[flat.second_needs]
+        second.reshape(-1)[cell] = sender[flat.second_needs]
     first_uses: dict[tuple[int, int], int] = {}
     last_weights: dict[tuple[int, int], int] = {}
     for device, stages in enumerate(schedule.chunk_stages):
-        mine = row_of[flat.begins[device] : flat.begins[device + 1]]
-        forward = flat.stage[flat.begins[device] : flat.begins[device + 1]]
-        weight = flat.weight_stage[flat.begins[device] : flat.begins[device + 1]]
+        own = slice(flat.begins[device], flat.begins[device + 1])
+        own_rows, forward, weight = row_of[own], flat.stage[own], flat.weight_stage[own]
         for chunk, stage in enumerate(stages):
             used, done = np.flatnonzero(forward == stage), np.flatnonzero(weight == stage)
             if used.size:
-                first_uses[device, chunk] = int(mine[used[0]])
+                first_uses[device, chunk] = int(own_rows[used[0]])
             if done.size:
-                last_weights[device, chunk] = int(mine[done[-1]])
-    return Waves(
+                last_weights[device, chunk] = int(own_rows[done[-1]])
+    return Wavefronts(
         rows=rows,
         devices=devices,
-        slots=slots,
+        op_types=op_types,
         needs=needs,
         second_needs=second,
         pairs=flat.pairs,
-        counts=np.bincount(flat.slots, minlength=flat.blank + 1),
+        counts=np.bincount(flat.op_types, minlength=flat.blank + 1),
         first_rows=np.array([row_of[begin] for begin in flat.begins[:-1]]),
         first_uses=first_uses,
         last_weights=last_weights,
     )
 
 
-class _Flat:
+class _FlatOperations:
     """All operations of all devices, one device after the other, as arrays."""
 
     def __init__(self, schedule: Schedule) -> None:
@@ -135,7 +135,7 @@ class _Flat:
             self.sends,
             self.second_needs,
             self.second_sends,
-            self.slots,
+            self.op_types,
             self.stage,
             self.weight_stage,
         ) = (np.concatenate(column) for column in columns)
@@ -145,10 +145,10 @@ class _Flat:
     def _entry(
         self, op: Op, stages: tuple[int, ...], known: dict[tuple[object, ...], tuple[int, ...]]
     ) -> tuple[int, ...]:
-        """What it needs and sends (twice; 0: nothing), slot, stage, stage whose weights it completes."""
+        """What it needs and sends (twice; 0: nothing), type, stage, stage whose weights it completes."""
         key = op.kind, stages[op.chunk], stages[op.backward_chunk] if op.kind == "FB" else -1
         if key not in known:
-            known[key] = self._first(op, stages)
+            known[key] = self._first_entry(op, stages)
         entry = known[key]
         number, back = op.micro_batch, op.backward_micro_batch
         return (
@@ -159,33 +159,33 @@ class _Flat:
             *entry[4:],
         )
 
-    def _first(self, op: Op, stages: tuple[int, ...]) -> tuple[int, ...]:
+    def _first_entry(self, op: Op, stages: tuple[int, ...]) -> tuple[int, ...]:
         """The entry of micro-batch 0."""
         stage, count = stages[op.chunk], self.schedule.stages
         if op.kind == "FB":
             back = stages[op.backward_chunk]
             self.pairs.append((stage, back))
-            slot = 4 * count + len(self.pairs) - 1
+            op_type = 4 * count + len(self.pairs) - 1
             return (
                 *message_ends(self.schedule, "F", stage),
                 *message_ends(self.schedule, "BW", back),
-                slot,
+                op_type,
                 stage,
                 back,
             )
-        slot = KINDS.index(op.kind) * count + stage
+        op_type = KINDS.index(op.kind) * count + stage
         return (
             *message_ends(self.schedule, op.kind, stage),
             0,
             0,
-            slot,
+            op_type,
             stage,
             stage if op.kind in ("W", "BW") else -1,
         )
 
     def rows(self) -> Integers | None:
         """The row of every operation, from 1 on: a device goes on as soon as what it needs was sent."""
-        row_of = np.zeros(len(self.slots), dtype=np.int64)
+        row_of = np.zeros(len(self.op_types), dtype=np.int64)
         sent = np.zeros(self.messages, dtype=bool)
         sent[0] = True
         here, ends = np.array(self.begins[:-1]), np.array(self.begins[1:])
