@@ -48,7 +48,8 @@ class _DeviceCutter:
         overlap = self.table.costs.overlap
         for index in sorted({*fetches, *reduces}):
             fetch, reduce = fetches.get(index), reduces.get(index)
-            self._copy_up_to(index)
+            if self.copied < index:
+                self._copy_up_to(index)
             self._add_parts(index, fetch, reduce)
             if reduce is not None and not overlap and reduce.each == "step":
                 program.last_reduces[device].append(self.table.bucket_of(device, reduce, 1))

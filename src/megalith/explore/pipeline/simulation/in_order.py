@@ -25,6 +25,7 @@ def run_in_order(schedule: Schedule, program: Program) -> RunRecord:
     extras_run = _ExtrasRun(program, run, devices)
     link_free, link_busy, arrival = extras_run.link_free, run.link_busy, run.arrival
     delay, waiting, ready = extras_run.delay, extras_run.waiting, extras_run.ready
+    pending, pending_end, reduce_ends = extras_run.pending, extras_run.pending_end, run.reduce_ends
     seconds, messages, first_extra_type = program.seconds, program.messages, program.first_extra_type
     positions = [0] * devices
     clocks = [0.0] * devices
@@ -39,24 +40,34 @@ def run_in_order(schedule: Schedule, program: Program) -> RunRecord:
         index = positions[device]
         for index in range(index, len(op_types)):  # noqa: B020  goes on where this device stopped
             op_type = op_types[index]
-            need = needs[index]
-            extra = None
             if op_type >= first_extra_type:
                 extra = extras[index]
-                need = extras_run.await_messages(extra, need, device, index, clock)
-                if need < 0:
-                    break
+                if extra.needs_fetch is not None and pending[device] != index:
+                    pending[device] = index
+                    pending_end[device] = send_message(extra.needs_fetch, clock, link_free, link_busy)
+            else:
+                extra = None
+            need = needs[index]
             start = arrival[need]
             if start < 0.0:
                 waiting[need] = device
                 break
+            if extra is not None and extra.second_needs:
+                need = extras_run.await_second(need, extra.second_needs, device)
+                if need < 0:
+                    break
+                start = arrival[need]
             if start > clock:
                 gap, on_its_way = start - clock, delay[need]
                 wait += on_its_way if on_its_way < gap else gap
             else:
                 start = clock
             if extra is not None:
-                start = extras_run.await_parameters(extra, device, index, start)
+                if extra.early_fetch >= 0 or (extra.needs_fetch is not None and pending_end[device] > start):
+                    start = extras_run.await_parameters(extra, device, index, start)
+                if extra.prefetch is not None:
+                    pending[device] = index + 1
+                    pending_end[device] = send_message(extra.prefetch, start, link_free, link_busy)
             starts_append(start)
             waits_append(wait)
             clock = start + seconds[op_type]
@@ -79,7 +90,15 @@ def run_in_order(schedule: Schedule, program: Program) -> RunRecord:
                 if send in waiting:
                     ready.append(waiting.pop(send))
             if extra is not None:
-                clock = extras_run.finish(extra, device, clock, is_last=index + 1 == len(op_types))
+                if extra.second_sends:
+                    extras_run.send_second(extra, clock)
+                if extra.reduce is not None:
+                    end = send_message(extra.reduce, clock, link_free, link_busy)
+                    if end > reduce_ends[device]:
+                        reduce_ends[device] = end
+                    if extra.waits_for_reduce and index + 1 < len(op_types):
+                        run.reduce_waits[device] += end - clock
+                        clock = end
         else:
             index = len(op_types)
             extras_run.reduce_last(device, clock)
@@ -90,7 +109,7 @@ def run_in_order(schedule: Schedule, program: Program) -> RunRecord:
 
 
 class _ExtrasRun:
-    """What operations have to do with collectives and second messages, for the loop above.
+    """The rarer things that operations do, for the loop above: second messages, waiting for parameters.
 
     It owns what both share: links, messages on their way, and devices that wait or can go on.
     """
@@ -107,59 +126,34 @@ class _ExtrasRun:
         """The operation whose parameters were last asked for, and when they are there."""
         self.pending_end = [0.0] * devices
 
-    def await_messages(self, extra: OperationExtras, need: int, device: int, index: int, clock: float) -> int:
-        """The later of the messages that an operation needs; -1 if one is not sent yet."""
-        if extra.needs_fetch is not None and self.pending[device] != index:
-            self.pending[device] = index
-            self.pending_end[device] = send_message(
-                extra.needs_fetch, clock, self.link_free, self.run.link_busy
-            )
-        second_need = extra.second_needs
-        if not second_need:
-            return need
+    def await_second(self, need: int, second: int, device: int) -> int:
+        """The later of the two messages that an FB needs; -1 if the second is not sent yet."""
         arrival = self.run.arrival
-        for message in (need, second_need):
-            if arrival[message] < 0.0:
-                self.waiting[message] = device
-                return -1
-        return second_need if arrival[second_need] > arrival[need] else need
+        if arrival[second] < 0.0:
+            self.waiting[second] = device
+            return -1
+        return second if arrival[second] > arrival[need] else need
 
     def await_parameters(self, extra: OperationExtras, device: int, index: int, start: float) -> float:
-        """When an operation begins that has its messages at `start`; asks for the next one's parameters."""
-        run = self.run
-        fetch_end = 0.0
-        if extra.early_fetch >= 0:
-            fetch_end = self.fetched[device][extra.early_fetch]
-        elif extra.needs_fetch is not None:
-            fetch_end = self.pending_end[device]
-        if fetch_end > start:
-            run.fetch_waits[device] += fetch_end - start
-            if index == 0:
-                run.first_fetch_waits[device] = fetch_end - start
-            start = fetch_end
-        if extra.prefetch is not None:
-            self.pending[device] = index + 1
-            self.pending_end[device] = send_message(extra.prefetch, start, self.link_free, run.link_busy)
-        return start
+        """When an operation begins that has its messages at `start`."""
+        early = extra.early_fetch
+        fetch_end = self.fetched[device][early] if early >= 0 else self.pending_end[device]
+        if fetch_end <= start:
+            return start
+        self.run.fetch_waits[device] += fetch_end - start
+        if index == 0:
+            self.run.first_fetch_waits[device] = fetch_end - start
+        return fetch_end
 
-    def finish(self, extra: OperationExtras, device: int, clock: float, *, is_last: bool) -> float:
-        """Sends what else an operation sends when it ends; when the device can go on."""
-        run = self.run
-        if extra.second_sends:
-            send, arrived = extra.second_sends, clock
-            if extra.second_message is not None:
-                arrived = send_message(extra.second_message, clock, self.link_free, run.link_busy)
-            run.arrival[send] = arrived
-            self.delay[send] = arrived - clock
-            if send in self.waiting:
-                self.ready.append(self.waiting.pop(send))
-        if extra.reduce is not None:
-            end = send_message(extra.reduce, clock, self.link_free, run.link_busy)
-            run.reduce_ends[device] = max(run.reduce_ends[device], end)
-            if extra.waits_for_reduce and not is_last:
-                run.reduce_waits[device] += end - clock
-                return end
-        return clock
+    def send_second(self, extra: OperationExtras, clock: float) -> None:
+        """Sends what the backward half of an FB computed."""
+        send, arrived = extra.second_sends, clock
+        if extra.second_message is not None:
+            arrived = send_message(extra.second_message, clock, self.link_free, self.run.link_busy)
+        self.run.arrival[send] = arrived
+        self.delay[send] = arrived - clock
+        if send in self.waiting:
+            self.ready.append(self.waiting.pop(send))
 
     def reduce_last(self, device: int, clock: float) -> None:
         """Gradients that leave after the last operation."""
