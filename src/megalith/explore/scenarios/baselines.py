@@ -17,7 +17,7 @@ from megalith.core.errors import PlanError
 from megalith.explore.crosspipe import USUAL_PATHS
 from megalith.explore.job import Job
 from megalith.explore.load import resolve_cluster
-from megalith.explore.search.joint_search import search_job
+from megalith.explore.search.cluster_search import search_job
 from megalith.explore.search.result import RankedPlan
 from megalith.explore.search.space.baseline_layouts import replicas_across_sites
 from megalith.explore.search.space.decisions import NetworkChoice

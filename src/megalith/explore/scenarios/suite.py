@@ -13,7 +13,8 @@ from megalith.explore.job import Job
 from megalith.explore.load import load_job, resolve_cluster, scenario_names
 from megalith.explore.prediction import Prediction
 from megalith.explore.scenarios.baselines import production, production_space
-from megalith.explore.search.joint_search import search, search_job
+from megalith.explore.search.cluster_search import search_job
+from megalith.explore.search.joint_search import search
 from megalith.explore.search.result import RankedPlan, SearchResult
 from megalith.explore.search.space.restriction import Restriction
 

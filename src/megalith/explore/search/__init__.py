@@ -5,7 +5,7 @@
 space/         the plans there are, as a tree of four decisions
 bounds/        lower bounds: what no plan below a node of the tree can beat
 algorithms/    best-first search of the tree, then small changes of good plans
-space_search.py, joint_search.py    all of it together, on one cluster and on smaller ones
+cluster_search.py, joint_search.py    all of it together, on one cluster and on smaller ones
 analysis/      what the answer says beside the best plan: why, what it costs, what would help
 """
 

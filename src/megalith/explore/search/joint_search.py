@@ -1,9 +1,7 @@
 """The joint search over placement, schedule and network.
 
-    options that no plan needs are dropped (space/dominance.py)
-    the tree of the rest is searched best-first by lower bounds (space/, bounds/, algorithms/best_first.py)
-    local search from the best plans settles single layers, buckets, and whatever the budget left
-    the answer is explained, and asked what a better cluster would bring (analysis/)
+The space of the job on its cluster is searched (cluster_search.py), the best plans are ranked (ranking.py),
+and the answer is explained and asked what a better cluster would bring (analysis/).
 
 With a deadline the cheapest plan that meets it is best. The price an hour belongs to the cluster and not to
 the plan, so that on one cluster the cheapest plan is the fastest; clusters of fewer sites are searched too.
@@ -13,27 +11,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from math import inf
 
 from megalith.core.bounds import checked_bound, gap_to
 from megalith.core.errors import PlanError
 from megalith.explore.job import Job
 from megalith.explore.load import resolve_cluster
-from megalith.explore.predict import predict
 from megalith.explore.search.analysis.explain import explain
 from megalith.explore.search.analysis.infeasible import explain_infeasible
 from megalith.explore.search.analysis.pareto import pareto_front
 from megalith.explore.search.analysis.prices import smaller_clusters
 from megalith.explore.search.analysis.sensitivity import sensitivities
-from megalith.explore.search.bounds.lower_bounds import LowerBounds
+from megalith.explore.search.cluster_search import BUDGET, Say, SpaceResult, search_job
 from megalith.explore.search.ranking import order_plans, pareto_measures, top_plans
 from megalith.explore.search.result import SearchResult
-from megalith.explore.search.space.baseline_layouts import pipeline_across_sites, replicas_across_sites
-from megalith.explore.search.space.dominance import undominated
-from megalith.explore.search.space.restriction import Restriction
-from megalith.explore.search.space.search_space import SearchSpace
-from megalith.explore.search.space_search import BUDGET, Say, SpaceResult, search_space
 from megalith.hardware.machine import usable_cores
 
 
@@ -96,27 +87,3 @@ def _search_clusters(job: Job, workers: int, budget: float, say: Say) -> Sequenc
             # Fewer devices than those that were too few will not do either.
             break
     return results
-
-
-def search_job(
-    job: Job,
-    *,
-    only: Restriction | None = None,
-    workers: int = 1,
-    budget: float = BUDGET,
-    say: Say = lambda _: None,
-) -> SpaceResult:
-    """All of one job's space on its cluster, or the part of it that `only` leaves."""
-    cluster = resolve_cluster(job.cluster, job.hardware)
-    listed = SearchSpace(job, cluster, only)
-    networks = tuple(undominated(listed.networks, cluster))
-    space = SearchSpace(job, cluster, replace(only or Restriction(), networks=networks))
-    bounds = LowerBounds(space)
-    begin: tuple[Restriction, ...] = ()
-    if only is None and space.transformer:
-        begin = (replicas_across_sites(cluster), pipeline_across_sites(cluster))
-    result = search_space(space, predict, bounds, begin=begin, workers=workers, budget=budget, say=say)
-    dropped = len(listed.networks) / len(networks)
-    # Options that dominance dropped would each have been a plan.
-    total = result.examined + result.pruned + result.unexamined
-    return replace(result, pruned=result.pruned + int(total * (dropped - 1)))

@@ -66,10 +66,10 @@ def test_messages_arrive_before_what_needs_them_and_queue_on_their_link(step: St
             ends[key] = max(ends.get(key, span.end), span.end)
     per_stream = schedule.stages // schedule.streams
     for (kind, stage, micro_batch), begin in begins.items():
-        place = stage % per_stream
-        if kind == "F" and place:
+        position = stage % per_stream
+        if kind == "F" and position:
             before, transfers, boundary = ("F", stage - 1, micro_batch), costs.forward_transfers, stage - 1
-        elif kind == "B" and place < per_stream - 1:
+        elif kind == "B" and position < per_stream - 1:
             before, transfers, boundary = ("B", stage + 1, micro_batch), costs.backward_transfers, stage
         else:
             continue

@@ -79,7 +79,7 @@ def test_forwards_run_ahead_before_the_slow_boundary_only() -> None:
     assert ahead[4:] == [3, 2, 1, 0]
 
 
-def test_without_costs_the_extra_micro_batches_are_dealt_out_evenly() -> None:
+def test_without_costs_the_extra_micro_batches_are_spread_evenly() -> None:
     schedule = build_schedule("long-link", 5, 50, 1, 8)
     assert [segments[0].repeats for segments in schedule.segments] == [12, 9, 6, 3, 0]
 

@@ -1,4 +1,4 @@
-"""Layouts: every dealing of the levels' members to the axes, once, spelled as placements."""
+"""Layouts: every factoring of the levels' members over the axes, once, spelled as placements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from megalith.explore.search.space.layouts import AXES, DeviceLayout, divisors, 
 counts_strategy = st.lists(st.integers(1, 12), min_size=1, max_size=3)
 
 
-def every_dealing(counts: Sequence[int]) -> Iterator[tuple[tuple[int, ...], ...]]:
+def every_factoring(counts: Sequence[int]) -> Iterator[tuple[tuple[int, ...], ...]]:
     def four(count: int) -> list[tuple[int, ...]]:
         sizes = product(divisors(count), repeat=4)
         return [parts for parts in sizes if prod(parts) == count]
@@ -24,9 +24,11 @@ def every_dealing(counts: Sequence[int]) -> Iterator[tuple[tuple[int, ...], ...]
 
 
 @given(counts_strategy)
-def test_layouts_without_tensor_parallelism_are_all_dealings_to_copies_and_stages(counts: list[int]) -> None:
+def test_layouts_without_tensor_parallelism_are_all_factorings_into_replicas_and_stages(
+    counts: list[int],
+) -> None:
     found = {layout.factors for layout in enumerate_layouts(counts, [1], [1], max_pp=10**9, max_dp=10**9)}
-    expected = {d for d in every_dealing(counts) if all(part[:2] == (1, 1) for part in d)}
+    expected = {d for d in every_factoring(counts) if all(part[:2] == (1, 1) for part in d)}
     assert found == expected
 
 

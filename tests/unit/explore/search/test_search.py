@@ -15,12 +15,11 @@ from megalith.explore.load import load_job, resolve_cluster
 from megalith.explore.predict import predict
 from megalith.explore.search import SearchResult, search
 from megalith.explore.search.bounds.lower_bounds import LowerBounds
+from megalith.explore.search.cluster_search import search_job, search_space
 from megalith.explore.search.evaluate import evaluate
-from megalith.explore.search.joint_search import search_job
 from megalith.explore.search.space.baseline_layouts import pipeline_across_sites, replicas_across_sites
 from megalith.explore.search.space.decisions import PlanCandidate
 from megalith.explore.search.space.search_space import SearchSpace
-from megalith.explore.search.space_search import search_space
 
 NARROW: dict[str, Any] = {"tp": 2, "cp": 1, "bucket_bytes": 40_000_000}
 
@@ -73,7 +72,7 @@ def test_the_answer_is_complete_and_can_be_asked_again(result: SearchResult) -> 
 
 
 def test_the_bound_of_a_search_is_below_every_plan_of_its_space(result: SearchResult) -> None:
-    """Not only below those that the search judged: below all that it ruled out or left."""
+    """Not only below those that the search evaluated: below all that it ruled out or left."""
     asked = job(batch=16)
     space = SearchSpace(asked, resolve_cluster(asked.cluster, asked.hardware))
     plans = list(space.every_plan())

@@ -1,4 +1,9 @@
-"""The search of one space: best-first by lower bounds, then local moves from the best plans."""
+"""The search of one job's space on one cluster.
+
+options that no plan needs are dropped (space/dominance.py)
+the tree of the rest is searched best-first by lower bounds (bounds/, algorithms/best_first.py)
+local search from the best plans settles single layers, buckets, and whatever the budget left
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,9 @@ from functools import partial
 from math import inf
 
 from megalith.core.bounds import checked_bound
+from megalith.explore.job import Job
+from megalith.explore.load import resolve_cluster
+from megalith.explore.predict import predict
 from megalith.explore.search.algorithms.best_first import (
     BestFirstOptions,
     BestFirstOutcome,
@@ -21,7 +29,9 @@ from megalith.explore.search.bounds.lower_bounds import LowerBounds
 from megalith.explore.search.evaluate import PlanEvaluation, Predict, evaluate
 from megalith.explore.search.ranking import first_of_each_kind
 from megalith.explore.search.result import RankedPlan
+from megalith.explore.search.space.baseline_layouts import pipeline_across_sites, replicas_across_sites
 from megalith.explore.search.space.decisions import PlanCandidate
+from megalith.explore.search.space.dominance import undominated
 from megalith.explore.search.space.restriction import Restriction
 from megalith.explore.search.space.search_space import SearchSpace
 
@@ -49,6 +59,30 @@ class SpaceResult:
     examined: int
     pruned: int
     unexamined: int
+
+
+def search_job(
+    job: Job,
+    *,
+    only: Restriction | None = None,
+    workers: int = 1,
+    budget: float = BUDGET,
+    say: Say = lambda _: None,
+) -> SpaceResult:
+    """All of one job's space on its cluster, or the part of it that `only` leaves."""
+    cluster = resolve_cluster(job.cluster, job.hardware)
+    listed = SearchSpace(job, cluster, only)
+    networks = tuple(undominated(listed.networks, cluster))
+    space = SearchSpace(job, cluster, replace(only or Restriction(), networks=networks))
+    bounds = LowerBounds(space)
+    begin: tuple[Restriction, ...] = ()
+    if only is None and space.transformer:
+        begin = (replicas_across_sites(cluster), pipeline_across_sites(cluster))
+    result = search_space(space, predict, bounds, begin=begin, workers=workers, budget=budget, say=say)
+    dropped = len(listed.networks) / len(networks)
+    # Options that dominance dropped would each have been a plan.
+    total = result.examined + result.pruned + result.unexamined
+    return replace(result, pruned=result.pruned + int(total * (dropped - 1)))
 
 
 def search_space(
