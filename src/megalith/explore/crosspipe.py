@@ -45,7 +45,7 @@ def crosspipe(job: Job, *, budget: int = 48) -> RankedPlan:
     """The best plan of this kind; PlanError if none fits."""
     cluster = resolve_cluster(job.cluster, job.hardware)
     space = SearchSpace(job, cluster, crosspipe_space(cluster))
-    outcome = best_first(_GreedyTree(space), BestFirstOptions(_BATCH, budget))
+    outcome = best_first(_GreedyTree(space), BestFirstOptions(batch=_BATCH, budget=budget))
     if outcome.best is None or outcome.best.value is None:
         raise PlanError(
             f"{job.name or 'The job'} has no pipeline across the sites of {cluster.name or 'its cluster'} "

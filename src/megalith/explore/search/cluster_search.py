@@ -101,10 +101,13 @@ def search_space(
         for only in begin:
             part = SearchSpace(space.job, space.cluster, replace(only, networks=space.networks))
             tree = _PlanTree(part, bounds, pool, log)
-            best_first(tree, BestFirstOptions(BATCH, _FIRST_SHARE * budget, _SLACK))
+            best_first(tree, BestFirstOptions(batch=BATCH, budget=_FIRST_SHARE * budget, slack=_SLACK))
         known = min((evaluation.seconds for evaluation in log.evaluations.values()), default=inf)
         whole = _PlanTree(space, bounds, pool, log)
-        outcome = best_first(whole, BestFirstOptions(BATCH, budget, _SLACK, known, _CLOSING))
+        options = BestFirstOptions(
+            batch=BATCH, budget=budget, slack=_SLACK, incumbent=known, closing=_CLOSING
+        )
+        outcome = best_first(whole, options)
         say(f"{outcome.evaluated} plans simulated, {outcome.pruned} ruled out, {outcome.unopened} left")
         feasible = [plan for plan, evaluation in log.evaluations.items() if evaluation.seconds < inf]
         feasible.sort(key=log.seconds)
