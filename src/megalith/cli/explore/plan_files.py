@@ -9,7 +9,7 @@ from megalith.core.errors import StorageError, storage_errors
 from megalith.core.files import new_folder, write_atomic
 from megalith.explore.flags import trainer_files
 from megalith.explore.job import Job
-from megalith.explore.pipeline.chrome import write_chrome
+from megalith.explore.pipeline.chrome_trace import write_chrome
 from megalith.explore.predict import predict
 from megalith.explore.prediction import Prediction
 from megalith.explore.search.result import SearchResult

@@ -17,20 +17,20 @@ from megalith.core.errors import PlanError
 from megalith.explore.job import Job
 from megalith.explore.load import resolve_cluster
 from megalith.explore.scenarios.crosspipe import USUAL_PATHS
-from megalith.explore.search.choices import Fabric
-from megalith.explore.search.joint import search_job
-from megalith.explore.search.result import Plan
-from megalith.explore.search.space import Restriction
-from megalith.explore.search.usual import copies_across
+from megalith.explore.search.cluster_search import search_job
+from megalith.explore.search.result import RankedPlan
+from megalith.explore.search.space.baseline_layouts import replicas_across_sites
+from megalith.explore.search.space.decisions import NetworkChoice
+from megalith.explore.search.space.restriction import Restriction
 from megalith.hardware.cluster import Cluster
 
 NETWORKS = (
-    Fabric("ecmp", "flat", multipath=USUAL_PATHS),
-    Fabric("ecmp", "hierarchical", multipath=USUAL_PATHS),
+    NetworkChoice("ecmp", "flat", multipath=USUAL_PATHS),
+    NetworkChoice("ecmp", "hierarchical", multipath=USUAL_PATHS),
 )
 
 
-def production(job: Job, *, workers: int = 1, budget: float = 1500) -> Plan:
+def production(job: Job, *, workers: int = 1, budget: float = 1500) -> RankedPlan:
     """The best production-like plan; PlanError if none fits."""
     only = production_space(resolve_cluster(job.cluster, job.hardware))
     result = search_job(job, only=only, workers=workers, budget=budget)
@@ -43,4 +43,4 @@ def production(job: Job, *, workers: int = 1, budget: float = 1500) -> Plan:
 
 def production_space(cluster: Cluster) -> Restriction:
     """What production chooses from."""
-    return replace(copies_across(cluster), fabrics=NETWORKS)
+    return replace(replicas_across_sites(cluster), networks=NETWORKS)

@@ -8,7 +8,7 @@ is chosen as well as possible: the sizes of the axes, micro-batch, recompute and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -22,17 +22,17 @@ from megalith.explore.pipeline.operations import Schedule
 from megalith.explore.pipeline.schedules import build_schedule, greedy_schedule
 from megalith.explore.pipeline.simulate import simulate
 from megalith.explore.pipeline.timeline import Timeline
-from megalith.explore.plan import Plan as CostPlan
-from megalith.explore.plan import make_plan
+from megalith.explore.plan import Plan, make_plan
 from megalith.explore.predict import predict_plan
 from megalith.explore.prediction import Prediction
-from megalith.explore.search.choices import Choice, Fabric, Rhythm
-from megalith.explore.search.floors import Floors
-from megalith.explore.search.prices import cost_per_step, cross_site_bytes
-from megalith.explore.search.result import Plan
-from megalith.explore.search.space import Restriction, Space
-from megalith.explore.search.tree import best_first
-from megalith.explore.search.usual import stages_across
+from megalith.explore.search.algorithms.best_first import BestFirstOptions, SearchTree, best_first
+from megalith.explore.search.analysis.prices import cost_per_step, cross_site_bytes
+from megalith.explore.search.bounds.lower_bounds import LowerBounds
+from megalith.explore.search.result import RankedPlan
+from megalith.explore.search.space.baseline_layouts import pipeline_across_sites
+from megalith.explore.search.space.decisions import NetworkChoice, PipelineChoice, PlanCandidate
+from megalith.explore.search.space.restriction import Restriction
+from megalith.explore.search.space.search_space import SearchSpace
 from megalith.hardware.cluster import Cluster
 
 USUAL_PATHS = 8
@@ -43,41 +43,19 @@ _PLENTY = 3
 """Micro-batches in flight for each stage, beyond which more of them bring nothing."""
 
 
-def crosspipe(job: Job, *, budget: int = 48) -> Plan:
+def crosspipe(job: Job, *, budget: int = 48) -> RankedPlan:
     """The best plan of this kind; PlanError if none fits."""
     cluster = resolve_cluster(job.cluster, job.hardware)
-    space = Space(job, cluster, crosspipe_space(cluster))
-    floors = Floors(space)
-
-    def bound(choice: Choice) -> float:
-        # The greedy holds as many micro-batches as memory does: no limit on those in flight, no recompute.
-        if choice.rhythm is None:
-            return floors(choice)
-        any_order = replace(choice.rhythm, extra_in_flight=_ANY)
-        return floors(Choice(choice.layout, choice.sharing, any_order))
-
-    def evaluate(leaves: Sequence[Choice]) -> list[tuple[float, Prediction | None]]:
-        predictions = [greedy_prediction(space.plan(leaf)) for leaf in leaves]
-        return [(prediction.step_seconds if prediction else inf, prediction) for prediction in predictions]
-
-    outcome = best_first(
-        space.roots(),
-        bound=bound,
-        branch=space.branch,
-        leaves=space.leaves,
-        evaluate=evaluate,
-        batch=_BATCH,
-        budget=budget,
-        work=space.work,
-    )
+    space = SearchSpace(job, cluster, crosspipe_space(cluster))
+    outcome = best_first(_GreedyTree(space), BestFirstOptions(batch=_BATCH, budget=budget))
     if outcome.best is None or outcome.best.value is None:
         raise PlanError(
             f"{job.name or 'The job'} has no pipeline across the sites of {cluster.name or 'its cluster'} "
             "that fits in memory; take more devices."
         )
     prediction = outcome.best.value
-    plan = space.plan(outcome.best.leaf)
-    return Plan(
+    plan = space.to_job(outcome.best.leaf)
+    return RankedPlan(
         job=plan.model_copy(
             update={"training": plan.training.model_copy(update={"recompute": prediction.recompute})}
         ),
@@ -89,15 +67,46 @@ def crosspipe(job: Job, *, budget: int = 48) -> Plan:
     )
 
 
+class _GreedyTree(SearchTree[PlanCandidate, Prediction | None]):
+    """The plans of this kind; a leaf is predicted with the greedy's order."""
+
+    def __init__(self, space: SearchSpace) -> None:
+        self._space = space
+        self._bounds = LowerBounds(space)
+
+    def roots(self) -> Iterator[PlanCandidate]:
+        return self._space.roots()
+
+    def bound(self, node: PlanCandidate) -> float:
+        # The greedy holds as many micro-batches as memory does: no limit on those in flight, no recompute.
+        if node.pipeline is None:
+            return self._bounds(node)
+        any_order = replace(node.pipeline, extra_in_flight=_ANY)
+        return self._bounds(PlanCandidate(node.layout, node.sharding, any_order))
+
+    def branch(self, node: PlanCandidate) -> list[PlanCandidate] | None:
+        return self._space.branch(node)
+
+    def leaves(self, node: PlanCandidate) -> int:
+        return self._space.leaves(node)
+
+    def evaluate(self, leaves: Sequence[PlanCandidate]) -> list[tuple[float, Prediction | None]]:
+        predictions = [greedy_prediction(self._space.to_job(leaf)) for leaf in leaves]
+        return [(each.step_seconds if each else inf, each) for each in predictions]
+
+    def work(self, leaf: PlanCandidate) -> float:
+        return self._space.work(leaf)
+
+
 def crosspipe_space(cluster: Cluster) -> Restriction:
     """Plans with the usual placement whose stages, and nothing else, lie on different sites."""
-    usual = stages_across(cluster)
+    usual = pipeline_across_sites(cluster)
 
-    def rhythm(one: Rhythm) -> bool:
+    def pipeline(one: PipelineChoice) -> bool:
         # Named after a schedule; `evaluate` puts the greedy in its place.
-        return usual.rhythm(one) and one.extra_in_flight == 1
+        return usual.pipeline(one) and one.extra_in_flight == 1
 
-    return replace(usual, rhythm=rhythm, fabrics=(Fabric("ecmp", "auto", USUAL_PATHS),))
+    return replace(usual, pipeline=pipeline, networks=(NetworkChoice("ecmp", "auto", USUAL_PATHS),))
 
 
 def greedy_prediction(job: Job) -> Prediction | None:
@@ -118,7 +127,7 @@ def greedy_prediction(job: Job) -> Prediction | None:
     return best
 
 
-def _predict(plan: CostPlan) -> Prediction | None:
+def _predict(plan: Plan) -> Prediction | None:
     pp, vpp, count = plan.parallel.pp, plan.parallel.vpp, plan.micro_batches
     room = _room(plan)
     if room < vpp:
@@ -135,7 +144,7 @@ def _predict(plan: CostPlan) -> Prediction | None:
     return _as_greedy(like, schedule, timeline, memory.total + memory.margin)
 
 
-def _room(plan: CostPlan) -> int:
+def _room(plan: Plan) -> int:
     """Micro-batches of one chunk that fit in memory beside the training state."""
     pp = plan.parallel.pp
     empty = memory_of(plan, (0.0,) * pp)

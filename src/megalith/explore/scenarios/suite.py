@@ -13,9 +13,10 @@ from megalith.explore.load import load_job, resolve_cluster, scenario_names
 from megalith.explore.prediction import Prediction
 from megalith.explore.scenarios.baselines import production, production_space
 from megalith.explore.scenarios.crosspipe import crosspipe
-from megalith.explore.search.joint import search, search_job
-from megalith.explore.search.result import Plan, SearchResult
-from megalith.explore.search.space import Restriction
+from megalith.explore.search.cluster_search import search_job
+from megalith.explore.search.joint_search import search
+from megalith.explore.search.result import RankedPlan, SearchResult
+from megalith.explore.search.space.restriction import Restriction
 
 PAPER_OVER_PRODUCTION = 0.6462
 PAPER_OVER_STATE_OF_THE_ART = 0.3759
@@ -32,12 +33,12 @@ class ScenarioRow:
 
     name: str
     devices: int
-    best: Plan
+    best: RankedPlan
     gap: float
     """Of the best plan to the lower bound of the search; 0 where a baseline beats all that it may choose."""
-    production: Plan | None
+    production: RankedPlan | None
     """None: no copy of the model fits in a site."""
-    crosspipe: Plan | None
+    crosspipe: RankedPlan | None
     seconds: float
     """What the search took."""
 
@@ -112,9 +113,9 @@ def ablation(job: Job, *, budget: int = _ABLATION_BUDGET) -> dict[str, float | N
     base = production_space(cluster)
     free = Restriction()
     spaces = {
-        "placement": replace(base, layout=free.layout, sharing=free.sharing),
-        "schedule": replace(base, rhythm=free.rhythm),
-        "network": replace(base, fabrics=free.fabrics),
+        "placement": replace(base, layout=free.layout, sharding=free.sharding),
+        "schedule": replace(base, pipeline=free.pipeline),
+        "network": replace(base, networks=free.networks),
         "joint": free,
     }
     start = _or_none(production, job)
@@ -125,7 +126,7 @@ def ablation(job: Job, *, budget: int = _ABLATION_BUDGET) -> dict[str, float | N
     return speed_ups
 
 
-def scenario_gap(result: SearchResult, best: Plan, baselines: Sequence[Plan | None]) -> float:
+def scenario_gap(result: SearchResult, best: RankedPlan, baselines: Sequence[RankedPlan | None]) -> float:
     """Of the best plan to the bound of the search, to which every plan of its space is held."""
     bound, step = result.lower_bound_seconds, best.prediction.step_seconds
     for plan in baselines:
@@ -136,18 +137,18 @@ def scenario_gap(result: SearchResult, best: Plan, baselines: Sequence[Plan | No
     return gap_to(min(bound, step), step)
 
 
-def _speed_up(baseline: Plan | None, best: Plan) -> float | None:
+def _speed_up(baseline: RankedPlan | None, best: RankedPlan) -> float | None:
     return baseline.prediction.step_seconds / best.prediction.step_seconds - 1 if baseline else None
 
 
-def _or_none(find: Callable[[Job], Plan], job: Job) -> Plan | None:
+def _or_none(find: Callable[[Job], RankedPlan], job: Job) -> RankedPlan | None:
     try:
         return find(job)
     except PlanError:
         return None
 
 
-def _summary(plan: Plan) -> dict[str, Any]:
+def _summary(plan: RankedPlan) -> dict[str, Any]:
     parallel, training, network = plan.job.parallel, plan.job.training, plan.job.network
     assert parallel is not None
     prediction: Prediction = plan.prediction

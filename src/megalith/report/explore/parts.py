@@ -14,7 +14,7 @@ from megalith.hardware.cluster import Cluster
 from megalith.report.shell import Chart, tile_html
 
 if TYPE_CHECKING:
-    from megalith.explore.search.result import Plan, Sensitivity
+    from megalith.explore.search.result import RankedPlan, Sensitivity
 
 # Breakdown and memory parts: colour of the style, what it is.
 BREAKDOWN = {
@@ -107,7 +107,7 @@ def stacked_html(
     )
 
 
-def plans_html(plans: Sequence[Plan]) -> str:
+def plans_html(plans: Sequence[RankedPlan]) -> str:
     """The Top plans; what changes the mathematics of training says so."""
     best = plans[0].prediction.step_seconds
     rows = []
@@ -154,7 +154,7 @@ def sensitivities_html(parts: Sequence[Sensitivity]) -> str:
 
 
 def pareto_chart(
-    key: str, title: str, caption: str, plans: Sequence[Plan], best: Plan, measure: str
+    key: str, title: str, caption: str, plans: Sequence[RankedPlan], best: RankedPlan, measure: str
 ) -> Chart | None:
     """Step time against another measure; every point is a plan that no other beats on all counts."""
     if len(plans) < 2:
@@ -166,7 +166,7 @@ def pareto_chart(
     }
     label, scale = units[measure]
 
-    def value(plan: Plan) -> float:
+    def value(plan: RankedPlan) -> float:
         amounts = {
             "memory": plan.prediction.memory_bytes_per_device,
             "cross_site": plan.cross_site_bytes,

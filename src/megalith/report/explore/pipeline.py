@@ -14,8 +14,8 @@ from html import escape
 from math import floor, log10
 
 from megalith.core.units import format_duration
-from megalith.explore.pipeline.chrome import link_name
-from megalith.explore.pipeline.timeline import Span, Timeline
+from megalith.explore.pipeline.chrome_trace import link_name
+from megalith.explore.pipeline.timeline import Timeline, TimelineSpan
 
 WIDTH = 1120
 _LABELS = 116
@@ -56,13 +56,13 @@ def pipeline_pictures(timeline: Timeline) -> list[PipelinePicture]:
         return []
     rows = _rows(timeline)
     end = max(span.end for span in spans)
-    each = _count(span.place for span in spans if isinstance(span.place, int))
+    each = _count(span.resource for span in spans if isinstance(span.resource, int))
     pictures = []
     busiest = max(each.values(), default=0)
     bubble = f"{timeline.bubble_rate:.1%} of the time from first to last operation is bubble"
     pictures.append(PipelinePicture("The whole step", f"{bubble}.", _svg(spans, rows, 0.0, end)))
     if busiest > 2 * _WINDOW_OPS:
-        first = [span for span in spans if span.place == 0]
+        first = [span for span in spans if span.resource == 0]
         until = sorted(span.end for span in first)[_WINDOW_OPS]
         inside = [span for span in spans if span.start < until]
         shaded = "chunk" if any(span.chunk > 0 for span in inside) else "one"
@@ -85,19 +85,19 @@ def legend_html(timeline: Timeline) -> str:
     return f'<p class="legend">{"".join(keys)}</p>'
 
 
-def _joined(spans: Sequence[Span]) -> list[Span]:
+def _joined(spans: Sequence[TimelineSpan]) -> list[TimelineSpan]:
     """An operation that ran in pieces (as parameters came in) is one box, if nothing lies between them."""
-    joined: list[Span] = []
+    joined: list[TimelineSpan] = []
     last: dict[Hashable, int] = {}
     for span in sorted(spans, key=lambda span: span.start):
-        at = last.get(span.place)
+        at = last.get(span.resource)
         if at is not None:
             before = joined[at]
             touching = span.start - before.end <= 1e-6 * (span.end - before.start)
             if touching and span[:4] == before[:4]:
                 joined[at] = before._replace(end=span.end)
                 continue
-        last[span.place] = len(joined)
+        last[span.resource] = len(joined)
         joined.append(span)
     return joined
 
@@ -108,19 +108,19 @@ def _rows(timeline: Timeline) -> dict[Hashable, str]:
     stride = -(-len(devices) // _MOST_DEVICES)
     rows: dict[Hashable, str] = {device: f"stage {device}" for device in devices[::stride]}
     busy = sorted(timeline.link_busy_seconds.items(), key=lambda item: -item[1])
-    shown = {span.place for span in timeline.spans}
+    shown = {span.resource for span in timeline.spans}
     links = [link for link, seconds in busy if seconds > 0 and link in shown][:_MOST_LINKS]
     rows |= {link: link_name(link) for link in links}
     return rows
 
 
-def _svg(spans: Sequence[Span], rows: dict[Hashable, str], begin: float, end: float) -> str:
+def _svg(spans: Sequence[TimelineSpan], rows: dict[Hashable, str], begin: float, end: float) -> str:
     pitch = max(7.0, min(24.0, 380 / max(1, len(rows))))
     box = pitch - (3 if pitch > 14 else 1.5)
     height = round(pitch * len(rows) + _AXIS)
     scale = (WIDTH - _LABELS - 4) / ((end - begin) or 1.0)
     tops = {place: place_index * pitch for place_index, place in enumerate(rows)}
-    inside = [span for span in spans if span.place in tops and span.end > begin and span.start < end]
+    inside = [span for span in spans if span.resource in tops and span.end > begin and span.start < end]
     parts = [
         f'<svg class="pipeline" viewBox="0 0 {WIDTH} {height}" role="img" '
         'aria-label="What every stage does over time">'
@@ -159,15 +159,15 @@ def _svg(spans: Sequence[Span], rows: dict[Hashable, str], begin: float, end: fl
 Box = tuple[Hashable, str, int, float, float]
 
 
-def _box(span: Span, begin: float, end: float, scale: float, by_chunk: bool = False) -> Box:
+def _box(span: TimelineSpan, begin: float, end: float, scale: float, by_chunk: bool = False) -> Box:
     left = _LABELS + (max(span.start, begin) - begin) * scale
     width = (min(span.end, end) - max(span.start, begin)) * scale
     # A hair of room between neighbours, as long as there is any.
     width = max(0.3, width - (0.7 if width > 3 else 0.0))
-    return span.place, span.kind, (span.chunk if by_chunk else span.micro_batch) % 2, left, width
+    return span.resource, span.kind, (span.chunk if by_chunk else span.micro_batch) % 2, left, width
 
 
-def _rasterised(spans: Sequence[Span], begin: float, end: float, scale: float) -> list[Box]:
+def _rasterised(spans: Sequence[TimelineSpan], begin: float, end: float, scale: float) -> list[Box]:
     """Runs of whole pixels, each of the kind that took most of it."""
     taken: dict[Hashable, dict[int, dict[str, float]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(float))
@@ -178,7 +178,7 @@ def _rasterised(spans: Sequence[Span], begin: float, end: float, scale: float) -
         for pixel in range(int(first), int(last) + 1):
             share = min(last, pixel + 1) - max(first, pixel)
             if share > 0:
-                taken[span.place][pixel][span.kind] += share
+                taken[span.resource][pixel][span.kind] += share
     boxes: list[Box] = []
     for place, pixels in taken.items():
         run: list[tuple[int, str]] = []
@@ -196,7 +196,12 @@ def _rasterised(spans: Sequence[Span], begin: float, end: float, scale: float) -
 
 
 def _numbers(
-    spans: Sequence[Span], tops: dict[Hashable, float], box: float, begin: float, end: float, scale: float
+    spans: Sequence[TimelineSpan],
+    tops: dict[Hashable, float],
+    box: float,
+    begin: float,
+    end: float,
+    scale: float,
 ) -> list[str]:
     texts = []
     for span in spans:
@@ -204,7 +209,7 @@ def _numbers(
             continue
         _, _, _, left, width = _box(span, begin, end, scale)
         if width >= 6.5 * len(str(span.micro_batch)) + 4:
-            across, down = left + width / 2, tops[span.place] + box / 2 + 3.5
+            across, down = left + width / 2, tops[span.resource] + box / 2 + 3.5
             texts.append(f'<text x="{across:.1f}" y="{down:.1f}">{span.micro_batch}</text>')
     return [f'<g class="numbers" text-anchor="middle">{"".join(texts)}</g>'] if texts else []
 

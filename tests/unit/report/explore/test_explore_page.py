@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from megalith.report.explore_page import render_prediction, render_search
+from megalith.report.explore_pipeline import pipeline_pictures
 
 from megalith.explore.job import Job, Parallel
 from megalith.explore.load import load_job, resolve_cluster
@@ -19,9 +21,7 @@ from megalith.explore.pipeline.simulate import simulate
 from megalith.explore.pipeline.timeline import Timeline
 from megalith.explore.plan_text import axes_of_levels, plan_summary
 from megalith.explore.predict import predict
-from megalith.explore.search.result import Plan, SearchResult, Sensitivity
-from megalith.report.explore.page import render_prediction, render_search
-from megalith.report.explore.pipeline import pipeline_pictures
+from megalith.explore.search.result import RankedPlan, SearchResult, Sensitivity
 
 
 @pytest.fixture(scope="module")
@@ -95,8 +95,8 @@ def test_the_page_of_a_search_shows_plans_gains_and_the_front(job: Job) -> None:
     prediction = predict(job, record=True)
     other = load_job("gpt3-175b", ["parallel.vpp=1", "training.schedule=1f1b", "training.local_steps=8"])
     plans = (
-        Plan(job, prediction, "search", cross_site_bytes=1e9),
-        Plan(other, predict(other), "local move", cross_site_bytes=5e8),
+        RankedPlan(job, prediction, "search", cross_site_bytes=1e9),
+        RankedPlan(other, predict(other), "local move", cross_site_bytes=5e8),
     )
     gain = Sensitivity("level:zone", "bandwidth", 2.0, 13.0, 0.05, 0)
     result = SearchResult(plans[0], plans, plans, 12.0, 0.1, 10, 20, 5, (gain,), ("It is `fast`.",))
