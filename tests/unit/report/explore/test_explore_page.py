@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from megalith.report.explore_page import render_prediction, render_search
-from megalith.report.explore_pipeline import pipeline_pictures
 
 from megalith.explore.job import Job, Parallel
 from megalith.explore.load import load_job, resolve_cluster
@@ -22,6 +20,8 @@ from megalith.explore.pipeline.timeline import Timeline
 from megalith.explore.plan_text import axes_of_levels, plan_summary
 from megalith.explore.predict import predict
 from megalith.explore.search.result import RankedPlan, SearchResult, Sensitivity
+from megalith.report.explore.page import render_prediction, render_search
+from megalith.report.explore.pipeline import pipeline_pictures
 
 
 @pytest.fixture(scope="module")
