@@ -67,7 +67,7 @@ def _rank(pipe: Connection, rank: int, meet: str, data: str, folder: str, pair: 
     from megalith.data.dataset import Dataset
     from megalith.sharding.runtime.collection import ShardedEmbeddingCollection
     from megalith.train.recipe import load_recipe
-    from megalith.train.run import Run
+    from megalith.train.run.folder import Run
     from megalith.train.trainer import Trainer
 
     torch.set_num_threads(1)

@@ -18,8 +18,8 @@ from megalith.data.dataset import Dataset, DatasetSchema, Split, write_schema
 from megalith.embeddings.table_state import TableState
 from megalith.sharding.plan import Placement, Shard, ShardingPlan
 from megalith.train.recipe import load_recipe
-from megalith.train.reporter import CLOCK_KEYS
-from megalith.train.run import Run
+from megalith.train.run.folder import Run
+from megalith.train.run.reporter import CLOCK_KEYS
 from megalith.train.trainer import Trainer, open_learner
 
 KINDS = ("table_wise", "row_wise", "column_wise", "data_parallel")

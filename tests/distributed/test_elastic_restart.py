@@ -7,7 +7,7 @@ from processes import sentences, torchrun
 from small_runs import outcome, train, write_plan
 
 from megalith.train.recipe import load_recipe
-from megalith.train.run import Run
+from megalith.train.run.folder import Run
 
 # Rank 1 is lost within the seventh step, then rank 0 between the files of a checkpoint and its commit.
 SABOTAGE = """
@@ -19,7 +19,7 @@ def die(*_):
 
 rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 if (rank, attempt) == (1, 0):
-    from megalith.train import learner
+    from megalith.train.learner import learner
     clip, calls = learner.nn.utils.clip_grad_norm_, []
     learner.nn.utils.clip_grad_norm_ = lambda *a: calls.append(0) or (die() if len(calls) == 7 else clip(*a))
 if (rank, attempt) == (0, 1):

@@ -13,13 +13,13 @@ from processes import torchrun_command
 from small_runs import outcome, train, write_plan
 
 from commands import megalith
-from megalith.train.run import Run
+from megalith.train.run.folder import Run
 
 # Stops in front of the eighth step until it is told to go on, by the end of a pipe.
 WAITS = """
 import os, sys
 from megalith.cli import main
-from megalith.train.learner import Learner
+from megalith.train.learner.learner import Learner
 
 ready, go = int(sys.argv.pop(1)), int(sys.argv.pop(1))
 take, steps = Learner.step, []
@@ -133,7 +133,7 @@ def test_a_run_goes_back_to_an_older_checkpoint_where_the_newest_is_damaged(tiny
 LASTS = """
 import os, signal
 from megalith.cli import main
-from megalith.train.learner import Learner
+from megalith.train.learner.learner import Learner
 
 take, steps = Learner.step, []
 

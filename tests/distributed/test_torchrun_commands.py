@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from megalith.cli.app import app
 from megalith.data.dataset import Dataset
 from megalith.sharding.plan import Shard, read_plan
-from megalith.train.run import Run
+from megalith.train.run.folder import Run
 from megalith.train.trainer import open_learner
 
 

@@ -16,9 +16,9 @@ from megalith.comm.ranks import Ranks
 from megalith.core.files import read_jsonl
 from megalith.data.dataset import Dataset
 from megalith.sharding.plan import read_plan
-from megalith.train.evaluation import evaluate
+from megalith.train.evaluation.evaluate import evaluate
 from megalith.train.recipe import load_recipe
-from megalith.train.run import Run
+from megalith.train.run.folder import Run
 from megalith.train.trainer import Trainer, load_learner, open_learner
 
 NORMED = (

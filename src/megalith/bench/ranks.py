@@ -39,7 +39,7 @@ from megalith.models.layers.mlp import MLPConfig
 from megalith.sharding.plan import Placement, Shard, ShardingPlan
 from megalith.sharding.runtime.collection import ShardedEmbeddingCollection
 from megalith.train.config import AdaGradConfig, DataConfig, EmbeddingsConfig, Recipe
-from megalith.train.learner import Learner
+from megalith.train.learner.learner import Learner
 from megalith.train.pipeline import Pipeline
 
 PEERS = ("torchrec",)
@@ -133,7 +133,7 @@ def make_plan(shape: Shape, ranks: int, sharding: Sharding) -> ShardingPlan:
     tables = _tables(shape)
     if sharding == "auto":
         from megalith.sharding.planner import make_plan as best_plan
-        from megalith.train.placing import hosts_like_this
+        from megalith.train.sharding_plan import hosts_like_this
 
         return best_plan(
             tables,

@@ -29,7 +29,7 @@ def report(
     from megalith.core.trace import read_spans, to_chrome
     from megalith.core.units import format_bytes
     from megalith.report import write_bench_report, write_plan_report, write_report
-    from megalith.train.run import Run
+    from megalith.train.run.folder import Run
 
     is_result = run.is_file()
     target = out or (run.with_suffix(".html") if is_result else Run(run).report)

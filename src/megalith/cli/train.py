@@ -12,7 +12,7 @@ from megalith.cli.output import JsonFlag, note, print_json, progress_console, sa
 
 if TYPE_CHECKING:
     from megalith.train.config import Recipe
-    from megalith.train.run import Run
+    from megalith.train.run.folder import Run
     from megalith.train.session import Session
     from megalith.train.trainer import Trainer
 
@@ -113,8 +113,8 @@ def _find_run(session: Session, start: _Start) -> tuple[Recipe, Run, bool]:
     """The settings, the folder of the run, and whether it goes on with what is there."""
     from megalith.core.errors import ConfigError
     from megalith.train.recipe import load_recipe
-    from megalith.train.run import Run
-    from megalith.train.trusted_code import check_code, trust_code
+    from megalith.train.run.folder import Run
+    from megalith.train.run.trusted_code import check_code, trust_code
 
     ranks, recipe = session.ranks, start.recipe
     goes_on = (Path(recipe) / "config.yaml").is_file()
@@ -200,11 +200,11 @@ def _evaluate(
     from megalith.core.errors import ConfigError
     from megalith.core.files import write_atomic
     from megalith.data.dataset import Dataset
-    from megalith.train.evaluation import choose_split
-    from megalith.train.evaluation import evaluate as score
-    from megalith.train.run import Run
+    from megalith.train.evaluation.evaluate import choose_split
+    from megalith.train.evaluation.evaluate import evaluate as score
+    from megalith.train.run.folder import Run
+    from megalith.train.run.trusted_code import check_code, trust_code
     from megalith.train.trainer import open_learner
-    from megalith.train.trusted_code import check_code, trust_code
 
     ranks, folder = session.ranks, Run(run)
     recipe = folder.recipe()

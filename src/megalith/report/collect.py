@@ -11,8 +11,8 @@ from megalith.core.errors import ConfigError
 from megalith.report.tables import TablesFacts, collect_tables
 from megalith.report.timing import TimeSpent, read_time_spent
 from megalith.train.config import Recipe
-from megalith.train.records import read_evaluation, read_metrics, read_summary
-from megalith.train.run import Run
+from megalith.train.run.folder import Run
+from megalith.train.run.records import read_evaluation, read_metrics, read_summary
 
 Values = dict[str, Any]
 

@@ -26,16 +26,16 @@ from megalith.data.loader import Loader
 from megalith.hardware.machine import this_machine
 from megalith.metrics import RunMetrics, WindowMetrics
 from megalith.train.config import Recipe
-from megalith.train.evaluation import choose_split, evaluate
-from megalith.train.learner import Learner
+from megalith.train.evaluation.evaluate import choose_split, evaluate
+from megalith.train.evaluation.gather_scores import agree_on_signal, scored_by_all
+from megalith.train.learner.learner import Learner
 from megalith.train.pipeline import Pipeline
-from megalith.train.placing import place_again, place_tables
-from megalith.train.records import read_evaluation, read_summary
-from megalith.train.reporter import Reporter
-from megalith.train.run import Run, cut_back
+from megalith.train.run.folder import Run, cut_back
+from megalith.train.run.records import read_evaluation, read_summary
+from megalith.train.run.reporter import Reporter
 from megalith.train.schedule import lr_factor
+from megalith.train.sharding_plan import place_again, place_tables
 from megalith.train.stopping import BestSoFar, StopSignal
-from megalith.train.together import agree_on_signal, scored_by_all
 
 
 @dataclass

@@ -17,7 +17,7 @@ from megalith.report.charts import thin
 from megalith.report.collect import collect
 from megalith.report.timing import read_time_spent
 from megalith.train.recipe import load_recipe
-from megalith.train.run import Run
+from megalith.train.run.folder import Run
 from megalith.train.trainer import Trainer
 
 CHARTS = {"ne", "log_loss", "auc", "calibration", "rate", "time", "sizes", "traffic"}

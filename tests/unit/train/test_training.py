@@ -15,8 +15,8 @@ from megalith.checkpoint.store import CheckpointStore
 from megalith.core.files import read_jsonl
 from megalith.train.config import ScheduleConfig
 from megalith.train.recipe import load_recipe
-from megalith.train.reporter import CLOCK_KEYS
-from megalith.train.run import Run
+from megalith.train.run.folder import Run
+from megalith.train.run.reporter import CLOCK_KEYS
 from megalith.train.schedule import lr_factor
 from megalith.train.trainer import Trainer
 

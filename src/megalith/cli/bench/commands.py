@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from megalith.cli.bench_tables import (
+from megalith.cli.bench.tables import (
     show_data,
     show_embedding,
     show_explore,

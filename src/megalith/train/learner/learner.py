@@ -24,9 +24,9 @@ from megalith.models.base import ModelInputs
 from megalith.sharding.plan import ShardingPlan
 from megalith.sharding.runtime.collection import ShardedEmbeddingCollection
 from megalith.train.config import AdaGradConfig, AdamConfig, DenseOptimizer, Recipe
-from megalith.train.memory import check_memory
+from megalith.train.learner.memory import check_memory
+from megalith.train.learner.replica import Replica
 from megalith.train.pipeline import Stages
-from megalith.train.replica import Replica
 
 
 class Learner:

@@ -11,10 +11,10 @@ from rich.text import Text
 
 from megalith.core.files import append
 from megalith.core.units import format_count
-from megalith.train.run import Run
+from megalith.train.run.folder import Run
 
 if TYPE_CHECKING:
-    from megalith.train.events import EventFile
+    from megalith.train.run.tensorboard import EventFile
 
 # What a run's result must not depend on: everything else in metrics.jsonl is the same from run to run.
 CLOCK_KEYS = ("seconds", "samples_per_second", "wait_seconds")
@@ -37,7 +37,7 @@ class Reporter:
             return self
         append(self._run.metrics, b"")
         if self._use_tensorboard:
-            from megalith.train.events import EventFile
+            from megalith.train.run.tensorboard import EventFile
 
             self._events = EventFile(self._run.tensorboard)
         if self._console is not None:

@@ -31,7 +31,7 @@ from megalith.core.trace import trace_parts
 from megalith.sharding.plan import ShardingPlan
 from megalith.train.config import Recipe
 from megalith.train.recipe import load_recipe
-from megalith.train.records import read_metrics
+from megalith.train.run.records import read_metrics
 
 _RANK = re.compile(r"trace-rank-(\d+)\.")
 

@@ -14,7 +14,7 @@ from megalith.data.loader import Loader
 from megalith.metrics import calibration_curve
 from megalith.metrics import evaluate as measure
 from megalith.train.config import DataConfig
-from megalith.train.learner import Learner
+from megalith.train.learner.learner import Learner
 from megalith.train.pipeline import Pipeline
 
 
