@@ -13,7 +13,7 @@ from processes import torchrun_command
 from small_runs import outcome, train, write_plan
 
 from commands import megalith
-from megalith.train.run.folder import Run
+from megalith.train.run.folder import RunFolder
 
 # Stops in front of the eighth step until it is told to go on, by the end of a pipe.
 WAITS = """
@@ -85,7 +85,7 @@ def test_a_second_trainer_is_refused_and_changes_nothing(half_way, tiny_recipe, 
         )
         assert content(folder) == before
     finish()
-    assert outcome(Run(folder)) == outcome(train(tiny_recipe, tmp_path / "alone", 1))
+    assert outcome(RunFolder(folder)) == outcome(train(tiny_recipe, tmp_path / "alone", 1))
     assert not (folder / ".lock").exists()
 
 
@@ -94,7 +94,7 @@ def test_a_killed_trainer_leaves_no_lock(half_way, tiny_recipe, tmp_path):
     trainer.kill()
     trainer.wait()
     train(tiny_recipe, folder, 1)
-    assert outcome(Run(folder)) == outcome(train(tiny_recipe, tmp_path / "alone", 1))
+    assert outcome(RunFolder(folder)) == outcome(train(tiny_recipe, tmp_path / "alone", 1))
 
 
 def test_a_finished_run_that_is_trained_again_writes_nothing(tiny_recipe, tmp_path):

@@ -38,9 +38,12 @@ from megalith.models.dlrm.config import DLRMConfig
 from megalith.models.layers.mlp import MLPConfig
 from megalith.sharding.plan import Placement, Shard, ShardingPlan
 from megalith.sharding.runtime.collection import ShardedEmbeddingCollection
-from megalith.train.config import AdaGradConfig, DataConfig, EmbeddingsConfig, Recipe
+from megalith.train.learner.dense_optimizer import AdaGradConfig
+from megalith.train.learner.embeddings import EmbeddingsConfig
 from megalith.train.learner.learner import Learner
+from megalith.train.loaders import DataConfig
 from megalith.train.pipeline import Pipeline
+from megalith.train.recipe import Recipe
 
 PEERS = ("torchrec",)
 ALONE = f"{OURS}, one process"
@@ -166,7 +169,7 @@ class Ours:
 
     def __init__(self, shape: Shape, plan: ShardingPlan | None) -> None:
         recipe = _recipe(shape)
-        self._learner = Learner(recipe, _schema(shape), plan)
+        self._learner = Learner(recipe.learner_config, _schema(shape), plan)
         self._source = _Source()
         self._plan = plan
         self._pipeline: Pipeline | None = None

@@ -18,22 +18,22 @@ from megalith.hardware.catalog import catalog
 from megalith.hardware.cluster import Cluster
 from megalith.hardware.machine import this_machine
 from megalith.sharding.plan import ShardingPlan, read_plan
-from megalith.train.config import Recipe
+from megalith.train.recipe import Recipe
 
 # A run starts, and starts again after a lost rank, without a long wait for a slightly better plan.
 _SECONDS = 3.0
 
 
-def place_tables(recipe: Recipe, dataset: Dataset, ranks: Ranks) -> ShardingPlan | None:
-    """Where each table goes, the same on every rank; None in one process, which holds them all."""
+def plan_for_training(recipe: Recipe, dataset: Dataset, ranks: Ranks) -> ShardingPlan | None:
+    """The plan of a run that trains, the same on every rank; None in one process, which holds all tables."""
     if ranks.world_size == 1:
         return None
     tables = recipe.model.tables(dataset.schema.categorical)
     return ranks.from_first(lambda: _plan(recipe, tables, dataset, ranks.world_size))
 
 
-def place_again(recipe: Recipe, dataset: Dataset, ranks: Ranks, used: Path) -> ShardingPlan | None:
-    """Where each table of a trained model goes: as the plan in `used` says if it is for so many ranks."""
+def plan_for_eval(recipe: Recipe, dataset: Dataset, ranks: Ranks, used: Path) -> ShardingPlan | None:
+    """The plan under which a trained model is scored: the one in `used` if it is for as many ranks."""
     if ranks.world_size == 1:
         return None
     tables = recipe.model.tables(dataset.schema.categorical)
@@ -57,8 +57,8 @@ def _plan(recipe: Recipe, tables: list[TableSpec], dataset: Dataset, world_size:
         plan = read_plan(config.plan)
         if plan.world_size != world_size:
             raise PlanError(
-                f"{config.plan} is for {plan.world_size} workers and {world_size} ranks run; make it again "
-                f"with `megalith plan --world-size {world_size}`, or set sharding.plan=auto."
+                f"{config.plan} is for {plan.world_size} workers and {world_size} ranks run; regenerate "
+                f"it with `megalith plan --world-size {world_size}`, or set sharding.plan=auto."
             )
     else:
         plan = _automatic(recipe, tables, dataset, world_size)
