@@ -21,50 +21,50 @@ def stats(
     from megalith.data.stats import STATISTICS_FILE, measure, write_statistics
 
     with working("Measuring") as update:
-        found = measure(path, split, lambda column: update(f"Measuring {column}"))
+        statistics = measure(path, split, lambda column: update(f"Measuring {column}"))
     if save:
-        write_statistics(path, found)
+        write_statistics(path, statistics)
     if json:
-        print_json(found.model_dump(mode="json"))
+        print_json(statistics.model_dump(mode="json"))
         return
-    best = "" if found.best_log_loss is None else f", best log loss {found.best_log_loss:.5f}"
-    title = f"{path}, {split}: {found.rows:,} rows, click rate {found.click_rate:.4f}{best}"
+    best = "" if statistics.best_log_loss is None else f", best log loss {statistics.best_log_loss:.5f}"
+    title = f"{path}, {split}: {statistics.rows:,} rows, click rate {statistics.click_rate:.4f}{best}"
     columns: dict[str, list[str]] = {
-        "feature": [one.name for one in found.features],
-        "ids": [format_count(one.num_ids) for one in found.features],
-        "seen": [format_count(one.distinct_ids) for one in found.features],
-        "missing": [f"{one.missing_share:.3f}" for one in found.features],
-        "top 1": [f"{one.top_1_share:.3f}" for one in found.features],
-        "10": [f"{one.top_10_share:.3f}" for one in found.features],
-        "100": [f"{one.top_100_share:.3f}" for one in found.features],
-        "once": [f"{one.seen_once_share:.3f}" for one in found.features],
-        "skew": ["" if one.skew is None else f"{one.skew:.2f}" for one in found.features],
+        "feature": [feature.name for feature in statistics.features],
+        "ids": [format_count(feature.num_ids) for feature in statistics.features],
+        "seen": [format_count(feature.distinct_ids) for feature in statistics.features],
+        "missing": [f"{feature.missing_share:.3f}" for feature in statistics.features],
+        "top 1": [f"{feature.top_1_share:.3f}" for feature in statistics.features],
+        "10": [f"{feature.top_10_share:.3f}" for feature in statistics.features],
+        "100": [f"{feature.top_100_share:.3f}" for feature in statistics.features],
+        "once": [f"{feature.seen_once_share:.3f}" for feature in statistics.features],
+        "skew": ["" if feature.skew is None else f"{feature.skew:.2f}" for feature in statistics.features],
     }
     # A column that most data sets do not need appears only where it says something; 80 characters are few.
-    if any(one.unknown_share for one in found.features):
-        columns["unknown"] = [f"{one.unknown_share:.3f}" for one in found.features]
+    if any(feature.unknown_share for feature in statistics.features):
+        columns["unknown"] = [f"{feature.unknown_share:.3f}" for feature in statistics.features]
         if console.is_terminal and console.width < 90:
             del columns["skew"]
     print_table(title, list(columns), zip(*columns.values(), strict=True))
-    bags = [one for one in found.features if one.max_length > 1]
+    bags = [feature for feature in statistics.features if feature.max_length > 1]
     if bags:
         lengths = (
-            (one.name, f"{one.mean_length:.2f}", one.max_length, f"{one.empty_share:.3f}") for one in bags
+            (bag.name, f"{bag.mean_length:.2f}", bag.max_length, f"{bag.empty_share:.3f}") for bag in bags
         )
         print_table("", ("multi-hot", "mean length", "longest", "empty"), lengths)
-    if found.numeric:
+    if statistics.numeric:
         columns = {
-            "number": [one.name for one in found.numeric],
-            "zero": [f"{one.zero_share:.3f}" for one in found.numeric],
-            "mean": [f"{one.mean:.3g}" for one in found.numeric],
-            "spread": [f"{one.deviation:.3g}" for one in found.numeric],
-            "5%": [f"{one.quantiles.get('0.05', 0.0):.3g}" for one in found.numeric],
-            "50%": [f"{one.quantiles.get('0.5', 0.0):.3g}" for one in found.numeric],
-            "95%": [f"{one.quantiles.get('0.95', 0.0):.3g}" for one in found.numeric],
-            "maximum": [f"{one.maximum:.3g}" for one in found.numeric],
+            "number": [number.name for number in statistics.numeric],
+            "zero": [f"{number.zero_share:.3f}" for number in statistics.numeric],
+            "mean": [f"{number.mean:.3g}" for number in statistics.numeric],
+            "spread": [f"{number.deviation:.3g}" for number in statistics.numeric],
+            "5%": [f"{number.quantiles.get('0.05', 0.0):.3g}" for number in statistics.numeric],
+            "50%": [f"{number.quantiles.get('0.5', 0.0):.3g}" for number in statistics.numeric],
+            "95%": [f"{number.quantiles.get('0.95', 0.0):.3g}" for number in statistics.numeric],
+            "maximum": [f"{number.maximum:.3g}" for number in statistics.numeric],
         }
-        if any(one.null_share for one in found.numeric):
-            columns["null"] = [f"{one.null_share:.3f}" for one in found.numeric]
+        if any(number.null_share for number in statistics.numeric):
+            columns["null"] = [f"{number.null_share:.3f}" for number in statistics.numeric]
         print_table("", list(columns), zip(*columns.values(), strict=True))
     if save:
         note(f"Wrote {path / STATISTICS_FILE}")
