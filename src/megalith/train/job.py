@@ -23,7 +23,7 @@ from megalith.core.errors import ConfigError, MegalithError
 from megalith.train.recipe import Recipe, load_recipe
 from megalith.train.run.folder import RunFolder
 from megalith.train.run.trusted_code import check_code, trust_code
-from megalith.train.session import Session
+from megalith.train.session import Session, errors_before_sigterm
 from megalith.train.trainer import Trainer
 
 
@@ -97,7 +97,8 @@ def build(session: Session, job: TrainJob, console: Console | None) -> Iterator[
         else:
             trainer.create(job.overwrite)
         try:
-            yield trainer
+            with errors_before_sigterm(ranks):
+                yield trainer
         except Exception as error:
             # On many ranks the mistake may be another's, and this one only lost its peers.
             known = isinstance(error, MegalithError) or ranks.world_size > 1
