@@ -1,4 +1,4 @@
-"""One safetensors file: written in a single pass from where the tensors lie, with its checksum.
+"""One safetensors file: written in a single pass over the tensors, which also gives its checksum.
 
 The library's own writer gives no checksum, which would take a second pass over the file. Reading is the
 library's: it checks a header before it uses it.

@@ -67,8 +67,3 @@ def _metrics_of(samples: Tensor, dataset: Dataset, split: str, whole: bool) -> d
         result["best_ne"] = result["ne"] * best / result["log_loss"]
         result["above_best"] = result["log_loss"] / best - 1
     return result
-
-
-def without_curve(result: dict[str, Any]) -> dict[str, Any]:
-    """An evaluation without its calibration curve: the numbers that fit on a line."""
-    return {key: value for key, value in result.items() if key != "calibration_curve"}

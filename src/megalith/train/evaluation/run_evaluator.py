@@ -10,10 +10,11 @@ from megalith.comm.ranks import Ranks
 from megalith.core.files import write_atomic
 from megalith.data.dataset import Dataset
 from megalith.train.checkpoints import load_learner
-from megalith.train.evaluation.evaluate import evaluate, without_curve
+from megalith.train.evaluation.evaluate import evaluate
 from megalith.train.learner.learner import Learner
 from megalith.train.recipe import Recipe
 from megalith.train.run.folder import RunFolder
+from megalith.train.run.records import without_curve
 from megalith.train.run.reporter import Reporter
 from megalith.train.stopping import BestSoFar
 

@@ -49,7 +49,7 @@ class Replica(nn.Module):
                 self._model,
                 process_group=comm.group,
                 gradient_as_bucket_view=True,
-                # Torch's own, said aloud: otherwise a first bucket of one megabyte goes ahead.
+                # Torch's default, given explicitly: otherwise the first bucket has one megabyte.
                 bucket_cap_mb=25,
                 # Without it DDP lays its buckets out anew after the first step, and with them the order in
                 # which three ranks or more add up: a resumed run would differ in the last bit.

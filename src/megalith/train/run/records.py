@@ -119,3 +119,8 @@ def read_evaluation(path: Path) -> Values:
     content = read_json_object(path, fix=fix)
     parse_config(_Evaluation, content, str(path), fix, DataError)
     return content
+
+
+def without_curve(result: Values) -> Values:
+    """An evaluation without its calibration curve: the numbers that fit on a line."""
+    return {key: value for key, value in result.items() if key != "calibration_curve"}

@@ -8,10 +8,9 @@ from typing import Any
 
 from megalith.core.files import write_atomic
 from megalith.hardware.machine import this_machine
-from megalith.train.evaluation.evaluate import without_curve
 from megalith.train.learner.learner import Learner
 from megalith.train.run.folder import RunFolder
-from megalith.train.run.records import read_evaluation
+from megalith.train.run.records import read_evaluation, without_curve
 
 
 @dataclass(frozen=True, slots=True)
