@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 import megalith
 from megalith.explore.job import Job
-from megalith.train.config import Recipe
+from megalith.train.recipe import Recipe
 
 SOURCES = sorted(Path(megalith.__file__).parent.rglob("*.py"))
 ADVICE = re.compile(r"(?<![\w./-])([a-z_]+(?:\.[a-z_0-9]+)+)=")

@@ -10,9 +10,9 @@ from typing import Any
 from megalith.core.errors import ConfigError
 from megalith.report.tables import TablesFacts, collect_tables
 from megalith.report.timing import TimeSpent, read_time_spent
-from megalith.train.config import Recipe
-from megalith.train.records import read_evaluation, read_metrics, read_summary
-from megalith.train.run import Run
+from megalith.train.recipe import Recipe
+from megalith.train.run.folder import RunFolder
+from megalith.train.run.records import read_evaluation, read_metrics, read_summary
 
 Values = dict[str, Any]
 
@@ -92,7 +92,7 @@ def collect(folder: Path) -> RunFacts:
         raise ConfigError(
             f"{folder} does not exist; name the folder of a run, as `megalith train` printed it."
         )
-    run = Run(folder)
+    run = RunFolder(folder)
     recipe = run.recipe()
     entries = finite(read_metrics(run.metrics))
     training = [entry for entry in entries if entry.get("kind") == "train"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from megalith.core.errors import MegalithError
 from megalith.data.dataset import Dataset
 from megalith.data.stats import STATISTICS_FILE, FeatureStatistics, Statistics, measure, read_statistics
-from megalith.train.config import Recipe
+from megalith.train.recipe import Recipe
 
 MEASURED_ROWS = 5_000_000
 """Data up to this size is measured when no statistics are stored beside it: a few seconds."""

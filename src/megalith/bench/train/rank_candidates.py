@@ -16,7 +16,7 @@ from megalith.bench.train.samples import TrainSamples
 from megalith.data.batch import Batch
 from megalith.sharding.plan import ShardingPlan
 from megalith.sharding.runtime.collection import ShardedEmbeddingCollection
-from megalith.train.learner import Learner
+from megalith.train.learner.learner import Learner
 from megalith.train.pipeline import Pipeline
 
 
@@ -38,7 +38,7 @@ class MegalithRank:
 
     def __init__(self, shape: LookupShape, plan: ShardingPlan | None) -> None:
         recipe = recipe_of(shape)
-        self._learner = Learner(recipe, schema_of(shape), plan)
+        self._learner = Learner(recipe.learner_config, schema_of(shape), plan)
         self._source = _MemoryBatches()
         self._plan = plan
         self._pipeline: Pipeline | None = None

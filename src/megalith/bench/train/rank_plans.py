@@ -20,7 +20,10 @@ from megalith.sharding.plan import Placement, Shard, ShardingPlan
 from megalith.sharding.planner import Planner
 from megalith.sharding.planner.inputs import local_cluster, plan_inputs
 from megalith.sharding.planner.types import Workload
-from megalith.train.config import AdaGradConfig, DataConfig, EmbeddingsConfig, Recipe
+from megalith.train.learner.dense_optimizer import AdaGradConfig
+from megalith.train.learner.embeddings import EmbeddingsConfig
+from megalith.train.loaders import DataConfig
+from megalith.train.recipe import Recipe
 
 ShardingChoice = Literal["table_wise", "row_wise", "column_wise", "data_parallel", "auto"]
 

@@ -86,8 +86,8 @@ class PlanRequest:
     def _recipe_inputs(self, recipe: str, cluster: Cluster) -> PlanInputs:
         """Tables of the recipe's model on the recipe's data, as training plans them."""
         from megalith.data.dataset import Dataset
-        from megalith.train.planning import recipe_inputs
         from megalith.train.recipe import load_recipe
+        from megalith.train.sharding_plan import recipe_inputs
 
         settings = load_recipe(recipe, self.overrides)
         return recipe_inputs(

@@ -12,7 +12,7 @@ from megalith.core.errors import PlanError
 from megalith.core.schema import TableSpec
 from megalith.embeddings.optimizers import SGD, RowWiseAdaGrad
 from megalith.sharding.plan import Placement, Shard, ShardingPlan
-from megalith.train.memory import check_memory, host_bytes
+from megalith.train.learner.memory import check_memory, host_bytes
 
 
 @pytest.fixture

@@ -38,18 +38,18 @@ class Replica(nn.Module):
         for module in dense.modules():
             if isinstance(module, nn.BatchNorm1d):
                 # In place, so that the names and tensors of the state stay what they are.
-                module.__class__ = _BatchNormOfAll
-        self._whole: nn.Module = _Watched(dense, embeddings)
+                module.__class__ = _SyncBatchNorm
+        self._model: nn.Module = _LookupAndModel(dense, embeddings)
         if any(parameter.requires_grad for parameter in dense.parameters()):
             assert embeddings.comm is not None
             # A branch of its own: buckets travel while the tables' gradients do.
             comm = embeddings.comm.branch()
             options: dict[str, Any] = {_KEEP_BUFFERS: False}
-            self._whole = DistributedDataParallel(
-                self._whole,
+            self._model = DistributedDataParallel(
+                self._model,
                 process_group=comm.group,
                 gradient_as_bucket_view=True,
-                # Torch's own, said aloud: otherwise a first bucket of one megabyte goes ahead.
+                # Torch's default, given explicitly: otherwise the first bucket has one megabyte.
                 bucket_cap_mb=25,
                 # Without it DDP lays its buckets out anew after the first step, and with them the order in
                 # which three ranks or more add up: a resumed run would differ in the last bit.
@@ -58,27 +58,28 @@ class Replica(nn.Module):
             )
             # DDP itself would divide by the number of ranks. It refuses annotations that are text, as ours
             # are; a lambda has none.
-            self._whole.register_comm_hook(
+            self._model.register_comm_hook(
                 comm.all_reduce(),
                 lambda all_reduce, bucket: all_reduce.start_bucket(bucket.index(), bucket.buffer()),
             )
 
     def forward(self, features: Tensor, received: ReceivedIds) -> Tensor:
         """Logits of this rank's samples, from its features and the ids that were exchanged."""
-        logits: Tensor = self._whole(features, received)
+        logits: Tensor = self._model(features, received)
         return logits
 
     @torch.no_grad()
     def predict(self, features: Tensor, received: ReceivedIds) -> Tensor:
         """The same without gradients, which DDP has no part in."""
-        whole = self._whole
-        module = whole.module if isinstance(whole, DistributedDataParallel) else whole
+        model = self._model
+        module = model.module if isinstance(model, DistributedDataParallel) else model
         logits: Tensor = module(features, received)
         return logits
 
 
-class _Watched(nn.Module):
-    """The model beside a parameter that nobody uses: DDP warns if it is to look for some and finds none."""
+class _LookupAndModel(nn.Module):
+    """The lookup and the dense model as one module, with a parameter that nothing uses: DDP, which is to look
+    for unused ones, warns if it finds none."""
 
     def __init__(self, dense: nn.Module, embeddings: ShardedEmbeddingCollection) -> None:
         super().__init__()
@@ -96,7 +97,7 @@ class _Watched(nn.Module):
         return logits
 
 
-class _SumOfAll(torch.autograd.Function):
+class _AllReduceSum(torch.autograd.Function):
     """A sum over ranks. Each rank's loss depends on it, so its gradient is a sum over ranks again."""
 
     @staticmethod
@@ -108,24 +109,25 @@ class _SumOfAll(torch.autograd.Function):
 
     @staticmethod
     def backward(_: Any, gradient: Tensor) -> Tensor:
-        return _SumOfAll.forward(_, gradient.contiguous())
+        return _AllReduceSum.forward(_, gradient.contiguous())
 
 
-def _sum_of_all(tensor: Tensor) -> Tensor:
-    total: Tensor = _SumOfAll.apply(tensor)
+def _all_reduce_sum(tensor: Tensor) -> Tensor:
+    total: Tensor = _AllReduceSum.apply(tensor)
     return total
 
 
-class _BatchNormOfAll(nn.BatchNorm1d):
-    """Batch normalization over the samples of all ranks; torch's own speaks only to GPUs."""
+class _SyncBatchNorm(nn.BatchNorm1d):
+    """Batch normalization over the samples of all ranks; torch's `SyncBatchNorm` runs on GPUs only."""
 
     def forward(self, input: Tensor) -> Tensor:
+        """Normalizes a slice of the batch by the statistics of the whole batch."""
         if not self.training:
             return super().forward(input)
-        count = _sum_of_all(input.new_tensor(float(len(input))))
-        mean = _sum_of_all(input.sum(0)) / count
+        count = _all_reduce_sum(input.new_tensor(float(len(input))))
+        mean = _all_reduce_sum(input.sum(0)) / count
         centred = input - mean
-        variance = _sum_of_all(centred.square().sum(0)) / count
+        variance = _all_reduce_sum(centred.square().sum(0)) / count
         if self.track_running_stats:
             assert self.num_batches_tracked is not None
             self.num_batches_tracked.add_(1)

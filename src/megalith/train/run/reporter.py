@@ -1,4 +1,4 @@
-"""Where a run's numbers go: metrics.jsonl, TensorBoard, and the progress a person watches."""
+"""Writes a run's metrics to metrics.jsonl, to TensorBoard and to the progress bar."""
 
 from __future__ import annotations
 
@@ -11,21 +11,25 @@ from rich.text import Text
 
 from megalith.core.files import append
 from megalith.core.units import format_count
-from megalith.train.run import Run
+from megalith.train.run.folder import RunFolder
 
 if TYPE_CHECKING:
-    from megalith.train.events import EventFile
+    from megalith.train.run.tensorboard import EventFile
 
 # What a run's result must not depend on: everything else in metrics.jsonl is the same from run to run.
 CLOCK_KEYS = ("seconds", "samples_per_second", "wait_seconds")
 
 
 class Reporter:
-    """Writes each entry to every place; use as a context. A silent one, of a rank that is not the first,
-    writes nowhere."""
+    """Writes each entry to all of them; use as a context. Ranks other than the first have a silent one."""
 
     def __init__(
-        self, run: Run, total_steps: int, tensorboard: bool, console: Console | None, silent: bool = False
+        self,
+        run: RunFolder,
+        total_steps: int,
+        tensorboard: bool,
+        console: Console | None,
+        silent: bool = False,
     ) -> None:
         self._run, self._total_steps, self._silent = run, total_steps, silent
         self._use_tensorboard, self._console = tensorboard, console
@@ -37,7 +41,7 @@ class Reporter:
             return self
         append(self._run.metrics, b"")
         if self._use_tensorboard:
-            from megalith.train.events import EventFile
+            from megalith.train.run.tensorboard import EventFile
 
             self._events = EventFile(self._run.tensorboard)
         if self._console is not None:
@@ -61,6 +65,7 @@ class Reporter:
             self._progress.stop()
 
     def advance(self, step: int) -> None:
+        """Moves the progress bar on to `step`."""
         if self._progress is not None:
             self._progress.update(self._progress.task_ids[0], completed=step)
 
@@ -86,9 +91,8 @@ class Reporter:
                 task, rate=rate, shown=f"loss {entry['loss']:.4f}, NE {_shown(window['ne'])}"
             )
         else:
-            where = f"step {entry['step']:>7,}  {entry['split']}"
             numbers = ", ".join(f"{name} {_shown(entry[key])}" for name, key in _EVAL_COLUMNS)
-            line = Text(f"{where}: {numbers}")
+            line = Text(f"step {entry['step']:>7,}  {entry['split']}: {numbers}")
             self._console.print(line, highlight=False, soft_wrap=True)
 
 
@@ -100,10 +104,11 @@ def _shown(value: float | None) -> str:
 
 
 def _numbers(entry: dict[str, Any]) -> list[tuple[str, float]]:
-    found = []
+    numbers = []
     for key, value in entry.items():
         if isinstance(value, dict):
-            found += [(f"{key}/{name}", one) for name, one in value.items() if isinstance(one, (int, float))]
+            nested = value.items()
+            numbers += [(f"{key}/{name}", item) for name, item in nested if isinstance(item, (int, float))]
         elif isinstance(value, (int, float)) and key != "step":
-            found.append((key, value))
-    return found
+            numbers.append((key, value))
+    return numbers

@@ -5,21 +5,25 @@ from __future__ import annotations
 import math
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from megalith.cli.output import JsonFlag, print_json, print_table, progress_console, text_column
 
+if TYPE_CHECKING:
+    from megalith.data.synth.generate import SplitTruth
+    from megalith.data.synth.options import SynthOptions
 
-class Source(StrEnum):
+
+class SynthSourceName(StrEnum):
     """Whose shape the data has."""
 
     CRITEO = "criteo"
     AVAZU = "avazu"
 
 
-class OutputFormat(StrEnum):
+class SynthFormat(StrEnum):
     """Ready to train on, or the real data set's own text."""
 
     PARQUET = "parquet"
@@ -27,13 +31,13 @@ class OutputFormat(StrEnum):
 
 
 def synth(
-    source: Annotated[Source, typer.Argument(help="The data set to resemble.")],
+    source: Annotated[SynthSourceName, typer.Argument(help="The data set to resemble.")],
     rows: Annotated[int, typer.Option(help="Rows to train on.")],
     out: Annotated[Path, typer.Option(help="Folder to write; it appears when it is complete.")],
     output_format: Annotated[
-        OutputFormat,
+        SynthFormat,
         typer.Option("--format", help="parquet is ready to train on; text is for `data prepare`."),
-    ] = OutputFormat.PARQUET,
+    ] = SynthFormat.PARQUET,
     valid_rows: Annotated[
         int | None, typer.Option(help="Later rows for validation [default: a tenth].")
     ] = None,
@@ -59,9 +63,6 @@ def synth(
     """Generate click data shaped like Criteo or Avazu, with a known best log loss."""
     from time import perf_counter
 
-    from rich.progress import BarColumn, Progress, TimeRemainingColumn
-
-    from megalith.data.synth.generate import generate
     from megalith.data.synth.options import SynthOptions
 
     options = SynthOptions(
@@ -75,35 +76,52 @@ def synth(
         scale=_parse_scale(scale),
     )
     options.check()
+    start = perf_counter()
+    truths = _generate_with_progress(options, out, output_format, overwrite, threads)
+    seconds = perf_counter() - start
+    if json:
+        rate = options.total_rows / seconds
+        print_json({"out": str(out), "splits": _splits(truths), "seconds": seconds, "rows_per_second": rate})
+    else:
+        _show(f"{out}: {options.total_rows:,} rows in {seconds:.1f} s", truths)
+
+
+def _generate_with_progress(
+    options: SynthOptions, out: Path, output_format: SynthFormat, overwrite: bool, threads: int | None
+) -> dict[str, SplitTruth]:
+    from rich.progress import BarColumn, Progress, TimeRemainingColumn
+
+    from megalith.data.synth.generate import generate
+
     columns = (
         text_column("Generating"),
         BarColumn(),
         text_column("{task.percentage:>3.0f}%"),
         TimeRemainingColumn(),
     )
-    start = perf_counter()
     silent = not progress_console.is_terminal
     with Progress(*columns, console=progress_console, transient=True, disable=silent) as bar:
         task = bar.add_task("rows", total=options.total_rows)
-        truths = generate(
+        return generate(
             options, out, output_format.value, overwrite, threads, lambda made: bar.advance(task, made)
         )
-    seconds = perf_counter() - start
-    if json:
-        splits = {
-            name: {
-                "rows": truth.rows,
-                "click_rate": truth.positives / truth.rows,
-                "best_log_loss": truth.best_log_loss,
-                "best_ne": truth.best_ne,
-            }
-            for name, truth in truths.items()
+
+
+def _splits(truths: dict[str, SplitTruth]) -> dict[str, Any]:
+    return {
+        name: {
+            "rows": truth.rows,
+            "click_rate": truth.positives / truth.rows,
+            "best_log_loss": truth.best_log_loss,
+            "best_ne": truth.best_ne,
         }
-        rate = options.total_rows / seconds
-        print_json({"out": str(out), "splits": splits, "seconds": seconds, "rows_per_second": rate})
-        return
+        for name, truth in truths.items()
+    }
+
+
+def _show(title: str, truths: dict[str, SplitTruth]) -> None:
     print_table(
-        f"{out}: {options.total_rows:,} rows in {seconds:.1f} s",
+        title,
         ("split", "rows", "click rate", "best log loss", "best NE"),
         (
             (

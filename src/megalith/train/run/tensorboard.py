@@ -1,7 +1,7 @@
 """Scalars for TensorBoard, written at once and in this thread.
 
-TensorBoard's own writer has a thread that keeps what it is given for up to two minutes and meets a full disk
-where nobody hears of it. A report every few dozen steps needs no thread.
+TensorBoard's own writer has a thread that keeps what it is given for up to two minutes; if the disk is full
+then, its error is lost. A report every few dozen steps needs no thread.
 """
 
 from __future__ import annotations

@@ -2,99 +2,47 @@
 
 from __future__ import annotations
 
-import enum
 import signal
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
-import typer
-
+from megalith.cli.data import prepare_options as options
 from megalith.cli.output import JsonFlag, print_json, print_table, progress_console, say, text_column
 
 if TYPE_CHECKING:
-    from megalith.data.prepare import PrepareOptions, PrepareResult
-
-
-class SourceName(enum.StrEnum):
-    criteo = "criteo"
-    avazu = "avazu"
-    libfm = "libfm"
-    parquet = "parquet"
-
-
-class NumericName(enum.StrEnum):
-    log = "log"
-    bucket = "bucket"
-    none = "none"
-
-
-class ValidFrom(enum.StrEnum):
-    random = "random"
-    tail = "tail"
-
-
-class FieldsName(enum.StrEnum):
-    auto = "auto"
-    positional = "positional"
-    bag = "bag"
-    named = "named"
+    from megalith.data.prepare import PrepareResult
 
 
 def prepare(
-    source: Annotated[SourceName, typer.Argument(help="The format of the files.")],
-    files: Annotated[list[Path], typer.Argument(help="Training files; text may be .gz or .zst.")],
-    out: Annotated[Path, typer.Option(help="Folder to write; it appears when it is complete.")],
-    test: Annotated[
-        list[Path] | None, typer.Option(help="A file of the split `test`; repeat for several.")
-    ] = None,
-    valid_fraction: Annotated[
-        float, typer.Option(help="Share of the training rows for split `valid`.")
-    ] = 0.0,
-    valid_from: Annotated[
-        ValidFrom, typer.Option(help="Hold out rows at random by number, or the last ones.")
-    ] = ValidFrom.random,
-    seed: Annotated[int, typer.Option(help="Decides which rows random takes.")] = 0,
-    min_count: Annotated[int, typer.Option(help="Values that occur less often share id 1.")] = 10,
-    hash_buckets: Annotated[
-        int | None, typer.Option(help="No vocabulary: id is 2 + hash of the value modulo this.")
-    ] = None,
-    max_vocabulary: Annotated[int | None, typer.Option(help="Most values a feature keeps.")] = None,
-    vocabulary_from: Annotated[
-        Path | None, typer.Option(help="Apply the vocabulary and transforms of this data set.")
-    ] = None,
-    numeric: Annotated[
-        NumericName | None,
-        typer.Option(
-            help="log: sign(x) log(1+|x|); bucket: a category, floor(log(x)^2); none: as is. [default: log]"
-        ),
-    ] = None,
-    missing_number: Annotated[
-        float | None, typer.Option(help="Written where a number is missing. [default: 0]")
-    ] = None,
-    max_bad_rows: Annotated[int, typer.Option(help="Rows that cannot be read and are left out.")] = 0,
-    limit_rows: Annotated[int | None, typer.Option(help="Stop after so many rows (of test too).")] = None,
-    memory: Annotated[str, typer.Option(help="Budget of the tables of values.")] = "512M",
-    threads: Annotated[int | None, typer.Option(help="Threads that parse. [default: all cores]")] = None,
-    fields: Annotated[
-        FieldsName, typer.Option(help="libfm: what the entries of a row are.")
-    ] = FieldsName.auto,
-    label: Annotated[str, typer.Option(help="parquet: the column of labels.")] = "label",
-    number: Annotated[
-        list[str] | None, typer.Option(help="parquet: a column to take as number; repeat.")
-    ] = None,
-    category: Annotated[
-        list[str] | None, typer.Option(help="parquet: a column to take as category; repeat.")
-    ] = None,
-    drop: Annotated[list[str] | None, typer.Option(help="parquet: a column to leave out; repeat.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder if it exists.")] = False,
+    source: options.SourceArgument,
+    files: options.FilesArgument,
+    out: options.OutOption,
+    test: options.TestOption = None,
+    valid_fraction: options.ValidFractionOption = 0.0,
+    valid_from: options.ValidFromOption = options.ValidFrom.random,
+    seed: options.SeedOption = 0,
+    min_count: options.MinCountOption = 10,
+    hash_buckets: options.HashBucketsOption = None,
+    max_vocabulary: options.MaxVocabularyOption = None,
+    vocabulary_from: options.VocabularyFromOption = None,
+    numeric: options.NumericOption = None,
+    missing_number: options.MissingNumberOption = None,
+    max_bad_rows: options.MaxBadRowsOption = 0,
+    limit_rows: options.LimitRowsOption = None,
+    memory: options.MemoryOption = "512M",
+    threads: options.ThreadsOption = None,
+    fields: options.FieldsOption = options.FieldsName.auto,
+    label: options.LabelOption = "label",
+    number: options.NumberOption = None,
+    category: options.CategoryOption = None,
+    drop: options.DropOption = None,
+    overwrite: options.OverwriteFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Turn click logs of any size into a data set that is ready to train on, in bounded memory."""
-    from megalith.core.config import parse_config
     from megalith.core.units import parse_bytes
-    from megalith.data.prepare import PrepareOptions
 
     content = {
         "source": source.value,
@@ -121,14 +69,11 @@ def prepare(
         "overwrite": overwrite,
         **({} if threads is None else {"threads": threads}),
     }
-    options = parse_config(PrepareOptions, content, "megalith data prepare")
-    # A polite kill cleans up as Ctrl-C does.
-    signal.signal(signal.SIGTERM, _exit_at_signal)
-    prepared = _prepare_with_progress(options)
+    prepared = _prepare_with_progress(content)
     if as_json:
-        print_json(summary(options.out, prepared))
+        print_json(summary(out, prepared))
     else:
-        _show(options.out, prepared)
+        _show(out, prepared)
 
 
 def summary(out: Path, prepared: PrepareResult) -> dict[str, object]:
@@ -156,17 +101,22 @@ def summary(out: Path, prepared: PrepareResult) -> dict[str, object]:
     }
 
 
-def _prepare_with_progress(options: PrepareOptions) -> PrepareResult:
+def _prepare_with_progress(content: dict[str, Any]) -> PrepareResult:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
+    from megalith.core.config import parse_config
+    from megalith.data.prepare import PrepareOptions
     from megalith.data.prepare import prepare as run
 
+    settings = parse_config(PrepareOptions, content, "megalith data prepare")
+    # SIGTERM cleans up as Ctrl-C does.
+    signal.signal(signal.SIGTERM, _exit_at_signal)
     columns = (text_column("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     silent = not progress_console.is_terminal
     with Progress(*columns, console=progress_console, transient=True, disable=silent) as bar:
         task = bar.add_task("reading", total=None)
         return run(
-            options,
+            settings,
             lambda stage, rows, total: bar.update(task, description=stage, completed=rows, total=total),
         )
 

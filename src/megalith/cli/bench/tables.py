@@ -8,6 +8,7 @@ from megalith.cli.output import print_table, say
 
 
 def show_data(results: dict[str, Any]) -> None:
+    """Rows prepared and samples loaded a second."""
     import statistics
 
     from megalith.core.units import format_bytes, format_count
@@ -59,14 +60,15 @@ def _milliseconds(timing: dict[str, Any]) -> str:
 
 
 def show_embedding(results: dict[str, Any]) -> None:
+    """Milliseconds of a lookup and its backward pass, by shape and candidate."""
     rows = []
-    for one in results["measured"]:
-        shown = _shape_name(one)
-        for name, timing in one["candidates"].items():
+    for measured in results["measured"]:
+        shown = _shape_name(measured)
+        for name, timing in measured["candidates"].items():
             if "skipped" in timing:
                 rows.append([shown, name, *[""] * 4, timing["skipped"]])
                 continue
-            ratio = one["speed_ratio"].get(name, {}).get("total")
+            ratio = measured["speed_ratio"].get(name, {}).get("total")
             # Where a peer is faster one should not have to look for it.
             compared = "" if ratio is None else f"{ratio:.2f}" + (" < 1" if ratio < 1 else "")
             passes = [_milliseconds(timing[step]) for step in ("forward", "backward", "total")]
@@ -74,33 +76,38 @@ def show_embedding(results: dict[str, Any]) -> None:
             shown = ""
     columns = ["dim, ids", "", "forward", "backward", "total", "spread", "x"]
     print_table("Embedding tables, ms a step (x: the peer's total over ours)", columns, rows)
-    roofs = [(_shape_name(one), one["roofline"]) for one in results["measured"] if "roofline" in one]
+    roofs = [
+        (_shape_name(measured), measured["roofline"])
+        for measured in results["measured"]
+        if "roofline" in measured
+    ]
     if roofs:
         rows = [
             [
                 name,
-                f"{found['roof']['read'] / 1e9:.1f}",
-                f"{found['share']['forward']:.0%}",
-                f"{found['roof']['update'] / 1e9:.1f}",
-                f"{found['share']['backward']:.0%}",
+                f"{roof['roof']['read'] / 1e9:.1f}",
+                f"{roof['share']['forward']:.0%}",
+                f"{roof['roof']['update'] / 1e9:.1f}",
+                f"{roof['share']['backward']:.0%}",
             ]
-            for name, found in roofs
+            for name, roof in roofs
         ]
         columns = ["dim, ids", "read GB/s", "forward", "read and write GB/s", "backward"]
         print_table("Share of what the memory can do for random rows", columns, rows)
 
 
-def _shape_name(one: dict[str, Any]) -> str:
+def _shape_name(measured: dict[str, Any]) -> str:
     """Columns, ids of a bag, and how the ids are spread; batch or rows where they are what changes."""
-    shape = one["shape"]
+    shape = measured["shape"]
     ids = "uniform" if shape["zipf"] is None else "zipf"
     half = " fp16" if shape["dtype"] == "float16" else ""
-    batch = f" x {shape['batch']}" if one["axis"] == "batch" else ""
-    size = f", {shape['tables']} x {shape['rows']:,} rows" if one["axis"] == "rows" else ""
+    batch = f" x {shape['batch']}" if measured["axis"] == "batch" else ""
+    size = f", {shape['tables']} x {shape['rows']:,} rows" if measured["axis"] == "rows" else ""
     return f"{shape['dim']}{half}, {shape['lookups']}{batch}, {ids}{size}"
 
 
 def show_train(results: dict[str, Any]) -> None:
+    """Milliseconds of a training step, by candidate."""
     from megalith.core.units import format_bytes, format_count
 
     ratios = results["speed_ratio"]
@@ -126,11 +133,12 @@ def show_train(results: dict[str, Any]) -> None:
         print_table(
             "Where the time of ours goes",
             ["", "ms", "spread"],
-            [[name, _milliseconds(one), f"{one['spread']:.0%}"] for name, one in results["parts"].items()],
+            [[name, _milliseconds(part), f"{part['spread']:.0%}"] for name, part in results["parts"].items()],
         )
 
 
 def show_explore(results: dict[str, Any]) -> None:
+    """Start, prediction and search of the Explorer beside their limits."""
     from megalith.core.units import format_bytes
 
     limits = results["limits"]
@@ -155,11 +163,15 @@ def show_explore(results: dict[str, Any]) -> None:
 
 
 def show_plan(results: dict[str, Any]) -> None:
+    """Step time, gap and imbalance of plans, by set of tables."""
     limits = results["limits"]
     rows = []
-    for one in results["measured"]:
-        shown = f"{one['set']}, {one['tables']} on {one['workers']}, {one['optimizer']}, seed {one['seed']}"
-        for name, plan in one["plans"].items():
+    for drawn in results["measured"]:
+        shown = (
+            f"{drawn['set']}, {drawn['tables']} on {drawn['workers']}, {drawn['optimizer']}, "
+            f"seed {drawn['seed']}"
+        )
+        for name, plan in drawn["plans"].items():
             rows.append(
                 [
                     shown,
@@ -180,6 +192,7 @@ def show_plan(results: dict[str, Any]) -> None:
 
 
 def show_ranking(results: dict[str, Any]) -> None:
+    """Predicted beside measured step times of plans."""
     rows = [
         [
             f"{1e3 * plan['predicted']['step_seconds']:.2f}",

@@ -8,7 +8,7 @@ step is that of one process with the whole batch.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,56 +19,67 @@ from megalith.comm.ranks import Ranks
 from megalith.core.schema import TableSpec
 from megalith.data.batch import Batch
 from megalith.data.dataset import DatasetSchema
-from megalith.embeddings.collection import EmbeddingCollection
 from megalith.models.base import ModelInputs
+from megalith.models.registry import AnyModel
 from megalith.sharding.plan import ShardingPlan
 from megalith.sharding.runtime.collection import ShardedEmbeddingCollection
-from megalith.train.config import AdaGradConfig, AdamConfig, DenseOptimizer, Recipe
-from megalith.train.memory import check_memory
+from megalith.train.learner.dense_optimizer import DenseOptimizer, build_dense_optimizer, state_by_name
+from megalith.train.learner.embeddings import EmbeddingsConfig, build_embeddings
+from megalith.train.learner.memory import check_memory
+from megalith.train.learner.replica import Replica
 from megalith.train.pipeline import Stages
-from megalith.train.replica import Replica
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerConfig:
+    """The settings of a recipe that a learner depends on."""
+
+    model: AnyModel
+    embeddings: EmbeddingsConfig
+    dense: DenseOptimizer
+    seed: int
+    clip_norm: float | None
+    global_batch: int
+    """Samples of a step on all ranks together."""
 
 
 class Learner:
-    """A model with its tables, ready to train on batches of one schema; with a plan, a rank's part of it."""
+    """A model with its tables, ready to train on batches of one schema; with a plan, a rank's part of it.
+
+    The trainer and evaluation call it; it owns the weights and the states of all optimizers.
+    """
 
     def __init__(
         self,
-        recipe: Recipe,
+        config: LearnerConfig,
         schema: DatasetSchema,
         plan: ShardingPlan | None = None,
         second_copy: bool = False,
     ) -> None:
         """`second_copy` says that checkpoints will be written from a copy, which must fit into memory too."""
-        inputs = ModelInputs(len(schema.numeric), schema.categorical)
-        tables = recipe.model.tables(schema.categorical)
-        self.tables: list[TableSpec] = tables
+        tables: list[TableSpec] = config.model.tables(schema.categorical)
+        self.config, self.tables = config, tables
         # Without a plan this process is on its own, whatever group it is in.
         ranks = Ranks() if plan is None else Ranks.all()
-        check_memory(tables, recipe.embeddings.optimizer, plan, ranks, second_copy)
-        seed = recipe.train.seed
+        check_memory(tables, config.embeddings.optimizer, plan, ranks, second_copy)
         # One seed makes the start values of the dense part; tables take theirs from it and their name.
-        torch.manual_seed(seed)
-        self.dense = recipe.model.build(inputs)
-        self.embeddings: EmbeddingCollection | ShardedEmbeddingCollection
+        torch.manual_seed(config.seed)
+        self.dense = config.model.build(ModelInputs(len(schema.numeric), schema.categorical))
+        self.embeddings = build_embeddings(tables, config.embeddings, plan, config.seed)
+        self._rank = ranks.rank
         self._replica: Replica | None = None
-        self._seed, self._rank = seed, 0
-        if plan is None:
-            self.embeddings = EmbeddingCollection(tables, recipe.embeddings.optimizer, seed)
-        else:
-            self._rank = ranks.rank
-            self.embeddings = ShardedEmbeddingCollection(tables, plan, recipe.embeddings.optimizer, seed)
+        if isinstance(self.embeddings, ShardedEmbeddingCollection):
             self._replica = Replica(self.dense, self.embeddings, ranks)
-        self.optimizer = _dense_optimizer(recipe.dense, self.dense.parameters())
-        self.clip_norm = recipe.train.clip_norm
-        self.global_batch = recipe.data.batch_size
+        self.optimizer = build_dense_optimizer(config.dense, self.dense.parameters())
 
     @property
     def num_dense_parameters(self) -> int:
+        """Weights of the dense part."""
         return sum(parameter.numel() for parameter in self.dense.parameters())
 
     @property
     def table_bytes(self) -> int:
+        """Bytes of the weights of all tables, on all ranks together."""
         return sum(table.weight_bytes for table in self.tables)
 
     @property
@@ -96,16 +107,16 @@ class Learner:
             loss = F.binary_cross_entropy_with_logits(logits, batch.labels, weight=batch.weights)
         else:
             # Dropout of a step is a function of the step and the rank: nothing of it has to be saved.
-            torch.manual_seed(_random_seed(self._seed, self.embeddings.num_steps, self._rank))
+            torch.manual_seed(_dropout_seed(self.config.seed, self.embeddings.num_steps, self._rank))
             logits = self._replica(batch.dense, self.exchange(batch) if received is None else received)
             total = F.binary_cross_entropy_with_logits(
                 logits, batch.labels, weight=batch.weights, reduction="sum"
             )
-            loss = total / self.global_batch
+            loss = total / self.config.global_batch
         loss.backward()
-        if self.clip_norm is not None:
+        if self.config.clip_norm is not None:
             # On many ranks the gradients are already sums over all of them, the same everywhere.
-            nn.utils.clip_grad_norm_(self.dense.parameters(), self.clip_norm)
+            nn.utils.clip_grad_norm_(self.dense.parameters(), self.config.clip_norm)
         self.optimizer.step()
         return loss.detach(), logits.detach()
 
@@ -126,7 +137,7 @@ class Learner:
             "dense": self.dense.state_dict(),
             "tables": self.embeddings.table_states(),
             "num_steps": self.embeddings.num_steps,
-            "optimizer": _by_position(self.optimizer, self.dense),
+            "optimizer": state_by_name(self.optimizer, self.dense),
             "random": torch.get_rng_state(),
         }
 
@@ -139,37 +150,6 @@ class Learner:
         torch.set_rng_state(state["random"])
 
 
-def _random_seed(seed: int, step: int, rank: int) -> int:
+def _dropout_seed(seed: int, step: int, rank: int) -> int:
     digest = hashlib.sha256(f"{seed}:{step}:{rank}".encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
-
-
-def _by_position(optimizer: torch.optim.Optimizer, module: nn.Module) -> dict[str, dict[str, Tensor]]:
-    """The optimizer's state by parameter name, with zeros before the first step, so that it can be loaded
-    in place: the shapes are there from the start."""
-    return {name: _state_of(optimizer, parameter) for name, parameter in module.named_parameters()}
-
-
-def _state_of(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, Tensor]:
-    found = optimizer.state.get(parameter)
-    if found:
-        return dict(found)
-    empty = torch.zeros_like(parameter, requires_grad=False)
-    if isinstance(optimizer, torch.optim.Adam):
-        return {"step": torch.zeros(()), "exp_avg": empty, "exp_avg_sq": empty.clone()}
-    if isinstance(optimizer, torch.optim.SGD) and optimizer.defaults["momentum"]:
-        return {"momentum_buffer": empty}
-    return {}
-
-
-def _dense_optimizer(config: DenseOptimizer, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    groups = [{"params": list(parameters), "base_lr": config.lr}]
-    # `fused`: one pass over each parameter and its state instead of one for each operation.
-    if isinstance(config, AdamConfig):
-        cls = torch.optim.AdamW if config.kind == "adamw" else torch.optim.Adam
-        return cls(groups, config.lr, config.betas, config.eps, config.weight_decay, fused=True)
-    if isinstance(config, AdaGradConfig):
-        return torch.optim.Adagrad(
-            groups, config.lr, weight_decay=config.weight_decay, eps=config.eps, fused=True
-        )
-    return torch.optim.SGD(groups, config.lr, config.momentum, weight_decay=config.weight_decay, fused=True)

@@ -107,7 +107,7 @@ def read_metrics(path: Path) -> list[Values]:
 
 def read_summary(path: Path) -> Values:
     """How the run ended."""
-    fix = f"delete it, or make it again with `megalith train {path.parent}`"
+    fix = f"delete it, or regenerate it with `megalith train {path.parent}`"
     content = read_json_object(path, fix=fix)
     parse_config(_Summary, content, str(path), fix, DataError)
     return content
@@ -115,7 +115,12 @@ def read_summary(path: Path) -> Values:
 
 def read_evaluation(path: Path) -> Values:
     """A full evaluation on one split."""
-    fix = f"delete it and make it again with `megalith eval {path.parent}`"
+    fix = f"delete it and regenerate it with `megalith eval {path.parent}`"
     content = read_json_object(path, fix=fix)
     parse_config(_Evaluation, content, str(path), fix, DataError)
     return content
+
+
+def without_curve(result: Values) -> Values:
+    """An evaluation without its calibration curve: the numbers that fit on a line."""
+    return {key: value for key, value in result.items() if key != "calibration_curve"}

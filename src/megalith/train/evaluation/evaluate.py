@@ -10,21 +10,11 @@ from torch import Tensor
 from megalith.comm.ranks import Ranks
 from megalith.core.errors import DataError
 from megalith.data.dataset import Dataset
-from megalith.data.loader import Loader
 from megalith.metrics import calibration_curve
-from megalith.metrics import evaluate as measure
-from megalith.train.config import DataConfig
-from megalith.train.learner import Learner
+from megalith.metrics import evaluate as compute_metrics
+from megalith.train.learner.learner import Learner
+from megalith.train.loaders import DataConfig, eval_loader
 from megalith.train.pipeline import Pipeline
-
-
-def choose_split(config: DataConfig, dataset: Dataset) -> str | None:
-    """The split that evaluation reads: the recipe's, else `valid`, else `test`, if it has rows."""
-    if config.eval is not None:
-        dataset.split(config.eval)
-        return config.eval
-    found = dataset.schema.splits
-    return next((name for name in ("valid", "test") if name in found and found[name].rows), None)
 
 
 def evaluate(
@@ -47,19 +37,7 @@ def evaluate(
         rows = min(rows, max_batches * size)
     if not rows:
         raise DataError(f"Split '{split}' of {dataset.folder} has no rows; choose another split.")
-    loader = Loader(
-        dataset,
-        [split],
-        size,
-        rank=ranks.rank,
-        world_size=ranks.world_size,
-        share="batches",
-        shuffle=False,
-        drop_last=False,
-        prefetch=config.prefetch,
-        threads=config.threads,
-        epochs=1,
-    )
+    loader = eval_loader(config, dataset, split, ranks)
     rounds = -(-rows // (size * ranks.world_size))
     pipeline = Pipeline(loader, learner.stages, count=rounds, overlap=overlap)
     parts = []
@@ -75,12 +53,12 @@ def evaluate(
         if gathered is not None:
             parts.append(gathered)
     pipeline.close()
-    return ranks.from_first(lambda: _measured(torch.cat(parts, dim=1), dataset, split, max_batches is None))
+    return ranks.from_first(lambda: _metrics_of(torch.cat(parts, dim=1), dataset, split, max_batches is None))
 
 
-def _measured(samples: Tensor, dataset: Dataset, split: str, whole: bool) -> dict[str, Any]:
+def _metrics_of(samples: Tensor, dataset: Dataset, split: str, whole: bool) -> dict[str, Any]:
     logits, labels, weights = samples
-    result: dict[str, Any] = {"split": split, **measure(logits, labels, weights)}
+    result: dict[str, Any] = {"split": split, **compute_metrics(logits, labels, weights)}
     result["calibration_curve"] = calibration_curve(logits, labels, weights).rows()
     best = dataset.split(split).best_log_loss
     if best is not None and whole and result["ne"] is not None:

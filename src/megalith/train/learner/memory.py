@@ -25,7 +25,7 @@ def check_memory(
     """Refuses tables that do not fit, on all ranks alike. Ranks of one machine share its memory."""
     copies = 2 if second_copy else 1
     optimizers = [optimizer] * len(tables)
-    # Whoever is told has been asked: no rank goes on to take memory while another still looks.
+    # A collective: no rank takes memory while another still measures what is free.
     available = ranks.from_each(available_bytes)
     if plan is None:
         for table in tables:
@@ -36,7 +36,7 @@ def check_memory(
     whole = memory_of(tables, optimizers).total
     size = ranks_a_host(plan.world_size)
     for host, needed in enumerate(host_bytes(tables, optimizer, plan, size)):
-        known = [one for one in available[host * size : (host + 1) * size] if one is not None]
+        known = [free for free in available[host * size : (host + 1) * size] if free is not None]
         check_fits(tables, optimizers, partial(min, known, default=None), copies=copies, share=needed / whole)
 
 
@@ -50,9 +50,9 @@ def host_bytes(
 ) -> list[int]:
     """Bytes of rows and optimizer state on each machine of `size` ranks, under a plan."""
     specs = {table.name: table for table in tables}
-    found = [0] * -(-plan.world_size // size)
+    needed = [0] * -(-plan.world_size // size)
     for placement in plan.placements:
         for shard in placement.shards:
             part = specs[placement.table].model_copy(update={"rows": shard.num_rows, "dim": shard.dim})
-            found[shard.worker // size] += memory_of([part], [optimizer]).total
-    return found
+            needed[shard.worker // size] += memory_of([part], [optimizer]).total
+    return needed

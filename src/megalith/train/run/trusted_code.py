@@ -14,7 +14,7 @@ from pathlib import Path
 
 from megalith.core.errors import ConfigError
 from megalith.models.custom import CustomConfig
-from megalith.train.config import Recipe
+from megalith.train.recipe import Recipe
 
 
 def trust_code(recipe: Recipe) -> None:

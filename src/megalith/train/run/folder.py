@@ -2,7 +2,7 @@
 
 RUN/config.yaml         the recipe, complete with every default
 RUN/metrics.jsonl       one line for each report of training or evaluation
-RUN/plan.json           which tables lie where, if there is more than one rank
+RUN/plan.json           the sharding plan, if there is more than one rank
 RUN/trace.jsonl         spans; those of rank R > 0 are in trace-rank-R.jsonl; see megalith.core.trace
 RUN/trace.1.jsonl ...   the most recent spans of a long run
 RUN/checkpoints/        see megalith.checkpoint.store
@@ -29,15 +29,14 @@ from megalith.core.files import write_atomic
 from megalith.core.lock import FolderLock
 from megalith.core.trace import trace_parts
 from megalith.sharding.plan import ShardingPlan
-from megalith.train.config import Recipe
-from megalith.train.recipe import load_recipe
-from megalith.train.records import read_metrics
+from megalith.train.recipe import Recipe, load_recipe
+from megalith.train.run.records import read_metrics
 
 _RANK = re.compile(r"trace-rank-(\d+)\.")
 
 
-class Run:
-    """Names and reads the files of one run."""
+class RunFolder:
+    """The files of one run, by name; the trainer writes them, reports and evaluations read them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -52,14 +51,17 @@ class Run:
         self._lock = FolderLock(folder, "is being trained")
 
     def trace_of(self, rank: int) -> Path:
+        """The file of a rank's spans."""
         return self.folder / f"trace-rank-{rank}.jsonl" if rank else self.trace
 
     def traces(self) -> list[Path]:
         """The traces of all ranks that left one, by rank, each in the order in which it was written."""
-        numbers = {found[1] for path in self.folder.glob("trace-rank-*") if (found := _RANK.match(path.name))}
+        names = (_RANK.match(path.name) for path in self.folder.glob("trace-rank-*"))
+        numbers = {match[1] for match in names if match}
         return [part for rank in (0, *sorted(map(int, numbers))) for part in trace_parts(self.trace_of(rank))]
 
     def evaluation(self, split: str) -> Path:
+        """The file of the full evaluation on a split."""
         return self.folder / f"evaluation-{split}.json"
 
     @contextmanager
@@ -113,23 +115,26 @@ class Run:
             shutil.rmtree(self.folder)
 
     def write_recipe(self, recipe: Recipe) -> None:
+        """Writes config.yaml, whole or not at all."""
         write_atomic(self.config, to_yaml(recipe))
 
     def refuse_existing(self) -> None:
+        """Raises if the folder holds a run already."""
         if self.config.exists():
             raise StorageError(
-                f"{self.folder} holds a run already; go on with `megalith train {self.folder}`, or pass "
+                f"{self.folder} holds a run already; resume it with `megalith train {self.folder}`, or pass "
                 "--overwrite or another --out."
             )
 
     def write_plan(self, plan: ShardingPlan | None) -> None:
-        """Says where the tables of this start lie; for one process an older plan would be wrong."""
+        """Writes the plan of this start; with one process there is none, and an older one is removed."""
         if plan is not None:
             plan.write(self.plan)
         else:
             self.plan.unlink(missing_ok=True)
 
     def recipe(self) -> Recipe:
+        """What the run was started with."""
         if not self.config.is_file():
             raise ConfigError(
                 f"{self.folder} is not a run (config.yaml is missing); make one with `megalith train RECIPE "
@@ -138,7 +143,7 @@ class Run:
         return load_recipe(str(self.config))
 
 
-def cut_back(path: Path, last_step: int) -> None:
+def drop_entries_after(path: Path, last_step: int) -> None:
     """Drops what was reported after `last_step`; a resumed run reports it again."""
     kept = [entry for entry in read_metrics(path) if entry["step"] <= last_step]
     content = "".join(json.dumps(entry) + "\n" for entry in kept)

@@ -18,18 +18,18 @@ from megalith.sharding.plan import ExchangeConfig, ShardingPlan, read_plan
 from megalith.sharding.planner.inputs import dataset_statistics, local_cluster, plan_inputs
 from megalith.sharding.planner.search import run_search
 from megalith.sharding.planner.types import PlanInputs, Workload
-from megalith.train.config import Recipe
+from megalith.train.recipe import Recipe
 
 
 def plan_for_training(recipe: Recipe, dataset: Dataset, ranks: Ranks) -> ShardingPlan | None:
-    """Where each table goes, the same on every rank; None in one process, which holds them all."""
+    """The plan of a run that trains, the same on every rank; None in one process, which holds all tables."""
     if ranks.world_size == 1:
         return None
     return ranks.from_first(lambda: _training_plan(recipe, dataset, ranks.world_size))
 
 
 def plan_for_eval(recipe: Recipe, dataset: Dataset, ranks: Ranks, used: Path) -> ShardingPlan | None:
-    """Where each table of a trained model goes: as the plan in `used` says if it is for so many ranks."""
+    """The plan under which a trained model is scored: the one in `used` if it is for as many ranks."""
     if ranks.world_size == 1:
         return None
     return ranks.from_first(lambda: _eval_plan(recipe, dataset, ranks.world_size, used))
@@ -81,8 +81,8 @@ def _training_plan(recipe: Recipe, dataset: Dataset, world_size: int) -> Shardin
         plan = read_plan(config.plan)
         if plan.world_size != world_size:
             raise PlanError(
-                f"{config.plan} is for {plan.world_size} workers and {world_size} ranks run; make it again "
-                f"with `megalith plan --world-size {world_size}`, or set sharding.plan=auto."
+                f"{config.plan} is for {plan.world_size} workers and {world_size} ranks run; regenerate "
+                f"it with `megalith plan --world-size {world_size}`, or set sharding.plan=auto."
             )
     else:
         plan = _automatic_plan(recipe, dataset, world_size)

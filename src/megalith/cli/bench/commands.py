@@ -1,4 +1,4 @@
-"""`megalith bench`: data, embedding and train."""
+"""The commands of `megalith bench`: data, embedding, train, explore and plan."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from megalith.cli.bench_tables import (
+from megalith.cli.bench.tables import (
     show_data,
     show_embedding,
     show_explore,
@@ -25,7 +25,7 @@ bench = typer.Typer(
 
 
 def _checked(out: Path | None) -> Path | None:
-    """Found before minutes of measuring, not after them."""
+    """Refuses a file that cannot be written before minutes of measuring, not after them."""
     from megalith.core.files import check_target
 
     if out is not None:
@@ -48,18 +48,24 @@ PeerOption = Annotated[
 ThreadsOption = Annotated[int | None, typer.Option(min=1, help="Threads of all sides [default: torch's].")]
 
 
-class Part(StrEnum):
+class DataBenchPart(StrEnum):
+    """What `bench data` measures."""
+
     prepare = "prepare"
     loader = "loader"
 
 
 class ShapeSet(StrEnum):
+    """Which table shapes `bench embedding` measures."""
+
     headline = "headline"
     sweep = "sweep"
     scaling = "scaling"
 
 
-class Sharding(StrEnum):
+class BenchSharding(StrEnum):
+    """How `bench train` shards every table."""
+
     table_wise = "table_wise"
     row_wise = "row_wise"
     column_wise = "column_wise"
@@ -68,6 +74,8 @@ class Sharding(StrEnum):
 
 
 class TableType(StrEnum):
+    """Types of table weights."""
+
     float32 = "float32"
     float16 = "float16"
 
@@ -75,7 +83,7 @@ class TableType(StrEnum):
 @bench.command()
 def data(
     rows: Annotated[int, typer.Option(min=1, help="Rows of generated Criteo text.")] = 10_000_000,
-    only: Annotated[Part | None, typer.Option(help="Measure one part alone.")] = None,
+    only: Annotated[DataBenchPart | None, typer.Option(help="Measure one part alone.")] = None,
     workdir: Annotated[
         Path | None,
         typer.Option(help="Folder for the data, kept and reused [default: the system's temporary]."),
@@ -132,8 +140,8 @@ def train(
         int | None, typer.Option(min=2, help="Processes that share the batch, each with --threads or one.")
     ] = None,
     sharding: Annotated[
-        Sharding, typer.Option(help="How tables are cut over --ranks; auto asks the planner.")
-    ] = Sharding.table_wise,
+        BenchSharding, typer.Option(help="How tables are cut over --ranks; auto asks the planner.")
+    ] = BenchSharding.table_wise,
     out: OutOption = None,
     as_json: JsonFlag = False,
 ) -> None:
