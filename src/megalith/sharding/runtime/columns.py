@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from megalith.ops.columns import copy_columns
+from megalith.ops.sharding.copy_columns import copy_columns
 from megalith.sharding.layout.types import ColumnRange
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from megalith.ops.lookup import without_padding
+from megalith.ops.embedding.pooling import without_padding
 from megalith.sharding.layout.types import MeanOutput
 from megalith.sharding.runtime.routing import Bags
 

@@ -16,15 +16,16 @@ from torch import Tensor
 from megalith.comm.context import CommContext
 from megalith.core.schema import TableSpec
 from megalith.embeddings.collection import EmbeddingCollection
-from megalith.embeddings.layout import Layout
+from megalith.embeddings.descriptors import CollectionLookups
 from megalith.embeddings.optimizers import RowOptimizer
-from megalith.ops import embedding as ops
-from megalith.ops.lookup import value_gradients, without_padding
-from megalith.ops.updates import Step
+from megalith.ops.embedding.descriptors import POOLINGS, LookupBatch, LookupDescriptor, OutputGradients
+from megalith.ops.embedding.native_tables import NativeTables
+from megalith.ops.embedding.pooling import value_gradients, without_padding
+from megalith.ops.optimizer.steps import OPTIMIZER_KINDS, OptimizerStep
 from megalith.sharding.runtime.routing import Bags
 
 _FEATURE, _DTYPE, _POOLING, _SEQUENCE = (
-    ops.SLOT_FIELDS.index(name) for name in ("feature", "dtype", "pooling", "sequence")
+    LookupDescriptor._fields.index(name) for name in ("feature", "dtype", "pooling", "sequence")
 )
 
 
@@ -53,19 +54,19 @@ class ReplicatedTables:
             table_optimizers={table.name: optimizers[table.name] for table in tables},
             stochastic_rounding=stochastic_rounding,
         )
-        layout = Layout(tables)
-        self._output_dim = layout.output_dim
-        positions = torch.tensor([features.index(feature) for feature in layout.features])
-        self._all_slots = layout.slots.clone()
+        lookups = CollectionLookups(tables)
+        self._output_dim = lookups.output_dim
+        positions = torch.tensor([features.index(feature) for feature in lookups.features])
+        self._all_slots = lookups.descriptors.clone()
         self._all_slots[:, _FEATURE] = positions[self._all_slots[:, _FEATURE]]
-        self._sequences = [(slot, table.dim) for slot, table, _ in layout.sequences]
+        self._sequences = [(slot, table.dim) for slot, table, _ in lookups.sequences]
         is_pooled = self._all_slots[:, _SEQUENCE] < 0
         self._slots = self._all_slots[is_pooled].contiguous()
         self._weights = [self.collection.weight(table.name) for table in tables]
         nothing = [torch.empty(0)] * len(tables)
-        self._readable = ops.Tables(self._weights, nothing, nothing)
+        self._readable = NativeTables(self._weights, nothing, nothing)
         # Max pooling needs the rows themselves to know where a gradient belongs; all others only add up.
-        is_max = self._all_slots[:, _POOLING] == ops.POOLINGS.index("max")
+        is_max = self._all_slots[:, _POOLING] == POOLINGS.index("max")
         self._summing_slots = self._all_slots[~is_max].contiguous()
         self._summing_slots[:, _DTYPE] = 0
         self._max_slots = self._all_slots[is_max].tolist()
@@ -77,8 +78,8 @@ class ReplicatedTables:
             for part, table in zip(self._sums[: self._cells].split(cells), tables, strict=True)
         ]
         self._marks = self._sums[self._cells :]
-        self._summing = ops.Tables(self._gradients, nothing, nothing)
-        add = Step(kind=ops.KINDS.index("sgd"), lr=-1.0)
+        self._summing = NativeTables(self._gradients, nothing, nothing)
+        add = OptimizerStep(kind=OPTIMIZER_KINDS.index("sgd"), lr=-1.0)
         self._add = torch.tensor([add] * len(tables), dtype=torch.float32)
         starts = list(itertools.accumulate((table.rows for table in tables), initial=0))
         self._ends = torch.tensor(starts[1:])
@@ -97,22 +98,22 @@ class ReplicatedTables:
 
     def read(self, bags: Bags) -> Tensor:
         """Pooled vectors of this rank's samples, [batch, columns of these tables]."""
-        lookup = bags.values, bags.offsets, bags.sample_weights, self._num_features
-        return self._readable.forward(self._slots, *lookup, self._output_dim, torch.float32)
+        batch = LookupBatch(bags.values, bags.offsets, bags.sample_weights, self._num_features)
+        return self._readable.forward(self._slots, batch, self._output_dim, torch.float32)
 
     def read_sequences(self, bags: Bags) -> list[Tensor]:
         """A vector for every id, [ids of the feature, dim], table by table, feature by feature."""
-        lookup = bags.values, bags.offsets, self._num_features
+        batch = LookupBatch(bags.values, bags.offsets, None, self._num_features)
         return [
-            self._readable.sequence(self._all_slots, *lookup, slot, dim, torch.float32)
+            self._readable.sequence(self._all_slots, batch, slot, dim, torch.float32)
             for slot, dim in self._sequences
         ]
 
     def sample_weight_gradient(self, bags: Bags, gradient: Tensor) -> Tensor:
         """Of the weights of this rank's ids, by these tables."""
         assert bags.sample_weights is not None
-        lookup = bags.values, bags.offsets, self._num_features
-        return self._readable.sample_weight_gradient(self._slots, *lookup, gradient)
+        batch = LookupBatch(bags.values, bags.offsets, bags.sample_weights, self._num_features)
+        return self._readable.sample_weight_gradient(self._slots, batch, gradient)
 
     def update(
         self,
@@ -129,9 +130,10 @@ class ReplicatedTables:
         others are not touched.
         """
         self._sums.zero_()
-        lookup = bags.values, bags.offsets, bags.sample_weights, self._num_features
+        batch = LookupBatch(bags.values, bags.offsets, bags.sample_weights, self._num_features)
         if len(self._summing_slots):
-            self._summing.backward_(self._add, self._summing_slots, *lookup, gradient, sequences, 0)
+            gradients = OutputGradients(gradient, sequences)
+            self._summing.backward_(self._add, self._summing_slots, batch, gradients, 0)
         for slot in self._max_slots:
             self._add_max(slot, bags, gradient)
         self._mark(bags, wanted)
@@ -143,9 +145,9 @@ class ReplicatedTables:
         ends = torch.searchsorted(touched, self._ends).tolist()
         sizes = [last - first for first, last in itertools.pairwise([0, *ends])]
         rows = [part - start for part, start in zip(touched.split(sizes), self._starts, strict=False)]
-        gradients = [one.index_select(0, at) for one, at in zip(self._gradients, rows, strict=True)]
+        row_gradients = [one.index_select(0, at) for one, at in zip(self._gradients, rows, strict=True)]
         self.collection.num_steps, self.collection.lr_factor = num_steps - 1, lr_factor
-        self.collection.update(torch.cat(rows), torch.tensor([0, *ends]), None, None, list(gradients))
+        self.collection.update(torch.cat(rows), torch.tensor([0, *ends]), None, None, list(row_gradients))
 
     def _mark(self, bags: Bags, wanted: Sequence[bool] | None) -> None:
         """Every row that this rank's batch holds, of the outputs that have a gradient."""

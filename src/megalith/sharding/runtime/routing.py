@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from megalith.ops.sharing import RowCuts, share_rows
+from megalith.ops.sharding.bucketize import RowBuckets, bucketize_rows
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
 
 
@@ -107,10 +107,10 @@ class _CutStreams:
             )
             for partition in layout.row_partitions
         ]
-        self._cuts = RowCuts.of(row_partitions, len(ordered))
+        self._buckets = RowBuckets.of(row_partitions, len(ordered))
 
     def __call__(self, bags: Bags) -> Outgoing:
         """Lengths, ids and weights of every stream, by its number."""
-        shared = share_rows(bags.values, bags.offsets, bags.sample_weights, bags.batch, self._cuts)
+        shared = bucketize_rows(bags.values, bags.offsets, bags.sample_weights, bags.batch, self._buckets)
         weights = () if shared.sample_weights is None else shared.sample_weights.split(shared.held)
         return Outgoing(list(shared.lengths.unbind(0)), list(shared.values.split(shared.held)), list(weights))

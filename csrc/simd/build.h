@@ -1,0 +1,25 @@
+// The kernels of one build; included by kernels_portable.cpp, kernels_avx2.cpp and kernels_avx512.cpp alone.
+//
+// No container and no function template of the standard library may be instantiated here or in what is included here:
+// simd/scalar.h says why.
+#pragma once
+
+#include "embedding/forward_kernels.h"
+#include "interaction/dot_kernels.h"
+#include "machine/bandwidth_kernels.h"
+#include "optimizer/rank_kernels.h"
+#include "optimizer/update_kernels.h"
+#include "simd/kernels.h"
+
+namespace megalith {
+inline namespace MG_VARIANT {
+
+constexpr Kernels kKernels{
+    {pool, copy_rows, weight_gradient},
+    {update_rows, add_row_norms, finish_rows, add_gradients, rank_rows, list_rows, number_rows, split_rows},
+    {interact, interact_backward},
+    {read_scattered, update_scattered},
+};
+
+}  // namespace MG_VARIANT
+}  // namespace megalith
