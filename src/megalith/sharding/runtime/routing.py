@@ -1,7 +1,7 @@
 """Sharing out a batch's ids: which of them go to which worker, stream by stream.
 
 A stream that takes all ids of a feature is a slice of the batch. Where rows are cut, the native core shares
-out all partitions together (`ops/sharing.py`).
+out all partitions together (`ops/sharding/bucketize.py`).
 """
 
 from __future__ import annotations
