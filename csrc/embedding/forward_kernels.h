@@ -156,8 +156,8 @@ void dot_rows(const LookupDescriptor& lookup, const T* weight, const Index* valu
   }
 }
 
-inline void pool(const LookupDescriptor& lookup, const void* weight, const LookupBatch& batch, const Range& bags,
-                 const Range& columns, void* out, int64_t out_dtype, int64_t out_stride) {
+void pool(const LookupDescriptor& lookup, const void* weight, const LookupBatch& batch, const Range& bags,
+          const Range& columns, void* out, int64_t out_dtype, int64_t out_stride) {
   with_type(lookup.dtype, [&](auto stored) {
     with_type(out_dtype, [&](auto written) {
       with_index(batch.index_bytes, [&](auto index) {
@@ -170,8 +170,8 @@ inline void pool(const LookupDescriptor& lookup, const void* weight, const Looku
   });
 }
 
-inline void copy_rows(const LookupDescriptor& lookup, const void* weight, const LookupBatch& batch,
-                      const Range& values, void* out, int64_t out_dtype) {
+void copy_rows(const LookupDescriptor& lookup, const void* weight, const LookupBatch& batch, const Range& values,
+               void* out, int64_t out_dtype) {
   with_type(lookup.dtype, [&](auto stored) {
     with_type(out_dtype, [&](auto written) {
       with_index(batch.index_bytes, [&](auto index) {
@@ -183,8 +183,8 @@ inline void copy_rows(const LookupDescriptor& lookup, const void* weight, const 
   });
 }
 
-inline void weight_gradient(const LookupDescriptor& lookup, const void* weight, const LookupBatch& batch,
-                            const Range& bags, const float* gradient, int64_t stride, float* out) {
+void weight_gradient(const LookupDescriptor& lookup, const void* weight, const LookupBatch& batch, const Range& bags,
+                     const float* gradient, int64_t stride, float* out) {
   with_type(lookup.dtype, [&](auto stored) {
     with_index(batch.index_bytes, [&](auto index) {
       dot_rows(lookup, static_cast<const decltype(stored)*>(weight), static_cast<const decltype(index)*>(batch.values),

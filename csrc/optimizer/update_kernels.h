@@ -147,7 +147,7 @@ void with_kind(const OptimizerStep& step, Call call) {
 }
 
 template <StepPart Part>
-inline void visit(const TableUpdate& table, const RowSource* touched, int64_t count, const ColumnShard& shard) {
+void visit(const TableUpdate& table, const RowSource* touched, int64_t count, const ColumnShard& shard) {
   with_type(table.dtype, [&](auto stored) {
     with_kind(*table.step, [&](auto kind) {
       visit_rows<Part, decltype(kind)::value, decltype(stored)>(table, touched, count, shard);
@@ -155,16 +155,8 @@ inline void visit(const TableUpdate& table, const RowSource* touched, int64_t co
   });
 }
 
-inline void update_rows(const TableUpdate& table, const RowSource* touched, int64_t count) {
+void update_rows(const TableUpdate& table, const RowSource* touched, int64_t count) {
   visit<StepPart::kWhole>(table, touched, count, {nullptr, nullptr, table.dim});
-}
-
-inline void add_row_norms(const TableUpdate& table, const RowSource* touched, int64_t count, const ColumnShard& shard) {
-  visit<StepPart::kNorms>(table, touched, count, shard);
-}
-
-inline void finish_rows(const TableUpdate& table, const RowSource* touched, int64_t count, const ColumnShard& shard) {
-  visit<StepPart::kFinish>(table, touched, count, shard);
 }
 
 }  // namespace MG_VARIANT

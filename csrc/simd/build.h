@@ -4,11 +4,16 @@
 // simd/scalar.h says why.
 #pragma once
 
-#include "embedding/forward_kernels.h"
-#include "interaction/dot_kernels.h"
+// In this order: which functions GCC expands into which, and so the speed of lookups, has been seen to depend on it.
 #include "machine/bandwidth_kernels.h"
-#include "optimizer/rank_kernels.h"
+
 #include "optimizer/update_kernels.h"
+
+#include "optimizer/rank_kernels.h"
+
+#include "embedding/forward_kernels.h"
+
+#include "interaction/dot_kernels.h"
 #include "simd/kernels.h"
 
 namespace megalith {
@@ -16,7 +21,8 @@ inline namespace MG_VARIANT {
 
 constexpr Kernels kKernels{
     {pool, copy_rows, weight_gradient},
-    {update_rows, add_row_norms, finish_rows, add_gradients, rank_rows, list_rows, number_rows, split_rows},
+    {update_rows, visit<StepPart::kNorms>, visit<StepPart::kFinish>, add_gradients, rank_rows, list_rows, number_rows,
+     split_rows},
     {interact, interact_backward},
     {read_scattered, update_scattered},
 };

@@ -11,12 +11,12 @@ namespace megalith {
 inline namespace MG_VARIANT {
 
 template <class T>
-constexpr T least(T a, T b) {
+constexpr const T& least(const T& a, const T& b) {
   return b < a ? b : a;
 }
 
 template <class T>
-constexpr T greatest(T a, T b) {
+constexpr const T& greatest(const T& a, const T& b) {
   return a < b ? b : a;
 }
 
