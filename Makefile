@@ -3,7 +3,7 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
-NATIVE := $(wildcard csrc/*.cpp csrc/*.h csrc/exports.map csrc/CMakeLists.txt)
+NATIVE := $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h csrc/exports.map csrc/CMakeLists.txt)
 
 # One worker runs all tests of a file, which share what they build; tests/conftest.py puts the longest first.
 SIDE_BY_SIDE := -n 2 --dist loadfile --no-loadscope-reorder

@@ -28,7 +28,8 @@ from megalith.embeddings.optimizers import RowWiseAdaGrad
 from megalith.hardware.catalog import catalog
 from megalith.hardware.machine import usable_cores
 from megalith.hardware.probe_host import memory_rates
-from megalith.ops.coupled import CoupledUpdate
+from megalith.ops.embedding.descriptors import LookupBatch, OutputGradients
+from megalith.ops.optimizer.column_sharded import ColumnShardedUpdate
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.plan import Placement, Shard, ShardingPlan
 from megalith.sharding.runtime.input_dist.jagged_ids import JaggedIds
@@ -92,7 +93,7 @@ def row_costs() -> dict[str, float]:
         collection = EmbeddingCollection(tables, RowWiseAdaGrad(lr=0.01))
         # As if other workers had as many columns of each row.
         sections = [(place, 0, num_rows) for place in range(_TOGETHER)]
-        coupled = collection.coupled_update(range(_TOGETHER), [2 * dim] * _TOGETHER, sections)
+        coupled = collection.column_sharded_update(range(_TOGETHER), [2 * dim] * _TOGETHER, sections)
         for batch, length in ((2048, 1), (8192, 1), (8192, 4), (4096, 20)):
             drawn = [
                 [_drawn(draw, num_rows, batch * length) for _ in range(_TOGETHER)] for _ in range(_BATCHES)
@@ -127,13 +128,14 @@ def row_costs() -> dict[str, float]:
 
 
 def _in_halves(
-    coupled: CoupledUpdate,
+    coupled: ColumnShardedUpdate,
     collection: EmbeddingCollection,
     ids: torch.Tensor,
     offsets: torch.Tensor,
     gradient: torch.Tensor,
 ) -> None:
-    coupled.finish(coupled.begin(collection.steps(), ids, offsets, None, _TOGETHER, gradient), 1)
+    batch = LookupBatch(ids, offsets, None, _TOGETHER)
+    coupled.finish(coupled.begin(collection.steps(), batch, OutputGradients(gradient)), 1)
 
 
 def routing_seconds() -> float:

@@ -32,7 +32,7 @@ def test_help_imports_neither_torch_nor_arrow():
 
 def test_every_exported_function_is_an_operator_or_plumbing():
     exported = set()
-    for path in (ROOT / "csrc").glob("*.cpp"):
+    for path in (ROOT / "csrc").rglob("*.cpp"):
         exported |= set(re.findall(r"^MG_EXPORT [\w ]+\*? ?\*?(mg_\w+)\(", path.read_text(), re.MULTILINE))
     listed = {name for operator in OPERATORS for name in operator.native} | set(PLUMBING)
     assert exported == listed == set(native._SIGNATURES)
@@ -48,7 +48,7 @@ def test_every_operator_has_a_facade_a_twin_and_a_property_test():
 
 
 def test_modules_are_one_idea_each():
-    for path in [*SOURCES, *(ROOT / "csrc").glob("*.*")]:
+    for path in [*SOURCES, *(ROOT / "csrc").rglob("*.*")]:
         lines = path.read_text().count("\n")
         assert lines <= 600, f"{path} has {lines} lines"
 

@@ -19,8 +19,7 @@ import torch
 
 from megalith.bench.peers.lookup import LookupIds, LookupShape
 from megalith.ops import native
-from megalith.ops.embedding import allocate
-from megalith.ops.simd import simd_level
+from megalith.ops.embedding.native_tables import allocate_table
 
 _MAX_BYTES = 1 << 32
 _TOUCHED_BYTES = 1 << 28
@@ -52,7 +51,7 @@ def measure_bandwidth(row_bytes: int, rows: int, tables: int, repeats: int = 3) 
     core = native.library()
     row_bytes = max(_LINE_BYTES, row_bytes // _LINE_BYTES * _LINE_BYTES)
     tables = max(1, min(tables, _MAX_BYTES // (rows * row_bytes)))
-    weights = allocate(tables * rows, row_bytes // 2, torch.float16).zero_()
+    weights = allocate_table(tables * rows, row_bytes // 2, torch.float16).zero_()
     # Every row occurs once among the ids: threads update them without synchronising.
     generator = torch.Generator().manual_seed(0)
     per_table = max(1, min(rows // 2, _TOUCHED_BYTES // row_bytes // tables))
@@ -69,7 +68,7 @@ def measure_bandwidth(row_bytes: int, rows: int, tables: int, repeats: int = 3) 
                 if not len(ids):
                     continue
                 start = perf_counter()
-                run(weights.data_ptr(), row_bytes, ids.data_ptr(), len(ids), ahead, level, simd_level())
+                run(weights.data_ptr(), row_bytes, ids.data_ptr(), len(ids), ahead, level)
                 rates.append(len(ids) * row_bytes / (perf_counter() - start))
             fastest = max(fastest, median(rates))
         return fastest

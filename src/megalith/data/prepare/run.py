@@ -26,7 +26,7 @@ from megalith.data.prepare.splits import ValidRule
 from megalith.data.prepare.vocabulary import IdMaps, counted_ids, hashed_ids, loaded_ids, vocabulary_path
 from megalith.data.prepare.writer import OutputColumn, SplitWriter
 from megalith.data.readers import Bag, LogSource, open_text
-from megalith.ops.text import KeyCounter
+from megalith.ops.text.keys import KeyCounter
 
 Progress = Callable[[str, int, int | None], None]
 """Called with the stage, the rows done and, where it is known, the rows in all."""

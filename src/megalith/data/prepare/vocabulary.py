@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from megalith.core.errors import DataError
 from megalith.data.dataset import FIRST_ID
 from megalith.data.readers import Feature
-from megalith.ops.text import HASHED_KEY, KeyCounter, KeyLookup, Keys, hash_keys
+from megalith.ops.text.keys import HASHED_KEY, KeyCounter, KeyLookup, Keys, hash_keys
 
 FOLDER = "vocabulary"
 _PIECE_ENTRIES = 1 << 18

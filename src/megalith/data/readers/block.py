@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from megalith.ops.text import Keys
+from megalith.ops.text.keys import Keys
 
 Numeric = Literal["log", "bucket", "none"]
 """What becomes of numbers: log is sign(x) * log(1 + |x|); bucket a categorical feature of floor(log(x)^2)."""

@@ -10,7 +10,7 @@ from megalith.core.errors import DataError, nearest
 from megalith.data.readers.block import BadRow, Feature, LogBlock, Numeric, shown
 from megalith.data.readers.formats import DelimitedFormat, TextColumn
 from megalith.data.readers.streams import CHUNK_BYTES, TextChunk, read_chunks
-from megalith.ops.text import ColumnPlan, Problem, Role, parse_delimited, plan_columns
+from megalith.ops.text.rows import ColumnPlan, ParseProblem, Role, parse_delimited, plan_columns
 
 _NUMBER_ROLES = {"log": Role.NUMBER_LOG, "bucket": Role.BUCKET, "none": Role.NUMBER}
 _ROLES = {"label": Role.LABEL, "category": Role.CATEGORY, "hour": Role.HOUR, "skip": Role.SKIP}
@@ -80,7 +80,7 @@ class DelimitedSource:
         rows = parse_delimited(chunk.text, self.text_format.delimiter, plan, self._missing_number)
         bad = []
         for line, before, kind, field, offset, length in rows.problems.tolist():
-            if kind == Problem.FIELD_COUNT:
+            if kind == ParseProblem.FIELD_COUNT:
                 problem = f"has {field} fields instead of {len(columns)}"
             else:
                 token = shown(bytes(chunk.text[offset : offset + length]))
@@ -117,13 +117,13 @@ class DelimitedSource:
         order = [expected[name] for name in names]
         columns = tuple(self.text_format.columns[index] for index in order)
         plan = plan_columns(
-            [self._role(column) for column in columns], [int(self._plan.slots[index]) for index in order]
+            [self._role(column) for column in columns], [int(self._plan.outputs[index]) for index in order]
         )
         return columns, plan
 
 
 _MEANT = {
-    Problem.NOT_A_LABEL: "0 or 1",
-    Problem.NOT_A_NUMBER: "a number",
-    Problem.NOT_AN_HOUR: "an hour as YYMMDDHH",
+    ParseProblem.NOT_A_LABEL: "0 or 1",
+    ParseProblem.NOT_A_NUMBER: "a number",
+    ParseProblem.NOT_AN_HOUR: "an hour as YYMMDDHH",
 }

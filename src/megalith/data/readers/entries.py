@@ -18,7 +18,8 @@ from megalith.core.config import Config
 from megalith.core.errors import DataError
 from megalith.data.readers.block import BadRow, Bag, Feature, LogBlock, shown
 from megalith.data.readers.streams import CHUNK_BYTES, TextChunk, read_chunks
-from megalith.ops.text import EntryRows, Keys, Problem, parse_entries
+from megalith.ops.text.keys import Keys
+from megalith.ops.text.rows import EntryRows, ParseProblem, parse_entries
 
 FieldsChoice = Literal["auto", "positional", "bag", "named"]
 
@@ -154,11 +155,11 @@ def _is_named(path: Path) -> bool:
 def _bad_row(chunk: TextChunk, problem: list[int], shape: EntryShape) -> BadRow:
     line, before, kind, field, offset, length = problem
     token = shown(bytes(chunk.text[offset : offset + length]))
-    if kind == Problem.FIELD_COUNT:
+    if kind == ParseProblem.FIELD_COUNT:
         said = f"has {field - 1} entries instead of {shape.num_positions}"
-    elif kind == Problem.NOT_A_LABEL:
+    elif kind == ParseProblem.NOT_A_LABEL:
         said = f"begins with {token}, which is not a label (-1, 0 or 1)"
-    elif kind == Problem.NOT_ONE:
+    elif kind == ParseProblem.NOT_ONE:
         said = f"has {token} as entry {field - 1}, whose value is not 1 (weighted entries are not supported)"
     else:
         form = "field:index:value" if shape.kind == "named" else "index:value"

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from megalith.core.config import Config
 from megalith.core.errors import ConfigError, DataError, nearest
 from megalith.data.readers.block import BadRow, Bag, Feature, LogBlock, Numeric
-from megalith.ops.text import Keys, token_keys
+from megalith.ops.text.keys import Keys, token_keys
 
 _BATCH_ROWS = 16384
 

@@ -9,7 +9,7 @@ from megalith.models.base import ClickModel, ModelInputs
 from megalith.models.dlrm.config import DLRMConfig
 from megalith.models.layers.linear import LinearReLU
 from megalith.models.layers.mlp import build_mlp
-from megalith.ops.interaction import dot_interaction
+from megalith.ops.interaction.dot import dot_interaction
 
 
 class DLRM(ClickModel):

@@ -6,7 +6,7 @@ workers. It owns the all-to-all of row norms.
 Row-wise AdaGrad and Adam need the mean square of a row's gradient, LAMB and LARS the norms of rows. The
 workers that hold parts of a row see the same ids, so the same touched rows in the same order: each sums the
 row norms over its columns, all exchange these sums in one all-to-all, and each finishes the step on its part
-with the same totals. Both halves of the step are native (`ops/coupled.py`).
+with the same totals. Both halves of the step are native (`ops/optimizer/column_sharded.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from megalith.comm.all_to_all import AllToAll
 from megalith.comm.context import CommContext
 from megalith.embeddings.collection import EmbeddingCollection
 from megalith.embeddings.optimizers import RowOptimizer
-from megalith.ops.coupled import NUM_SUMS, CoupledUpdate
+from megalith.ops.embedding.descriptors import LookupBatch, OutputGradients
+from megalith.ops.optimizer.column_sharded import ColumnShardedUpdate
+from megalith.ops.optimizer.steps import NUM_ROW_NORMS
 from megalith.sharding.layout.types import LocalShard
 from megalith.sharding.plan import ShardingPlan
 from megalith.sharding.wire_format import ROW_NORM_BYTES
@@ -57,13 +59,13 @@ class ColumnShardedOptimizer:
             for position, shard in enumerate(shards)
             if collection is not None
             and shard.shard.dim < shard.table.dim
-            and collection.optimizers[position].kind in NUM_SUMS
+            and collection.optimizers[position].kind in NUM_ROW_NORMS
         ]
-        """Of these shards among all of the worker's; `slots` of the collection leave them out."""
-        self.slots: Tensor | None = None
+        """Of these shards among all of the worker's; `descriptors` of the collection leave them out."""
+        self.descriptors: Tensor | None = None
         self._sections: list[_RowGroup] = []
         """What each sum that is found here belongs to; two shards may have columns of the same rows."""
-        self._update: CoupledUpdate | None = None
+        self._update: ColumnShardedUpdate | None = None
         if collection is not None and self.positions:
             sections = []
             for position in self.positions:
@@ -72,9 +74,10 @@ class ColumnShardedOptimizer:
                     self._sections.append(group)
                     sections.append((position, group.rows[0] - first, group.rows[1] - first))
             columns = [shard.table.dim for shard in shards]
-            self._update = collection.coupled_update(self.positions, columns, sections)
-            slots = collection.layout.slots
-            self.slots = slots[~torch.isin(slots[:, 0], torch.tensor(self.positions))].contiguous()
+            self._update = collection.column_sharded_update(self.positions, columns, sections)
+            descriptors = collection.lookups.descriptors
+            others = ~torch.isin(descriptors[:, 0], torch.tensor(self.positions))
+            self.descriptors = descriptors[others].contiguous()
         # Everybody lists the same bundles in the same order, and in a bundle the same rows.
         self._bundles = {
             workers: sorted({group for group in self._sections if group.workers == workers})
@@ -94,8 +97,9 @@ class ColumnShardedOptimizer:
         if self._collection is None or self._update is None:
             self._exchange({})
             return
-        lookup = values, offsets, sample_weights, len(self._collection.features)
-        own_sums = self._update.begin(self._collection.steps(), *lookup, pooled, sequences)
+        batch = LookupBatch(values, offsets, sample_weights, len(self._collection.features))
+        gradients = OutputGradients(pooled, sequences)
+        own_sums = self._update.begin(self._collection.steps(), batch, gradients)
         sums: dict[_RowGroup, Tensor] = {}
         for group, own in zip(self._sections, own_sums, strict=True):
             sums[group] = sums[group] + own if group in sums else own
@@ -138,7 +142,7 @@ class ColumnShardedOptimizer:
 def has_column_sharded_rows(plan: ShardingPlan, optimizers: Mapping[str, RowOptimizer]) -> bool:
     """Whether any worker has such a shard: then all take part in the exchange."""
     return any(
-        optimizers[placement.table].kind in NUM_SUMS
+        optimizers[placement.table].kind in NUM_ROW_NORMS
         and len({shard.columns for shard in placement.shards}) > 1
         for placement in plan.placements
     )

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from megalith.comm.context import CommContext
 from megalith.core.schema import TableSpec
-from megalith.embeddings.collection import EmbeddingCollection, Window
+from megalith.embeddings.collection import EmbeddingCollection
+from megalith.embeddings.initial_values import TableWindow
 from megalith.embeddings.optimizers import RowOptimizer
 from megalith.embeddings.table_state import TableShard, TableState, part_specs
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
@@ -161,7 +162,7 @@ class _ShardTables:
                 table_optimizers={shard.name: optimizers[shard.table.name] for shard in self._shards},
                 stochastic_rounding=stochastic_rounding,
                 windows={
-                    shard.name: Window(shard.table, shard.shard.rows, shard.shard.columns)
+                    shard.name: TableWindow(shard.table, shard.shard.rows, shard.shard.columns)
                     for shard in self._shards
                 },
             )
@@ -182,8 +183,8 @@ class _ShardTables:
     ) -> None:
         if self.collection is not None:
             self.collection.num_steps, self.collection.lr_factor = num_steps - 1, lr_factor
-            slots = None if self._column_sharded is None else self._column_sharded.slots
-            self.collection.update(*lookup, pooled, sequences, slots)
+            descriptors = None if self._column_sharded is None else self._column_sharded.descriptors
+            self.collection.update(*lookup, pooled, sequences, descriptors)
         if self._column_sharded is not None:
             self._column_sharded.update(*lookup, pooled, sequences)
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from megalith.ops.columns import copy_columns
-from megalith.ops.lookup import without_padding
+from megalith.ops.embedding.pooling import without_padding
+from megalith.ops.sharding.copy_columns import copy_columns
 from megalith.sharding.layout.types import ColumnRange, MeanOutput
 from megalith.sharding.runtime.input_dist.jagged_ids import JaggedIds
 

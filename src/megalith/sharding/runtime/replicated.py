@@ -18,16 +18,17 @@ from torch import Tensor
 from megalith.comm.context import CommContext
 from megalith.core.schema import TableSpec
 from megalith.embeddings.collection import EmbeddingCollection
-from megalith.embeddings.layout import Layout
+from megalith.embeddings.descriptors import CollectionLookups
 from megalith.embeddings.optimizers import RowOptimizer
-from megalith.ops import embedding as ops
-from megalith.ops.lookup import value_gradients, without_padding
-from megalith.ops.updates import Step
+from megalith.ops.embedding.descriptors import POOLINGS, LookupBatch, LookupDescriptor, OutputGradients
+from megalith.ops.embedding.native_tables import NativeTables
+from megalith.ops.embedding.pooling import value_gradients, without_padding
+from megalith.ops.optimizer.steps import OPTIMIZER_KINDS, OptimizerStep
 from megalith.sharding.runtime.input_dist.jagged_ids import JaggedIds
 from megalith.sharding.wire_format import FLOAT_BYTES
 
 _FEATURE, _DTYPE, _POOLING, _SEQUENCE = (
-    ops.SLOT_FIELDS.index(name) for name in ("feature", "dtype", "pooling", "sequence")
+    LookupDescriptor._fields.index(name) for name in ("feature", "dtype", "pooling", "sequence")
 )
 
 
@@ -58,35 +59,35 @@ class ReplicatedTables:
             stochastic_rounding=stochastic_rounding,
         )
         """The copies, each as a sequence; checkpoints read and write them here."""
-        layout = Layout(tables)
-        self._output_dim = layout.output_dim
-        numbers = torch.tensor([features.index(feature) for feature in layout.features])
-        self._descriptors = layout.slots.clone()
+        lookups = CollectionLookups(tables)
+        self._output_dim = lookups.output_dim
+        numbers = torch.tensor([features.index(feature) for feature in lookups.features])
+        self._descriptors = lookups.descriptors.clone()
         self._descriptors[:, _FEATURE] = numbers[self._descriptors[:, _FEATURE]]
         self._pooled_descriptors = self._descriptors[self._descriptors[:, _SEQUENCE] < 0].contiguous()
-        self._sequences = [(descriptor, table.dim) for descriptor, table, _ in layout.sequences]
+        self._sequences = [(descriptor, table.dim) for descriptor, table, _ in lookups.sequences]
         weights = [self.collection.weight(table.name) for table in tables]
-        self._readable = ops.Tables(weights, *_no_states(tables))
+        self._readable = NativeTables(weights, *_no_states(tables))
         self._gradients = _GradientSums(tables, self._descriptors, weights, len(features))
 
     def read(self, ids: JaggedIds) -> Tensor:
         """Pooled vectors of this rank's samples, [batch, columns of these tables]."""
-        lookup = ids.values, ids.offsets, ids.sample_weights, self._num_features
-        return self._readable.forward(self._pooled_descriptors, *lookup, self._output_dim, torch.float32)
+        batch = LookupBatch(ids.values, ids.offsets, ids.sample_weights, self._num_features)
+        return self._readable.forward(self._pooled_descriptors, batch, self._output_dim, torch.float32)
 
     def read_sequences(self, ids: JaggedIds) -> list[Tensor]:
         """A vector for every id, [ids of the feature, dim], table by table, feature by feature."""
-        lookup = ids.values, ids.offsets, self._num_features
+        batch = LookupBatch(ids.values, ids.offsets, None, self._num_features)
         return [
-            self._readable.sequence(self._descriptors, *lookup, descriptor, dim, torch.float32)
+            self._readable.sequence(self._descriptors, batch, descriptor, dim, torch.float32)
             for descriptor, dim in self._sequences
         ]
 
     def sample_weight_gradient(self, ids: JaggedIds, gradient: Tensor) -> Tensor:
         """Of the weights of this rank's ids, by these tables."""
         assert ids.sample_weights is not None
-        lookup = ids.values, ids.offsets, self._num_features
-        return self._readable.sample_weight_gradient(self._pooled_descriptors, *lookup, gradient)
+        batch = LookupBatch(ids.values, ids.offsets, ids.sample_weights, self._num_features)
+        return self._readable.sample_weight_gradient(self._pooled_descriptors, batch, gradient)
 
     def update(
         self,
@@ -147,11 +148,11 @@ class _GradientSums:
             for part, table in zip(self.flat[: sum(sizes)].split(sizes), tables, strict=True)
         ]
         self._marks = self.flat[sum(sizes) :]
-        self._tables = ops.Tables(self._by_table, *_no_states(tables))
-        add = Step(kind=ops.KINDS.index("sgd"), lr=-1.0)
+        self._tables = NativeTables(self._by_table, *_no_states(tables))
+        add = OptimizerStep(kind=OPTIMIZER_KINDS.index("sgd"), lr=-1.0)
         self._add = torch.tensor([add] * len(tables), dtype=torch.float32)
         # Max pooling needs the rows themselves to know where a gradient belongs; all others only add up.
-        is_max = descriptors[:, _POOLING] == ops.POOLINGS.index("max")
+        is_max = descriptors[:, _POOLING] == POOLINGS.index("max")
         self._max_descriptors = descriptors[is_max].tolist()
         self._sum_descriptors = descriptors[~is_max].contiguous()
         self._sum_descriptors[:, _DTYPE] = 0
@@ -175,9 +176,10 @@ class _GradientSums:
     ) -> None:
         """Fills the buffer with what this rank's samples give."""
         self.flat.zero_()
-        lookup = ids.values, ids.offsets, ids.sample_weights, self._num_features
+        batch = LookupBatch(ids.values, ids.offsets, ids.sample_weights, self._num_features)
         if len(self._sum_descriptors):
-            self._tables.backward_(self._add, self._sum_descriptors, *lookup, gradient, sequences, 0)
+            gradients = OutputGradients(gradient, sequences)
+            self._tables.backward_(self._add, self._sum_descriptors, batch, gradients, 0)
         for descriptor in self._max_descriptors:
             self._add_max(descriptor, ids, gradient)
         self._mark(ids, wanted)

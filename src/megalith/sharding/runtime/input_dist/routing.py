@@ -1,8 +1,8 @@
 """`IdRouter`: which ids of a batch go to which worker, stream by stream.
 
 A stream that takes all ids of a feature is a slice of the batch. Where rows are cut, the native core shares
-out all partitions together (`ops/sharing.py`). `InputDist` calls it for every batch, and so does the check
-that a plan delivers every id.
+out all partitions together (`ops/sharding/bucketize.py`). `InputDist` calls it for every batch, and so does
+the check that a plan delivers every id.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from megalith.ops.sharing import RowCuts, share_rows
+from megalith.ops.sharding.bucketize import RowBuckets, bucketize_rows
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.runtime.input_dist.jagged_ids import JaggedIds, RoutedIds
 
@@ -105,11 +105,11 @@ class _PartitionedStreams:
             )
             for partition in layout.row_partitions
         ]
-        self._cuts = RowCuts.of(row_partitions, len(ordered))
+        self._buckets = RowBuckets.of(row_partitions, len(ordered))
 
     def __call__(self, ids: JaggedIds) -> RoutedIds:
         """Lengths, ids and weights of every stream, by its number."""
-        shared = share_rows(ids.values, ids.offsets, ids.sample_weights, ids.batch, self._cuts)
+        shared = bucketize_rows(ids.values, ids.offsets, ids.sample_weights, ids.batch, self._buckets)
         weights = () if shared.sample_weights is None else shared.sample_weights.split(shared.held)
         return RoutedIds(
             list(shared.lengths.unbind(0)), list(shared.values.split(shared.held)), list(weights)
