@@ -8,7 +8,7 @@ NATIVE := $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h csrc/exports.ma
 # One worker runs all tests of a file, which share what they build; tests/conftest.py puts the longest first.
 SIDE_BY_SIDE := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo build test test-all lint bench docs clean
+.PHONY: demo build test test-all lint bench docs clean FORCE
 
 demo: build
 	$(BIN)/megalith demo
@@ -43,13 +43,19 @@ build: .venv/.install
 	$(PYTHON) -m venv .venv
 	touch $@
 
-# An editable install: Python changes need nothing, a change of csrc/ builds again.
-.venv/.install: .venv/.python pyproject.toml constraints.txt $(NATIVE)
+# An editable install lists the package's modules. One that was added, moved or removed makes it anew; a change of
+# the text of a module does not.
+.venv/.modules: .venv/.python FORCE
+	@find src -name '*.py' | sort > $@.now
+	@if cmp -s $@.now $@; then rm $@.now; else mv $@.now $@; fi
+
+# A change of csrc/ builds again.
+.venv/.install: .venv/.python .venv/.modules pyproject.toml constraints.txt $(NATIVE)
 	$(PIP) --editable .
 	touch $@
 
 # The same with what tests and checks need, in one go, so that the core is built once.
-.venv/.dev: .venv/.python pyproject.toml constraints.txt $(NATIVE)
+.venv/.dev: .venv/.python .venv/.modules pyproject.toml constraints.txt $(NATIVE)
 	$(PIP) --editable ".[test,lint]"
 	touch .venv/.install $@
 

@@ -28,12 +28,15 @@ from megalith.embeddings.optimizers import RowWiseAdaGrad
 from megalith.hardware.catalog import catalog
 from megalith.hardware.machine import usable_cores
 from megalith.hardware.probe_host import memory_rates
-from megalith.ops.coupled import CoupledUpdate
+from megalith.ops.embedding.descriptors import LookupBatch, OutputGradients
+from megalith.ops.optimizer.column_sharded import ColumnShardedUpdate
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.plan import Placement, Shard, ShardingPlan
-from megalith.sharding.runtime.columns import ColumnGather, ColumnSplit
+from megalith.sharding.runtime.input_dist.jagged_ids import JaggedIds
+from megalith.sharding.runtime.input_dist.routing import IdRouter
+from megalith.sharding.runtime.pooled_columns import ColumnGather, ColumnSplit
 from megalith.sharding.runtime.replicated import ReplicatedTables
-from megalith.sharding.runtime.routing import Bags, Router
+from megalith.sharding.wire_format import replicated_gradient_bytes
 
 Floats = NDArray[np.float64]
 _LINE = 64
@@ -46,6 +49,7 @@ _OTHER = torch.ones(2**23)
 
 
 def main() -> None:
+    """Measures, and prints the constants."""
     fraction = calibration(catalog().device("cpu")).memory_fraction
     cores = usable_cores()
     rates = [memory_rates(cores, 1.0)[1]]
@@ -89,7 +93,7 @@ def row_costs() -> dict[str, float]:
         collection = EmbeddingCollection(tables, RowWiseAdaGrad(lr=0.01))
         # As if other workers had as many columns of each row.
         sections = [(place, 0, num_rows) for place in range(_TOGETHER)]
-        coupled = collection.coupled_update(range(_TOGETHER), [2 * dim] * _TOGETHER, sections)
+        coupled = collection.column_sharded_update(range(_TOGETHER), [2 * dim] * _TOGETHER, sections)
         for batch, length in ((2048, 1), (8192, 1), (8192, 4), (4096, 20)):
             drawn = [
                 [_drawn(draw, num_rows, batch * length) for _ in range(_TOGETHER)] for _ in range(_BATCHES)
@@ -118,19 +122,20 @@ def row_costs() -> dict[str, float]:
     return {
         **_fitted(first, reads, tuple(f"lookup {name}" for name in names), "lookup"),
         **_fitted(second, updates, tuple(f"update {name}" for name in names), "update"),
-        "coupled: factor of updates": float(np.median(ratio)),
-        "coupled_seconds": halves[smallest] - updates[smallest],
+        "column_wise_factor": float(np.median(ratio)),
+        "column_wise_seconds": halves[smallest] - updates[smallest],
     }
 
 
 def _in_halves(
-    coupled: CoupledUpdate,
+    coupled: ColumnShardedUpdate,
     collection: EmbeddingCollection,
     ids: torch.Tensor,
     offsets: torch.Tensor,
     gradient: torch.Tensor,
 ) -> None:
-    coupled.finish(coupled.begin(collection.steps(), ids, offsets, None, _TOGETHER, gradient), 1)
+    batch = LookupBatch(ids, offsets, None, _TOGETHER)
+    coupled.finish(coupled.begin(collection.steps(), batch, OutputGradients(gradient)), 1)
 
 
 def routing_seconds() -> float:
@@ -140,8 +145,8 @@ def routing_seconds() -> float:
         tables = _tables(4, 70_000, 32)
         batch = 8192 // ranks
         values = np.concatenate([_drawn(np.random.default_rng(n), 70_000, batch * length) for n in range(4)])
-        bags = Bags(torch.from_numpy(values), torch.arange(4 * batch + 1) * length, None, batch, length)
-        cut = Router(ExchangeLayout(tables, _plan(tables, ranks, "row_wise")))
+        bags = JaggedIds(torch.from_numpy(values), torch.arange(4 * batch + 1) * length, None, batch, length)
+        cut = IdRouter(ExchangeLayout(tables, _plan(tables, ranks, "row_wise")))
         found.append(_usual(cut, bags) / len(values))
     return float(np.median(found))
 
@@ -187,10 +192,10 @@ def copied_costs() -> dict[str, float]:
         ids = np.concatenate(
             [_drawn(np.random.default_rng(n), num_rows, batch * length) for n in range(count)]
         )
-        bags = Bags(torch.from_numpy(ids), torch.arange(count * batch + 1) * length, None, batch, length)
+        bags = JaggedIds(torch.from_numpy(ids), torch.arange(count * batch + 1) * length, None, batch, length)
         gradient = torch.ones(batch, count * dim)
         seconds = _usual(copied.update, bags, gradient, 1, 1.0)
-        inputs.append([1.0, len(ids), 4.0 * count * num_rows * (dim + 1)])
+        inputs.append([1.0, len(ids), float(count * replicated_gradient_bytes(num_rows, dim))])
         taken.append(seconds)
     return _fitted(
         inputs, taken, ("copied_seconds", "copied ids and their update", "copied_factor"), "copied"

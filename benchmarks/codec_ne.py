@@ -67,7 +67,7 @@ def _rank(pipe: Connection, rank: int, meet: str, data: str, folder: str, pair: 
     from megalith.data.dataset import Dataset
     from megalith.sharding.runtime.collection import ShardedEmbeddingCollection
     from megalith.train.recipe import load_recipe
-    from megalith.train.run import Run
+    from megalith.train.run.folder import RunFolder
     from megalith.train.trainer import Trainer
 
     torch.set_num_threads(1)
@@ -80,7 +80,7 @@ def _rank(pipe: Connection, rank: int, meet: str, data: str, folder: str, pair: 
     )
     if pair == ALONE:
         (Path(folder) / "run").mkdir()
-        pipe.send((Trainer(recipe, Run(Path(folder) / "run")).fit(), {}))
+        pipe.send((Trainer(recipe, RunFolder(Path(folder) / "run")).train(), {}))
         return
     dist.init_process_group("gloo", init_method=f"file://{meet}", rank=rank, world_size=RANKS)
     tables = recipe.model.tables(Dataset(Path(data)).schema.categorical)
@@ -89,7 +89,7 @@ def _rank(pipe: Connection, rank: int, meet: str, data: str, folder: str, pair: 
     plan = Path(folder) / f"plan-{rank}.json"
     whole_and_cut(tables, exchange).write(plan)
     sharding = recipe.sharding.model_copy(update={"plan": plan})
-    trainer = Trainer(recipe.model_copy(update={"sharding": sharding}), Run(Path(folder) / "run"))
+    trainer = Trainer(recipe.model_copy(update={"sharding": sharding}), RunFolder(Path(folder) / "run"))
     emb = trainer.learner.embeddings
     assert isinstance(emb, ShardedEmbeddingCollection)
     steps = {}
@@ -101,7 +101,7 @@ def _rank(pipe: Connection, rank: int, meet: str, data: str, folder: str, pair: 
         return answer
 
     trainer.learner.step = counted
-    summary = trainer.fit()
+    summary = trainer.train()
     sent = {name: count / trainer.step for name, count in steps["bytes"].items()}
     pipe.send((summary, sent))
     dist.destroy_process_group()
@@ -130,6 +130,7 @@ def train(data: Path, pair: str, seed: int) -> dict[str, Any]:
 
 
 def main() -> None:
+    """Trains with every codec and prints what each costs in NE."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workdir", type=Path, required=True, help="for the generated data, kept and reused")
     parser.add_argument("--out", type=Path, required=True)

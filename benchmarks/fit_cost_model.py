@@ -18,10 +18,18 @@ import numpy as np
 
 from megalith.cost import calibration as constants
 from megalith.cost import collectives, operators
-from megalith.explore import stages, step
+from megalith.explore.candidates import candidate_plans, estimate_seconds
+from megalith.explore.cost import compute, layers
 from megalith.explore.plan import Plan
-from megalith.explore.predict import SIMULATED, candidate_plans, estimate_seconds, predict_plan
-from megalith.explore.validate import Row, fitted_rows, group_of, job_of, metric_of, read_rows
+from megalith.explore.predict import SIMULATED, predict_plan
+from megalith.explore.validation.measurements import (
+    MeasurementRow,
+    fitted_rows,
+    group_of,
+    job_of,
+    read_rows,
+)
+from megalith.explore.validation.replay import metric_of
 
 # What is fitted, and between which limits it means what its name says. The shares of peak FLOP/s and of
 # memory bandwidth on ampere are not here: these rows cannot tell them apart, bubbles.csv can.
@@ -41,10 +49,10 @@ _CACHES = (
     constants.calibration,
     collectives._rate,
     operators.gemm_seconds,
-    stages.work_of,
-    step.layer_seconds,
-    step.first_seconds,
-    step.last_seconds,
+    compute.compute_seconds,
+    layers.layer_seconds,
+    layers.embedding_seconds,
+    layers.head_seconds,
 )
 
 
@@ -69,17 +77,19 @@ class Fit:
         self.plans: dict[str, Plan] = {}
 
     def use(self, values: np.ndarray) -> None:
+        """Lets the cost model use these constants, given as logarithms."""
         figures = {name: exp(value) for name, value in zip(self.names, values, strict=True)}
         constants._entries()[self.generation].update(figures)
         for cache in _CACHES:
             cache.cache_clear()
 
     def choose_plans(self) -> None:
+        """Finds the plan that each measured run most likely used, under the present constants."""
         for row in self.rows:
             ranked = sorted(candidate_plans(job_of(row)), key=estimate_seconds)[:SIMULATED]
             self.plans[row["id"]] = min(ranked, key=lambda plan: predict_plan(plan).step_seconds)
 
-    def errors(self, rows: list[Row]) -> np.ndarray:
+    def errors(self, rows: list[MeasurementRow]) -> np.ndarray:
         """Logarithm of predicted over measured seconds."""
         found = []
         for row in rows:
@@ -88,10 +98,12 @@ class Fit:
         return np.array(found)
 
     def tried(self, values: np.ndarray) -> np.ndarray:
+        """The errors of the fitted rows under these constants."""
         self.use(values)
         return self.errors(self.fitted)
 
     def run(self, rounds: int) -> np.ndarray:
+        """Fits by damped least squares, outliers weighted down; returns the logarithms of the constants."""
         values = np.clip(self.start, self.low + 0.01, self.high - 0.01)
         errors, damping = self.tried(values), 1e-2
         for _ in range(rounds):
@@ -127,6 +139,7 @@ def _loss(errors: np.ndarray) -> float:
 
 
 def main() -> None:
+    """Fits a generation of devices and prints its constants and errors."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -33,6 +33,7 @@ Runs = dict[str, Any]
 
 
 def say(message: str) -> None:
+    """Prints progress on standard error."""
     progress_console.print(message, style="dim", highlight=False)
 
 
@@ -94,6 +95,7 @@ def measure_ours(models: list[str], seeds: int, data: Path, folder: Path) -> tup
 
 
 def has_fuxictr(python: str) -> bool:
+    """Whether that Python has FuxiCTR installed."""
     look = "import importlib.util, sys; sys.exit(importlib.util.find_spec('fuxictr') is None)"
     try:
         return subprocess.run([python, "-c", look], check=False).returncode == 0
@@ -131,6 +133,7 @@ def measure_peer(python: str, models: list[str], seeds: int, prepared: Path) -> 
 
 
 def show(candidates: dict[str, Runs]) -> None:
+    """Prints the candidates as a table."""
     rows = []
     for name, measured in candidates.items():
         each = " ".join(f"{run['test_auc']:.4f}" for run in measured["runs"])
@@ -142,6 +145,7 @@ def show(candidates: dict[str, Runs]) -> None:
 
 
 def choose(given: str, known: tuple[str, ...], option: str) -> list[str]:
+    """The names of a comma-separated option, each checked."""
     names = [name.strip() for name in given.split(",")]
     for name in names:
         if name not in known:
@@ -150,6 +154,7 @@ def choose(given: str, known: tuple[str, ...], option: str) -> list[str]:
 
 
 def benchmark(options: argparse.Namespace) -> dict[str, Any]:
+    """Trains and scores all candidates."""
     models = choose(options.models, OUR_MODELS, "--models")
     peer_models = choose(options.peer_models, PEER_MODELS, "--peer-models")
     for name in ("train.libfm", "test.libfm"):
@@ -176,6 +181,7 @@ def benchmark(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> int:
+    """The command; returns its exit code."""
     parser = argparse.ArgumentParser(description="Test AUC on Frappe, ours beside FuxiCTR's.")
     add = parser.add_argument
     add("--data", type=Path, required=True, help="folder of train.libfm and test.libfm")

@@ -87,30 +87,42 @@ class _Model(BaseModel):
 
 
 class DLRM(_Model):
+    """DLRM of FuxiCTR's layers."""
+
     def add_layers(self, feature_map: FeatureMap, published: dict[str, Any]) -> None:
+        """The top MLP."""
         self.top = self.mlp(published["dropout"], output_dim=1)
 
     def score(self, inputs: dict[str, Tensor], embedded: Tensor) -> Tensor:
+        """Logits of a batch."""
         return self.top(embedded.flatten(start_dim=1))
 
 
 class DCNv2(_Model):
+    """DCN-v2 of FuxiCTR's layers."""
+
     def add_layers(self, feature_map: FeatureMap, published: dict[str, Any]) -> None:
+        """Crosses, the MLP beside them, and the head."""
         self.cross = CrossNetV2(self.width, published["num_cross_layers"])
         self.deep = self.mlp(published["dropout"], output_dim=None)
         self.head = nn.Linear(self.width + HIDDEN[-1], 1)
 
     def score(self, inputs: dict[str, Tensor], embedded: Tensor) -> Tensor:
+        """Logits of a batch."""
         start = embedded.flatten(start_dim=1)
         return self.head(torch.cat([self.cross(start), self.deep(start)], dim=1))
 
 
 class DeepFM(_Model):
+    """DeepFM of FuxiCTR's layers."""
+
     def add_layers(self, feature_map: FeatureMap, published: dict[str, Any]) -> None:
+        """The factorization machine and the MLP."""
         self.fm = FactorizationMachine(feature_map)
         self.deep = self.mlp(published["dropout"], output_dim=1)
 
     def score(self, inputs: dict[str, Tensor], embedded: Tensor) -> Tensor:
+        """Logits of a batch."""
         return self.fm(inputs, embedded) + self.deep(embedded.flatten(start_dim=1))
 
 
@@ -163,6 +175,7 @@ def train(feature_map: FeatureMap, folder: Path, name: str, seed: int) -> dict[s
 
 
 def main() -> None:
+    """Trains every model and seed, and prints a line of JSON for each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder of prepared data with a valid split")
     parser.add_argument("--models", default="dlrm,dcnv2,deepfm", help="some of dlrm, dcnv2, deepfm")

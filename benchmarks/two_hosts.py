@@ -28,12 +28,15 @@ os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
 import torch
 import torch.distributed as dist
 
-from megalith.bench.peers import Shape
-from megalith.bench.ranks import STEPS_A_TURN, Ours, draw_samples, make_plan, part_of
+from megalith.bench.peers.lookup import LookupShape
 from megalith.bench.runner import Timing, result, save_result
+from megalith.bench.train.rank_candidates import MegalithRank, part_of
+from megalith.bench.train.rank_plans import make_plan
+from megalith.bench.train.rank_worker import STEPS_A_TURN
+from megalith.bench.train.samples import draw_samples
 from megalith.sharding.plan import ExchangeConfig
 
-SHAPE = Shape(tables=26, rows=200_000, dim=64, batch=2048, lookups=1)
+SHAPE = LookupShape(tables=26, rows=200_000, dim=64, batch=2048, lookups=1)
 CODECS = ("fp32", "fp16", "int8")
 RATES = (1.0, 2.5, None)
 """Gigabits a second; None: as fast as the processor copies."""
@@ -42,6 +45,7 @@ _COUNTER = Path("/sys/class/net/eth0/statistics/tx_bytes")
 
 
 def main() -> None:
+    """The command: two namespaces as hosts, every codec at every rate."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--repeats", type=int, default=3)
@@ -78,6 +82,7 @@ def main() -> None:
 
 
 def connect() -> None:
+    """Makes the two hosts and the link between them."""
     remove()
     for host in HOSTS:
         run("ip", "netns", "add", host)
@@ -103,6 +108,7 @@ def connect() -> None:
 
 
 def limit(gigabits: float | None) -> None:
+    """Sets the rate of the link; None removes the limit."""
     for host in HOSTS:
         if gigabits is None:
             run("tc", "-n", host, "qdisc", "del", "dev", "eth0", "root")
@@ -112,11 +118,13 @@ def limit(gigabits: float | None) -> None:
 
 
 def remove() -> None:
+    """Removes the hosts, if there are any."""
     for host in HOSTS:
         subprocess.run(["ip", "netns", "del", host], capture_output=True, check=False)
 
 
 def run(*command: str) -> None:
+    """Runs a command of the system; ends with a sentence where it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(
@@ -138,20 +146,21 @@ def measure(gigabits: float | None, repeats: int) -> list[dict[str, Any]]:
         ]
         codes = [rank.wait() for rank in ranks]
         if any(codes):
-            sys.exit("A rank has failed; its message stands above.")
+            sys.exit("A rank has failed; its message is above.")
         rows = json.loads((Path(folder) / "rows.json").read_text(encoding="utf-8"))
     return [{"gigabits": gigabits, **row} for row in rows]
 
 
 def work(rank: int, folder: Path, repeats: int) -> None:
+    """One rank: steps with every codec in turns, timed; rank 0 writes the rows."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=(folder / "meet").as_uri(), rank=rank, world_size=2)
+    dist.init_process_group("gloo", init_method=(folder / "rendezvous").as_uri(), rank=rank, world_size=2)
     part = [part_of(draw_samples(SHAPE, number % 3), SHAPE, rank, 2) for number in range(STEPS_A_TURN)]
     plan = make_plan(SHAPE, 2, "table_wise")
     sides = {}
     for codec in CODECS:
         exchange = ExchangeConfig(forward=codec, backward=codec)
-        sides[codec] = Ours(SHAPE, plan.model_copy(update={"exchange": exchange}))
+        sides[codec] = MegalithRank(SHAPE, plan.model_copy(update={"exchange": exchange}))
         sides[codec].ready(part)
     seconds: dict[str, list[float]] = {codec: [] for codec in CODECS}
     wire: dict[str, int] = dict.fromkeys(CODECS, 0)
@@ -177,7 +186,7 @@ def work(rank: int, folder: Path, repeats: int) -> None:
                 **Timing(tuple(seconds[codec])).to_dict(),
                 "wire_bytes": wire[codec] / steps,
                 "counted_bytes": side.sharded.traffic.total_bytes / (steps + len(part)),
-                "dense_bytes": sum(one.numel() * 4 for one in side.dense.parameters()),
+                "dense_bytes": sum(weight.numel() * 4 for weight in side.dense.parameters()),
             }
             for codec, side in sides.items()
         ]

@@ -58,8 +58,8 @@ class Forked:
         self.results, theirs = _CONTEXT.Pipe(duplex=False)
         # Plain bytes: tensors would travel as shared memory, one descriptor each.
         work = pickle.dumps((function, arguments))
-        place = Path.cwd(), {**os.environ, "COLUMNS": WIDE}, output
-        self._process = _CONTEXT.Process(target=_run, args=(theirs, work, place, list(sys.path)))
+        surroundings = Path.cwd(), {**os.environ, "COLUMNS": WIDE}, output
+        self._process = _CONTEXT.Process(target=_run, args=(theirs, work, surroundings, list(sys.path)))
         self._process.start()
         theirs.close()
 
@@ -100,21 +100,21 @@ class Forked:
 def run_forked(function, *arguments):
     """The result of a function in a process of its own."""
     with Forked(function, *arguments) as process:
-        found = process.result()
-    assert not isinstance(found, Raised), found.text
-    return found
+        result = process.result()
+    assert not isinstance(result, Raised), result.text
+    return result
 
 
 def results_of(processes):
     """The results of all, in order, as they come; it is a hang when none comes for long."""
     pending = {process.results: number for number, process in enumerate(processes)}
-    found = [None] * len(pending)
+    results = [None] * len(pending)
     while pending:
         ready = multiprocessing.connection.wait(list(pending), PATIENCE_SECONDS)
         for pipe in ready or list(pending):
             number = pending.pop(pipe)
-            found[number] = processes[number].result(0 if not ready else PATIENCE_SECONDS)
-    return found
+            results[number] = processes[number].result(0 if not ready else PATIENCE_SECONDS)
+    return results
 
 
 def signalled_at_call(number, wanted, thread="MainThread", function=None):
@@ -132,12 +132,12 @@ def signalled_at_call(number, wanted, thread="MainThread", function=None):
     sys.setprofile(count)
 
 
-def _run(pipe, work, place, path):
+def _run(pipe, work, surroundings, path):
     # Nothing is left of tests that were killed: the server ends when nobody is left to ask it for more,
     # of whom this process need not be one, and this ends with the server.
     os.close(forkserver._forkserver._forkserver_alive_fd)
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-    folder, environment, output = place
+    folder, environment, output = surroundings
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
@@ -151,11 +151,11 @@ def _run(pipe, work, place, path):
     torch.set_num_threads(1)
     try:
         function, arguments = pickle.loads(work)
-        found = function(*arguments)
+        result = function(*arguments)
     except SystemExit:
         raise
     except BaseException:
         if output is not None:
             raise
-        found = Raised(traceback.format_exc())
-    pipe.send_bytes(pickle.dumps(found))
+        result = Raised(traceback.format_exc())
+    pipe.send_bytes(pickle.dumps(result))

@@ -63,6 +63,7 @@ def earlier_rows(path: Path, again: Sequence[Setting]) -> dict[str, Any]:
 
 
 def benchmark(options: argparse.Namespace) -> dict[str, Any]:
+    """Runs the chosen settings and sums up the errors of the predictions."""
     settings = choose(options.only)
     if (reason := missing()) is not None:
         raise ConfigError(reason)
@@ -83,6 +84,7 @@ def benchmark(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def show(content: dict[str, Any]) -> None:
+    """Prints the settings as a table."""
     cells = []
     for name, row in content["results"].items():
         setting = row["setting"]
@@ -109,6 +111,7 @@ def show(content: dict[str, Any]) -> None:
 
 
 def main() -> int:
+    """The command; returns its exit code."""
     parser = argparse.ArgumentParser(
         description="Steps between two emulated buildings, predicted and measured."
     )

@@ -79,10 +79,12 @@ class Buildings:
 
     @property
     def ranks(self) -> int:
+        """Ranks of both buildings."""
         return 2 * self.ranks_per_building
 
     @property
     def kind(self) -> str:
+        """How the long link is emulated, in words."""
         return (
             "netem delay, tbf rate" if self.netem else "user-space delay (no netem in this kernel), tbf rate"
         )

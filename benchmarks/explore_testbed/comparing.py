@@ -42,10 +42,12 @@ TRIES = 3
 
 
 def measure_parts(ranks: Ranks) -> tuple[Parts, ...]:
+    """Seconds of the operations of each part of the model, by rank."""
     return tuple(ranks.ask({"do": "parts", "shape": SHAPE, "parts": PARTS, "repeats": PART_REPEATS}))
 
 
 def measure_link(ranks: Ranks, name: str, first: int, second: int) -> Link:
+    """Latency and bandwidth between two ranks."""
     command = {"do": "link", "first": first, "second": second, "bytes": LARGE_MESSAGE_BYTES, "repeats": 6}
     found = ranks.ask(command)[first]
     return Link(name, found["bytes_per_second"], found["latency_seconds"])

@@ -1,4 +1,4 @@
-"""Gradient exchanges between ranks: a ring whose receives stand ready, gloo's own, and a hierarchical one.
+"""Gradient exchanges between ranks: a ring with receives posted ahead, gloo's own, and a hierarchical one.
 
 `Ring` is what NCCL does: buffers to receive into are known to the sender before a step starts, so that a
 message costs one latency. gloo's own all-reduce announces each buffer when it gets there and its sender
@@ -22,16 +22,17 @@ class Exchange(Protocol):
     """Sums one buffer over ranks, in place."""
 
     def post(self) -> None:
-        """Called on every rank before the step: receives that can stand ready are posted."""
+        """Called on every rank before the step: receives that can be posted ahead are posted."""
 
-    def run(self) -> None: ...
+    def run(self) -> None:
+        """Sums the buffer; called once its gradients are complete."""
 
 
 class Ring:
     """Reduce-scatter and all-gather, or one of them, around `ranks` in their order."""
 
     def __init__(self, buffer: Tensor, ranks: list[int], number: int, phases: tuple[str, ...]) -> None:
-        self.ranks, self.place = ranks, ranks.index(dist.get_rank())
+        self.ranks, self.position = ranks, ranks.index(dist.get_rank())
         self.chunks = _cut(buffer, len(ranks))
         self.scratch = [torch.empty_like(self.chunks[0]) for _ in range(len(ranks) - 1)]
         self.phases = phases
@@ -39,16 +40,18 @@ class Ring:
         self.receives: dict[tuple[str, int], Any] = {}
 
     def post(self) -> None:
-        previous = self.ranks[self.place - 1]
+        """Posts the receives of all steps."""
+        previous = self.ranks[self.position - 1]
         for phase in self.phases:
             for step in range(len(self.ranks) - 1):
                 _, arriving = self._chunks_of(phase, step)
                 size = self.chunks[arriving].numel()
-                place = self.scratch[step][:size] if phase == "reduce" else self.chunks[arriving]
-                self.receives[phase, step] = dist.irecv(place, previous, tag=self._tag(phase, step))
+                target = self.scratch[step][:size] if phase == "reduce" else self.chunks[arriving]
+                self.receives[phase, step] = dist.irecv(target, previous, tag=self._tag(phase, step))
 
     def run(self) -> None:
-        following = self.ranks[(self.place + 1) % len(self.ranks)]
+        """Sends chunk after chunk to the next rank and adds or copies what arrives."""
+        following = self.ranks[(self.position + 1) % len(self.ranks)]
         sends: list[Any] = []
         for phase in self.phases:
             for step in range(len(self.ranks) - 1):
@@ -63,10 +66,10 @@ class Ring:
     @property
     def own_chunk(self) -> Tensor:
         """The chunk that this rank holds the sum of after the reduce phase."""
-        return self.chunks[(self.place + 1) % len(self.ranks)]
+        return self.chunks[(self.position + 1) % len(self.ranks)]
 
     def _chunks_of(self, phase: str, step: int) -> tuple[int, int]:
-        first = self.place if phase == "reduce" else self.place + 1
+        first = self.position if phase == "reduce" else self.position + 1
         return (first - step) % len(self.ranks), (first - step - 1) % len(self.ranks)
 
     def _tag(self, phase: str, step: int) -> int:
@@ -82,10 +85,12 @@ class Hierarchical:
         self.gather = Ring(buffer, inside, 3 * number + 2, ("gather",))
 
     def post(self) -> None:
+        """Posts the receives of all three rings."""
         for ring in (self.reduce, self.middle, self.gather):
             ring.post()
 
     def run(self) -> None:
+        """Runs the three rings one after the other."""
         for ring in (self.reduce, self.middle, self.gather):
             ring.run()
 
@@ -100,6 +105,7 @@ class Gloo:
         """gloo posts its receives when it gets there."""
 
     def run(self) -> None:
+        """Calls `dist.all_reduce`."""
         dist.all_reduce(self.buffer, group=self.group)
 
 

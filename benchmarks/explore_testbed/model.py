@@ -2,7 +2,7 @@
 
 A chunk computes F (forward), then BW (both gradients), or B (gradient of its input) and later W (gradients
 of its weights): linear layers then keep what W needs, as zero-bubble schedules ask. `WaitingChunk` has the
-same faces but waits instead of computing: more ranks than cores can still send real bytes at real moments.
+same interface but waits instead of computing: more ranks than cores can still send real bytes in real time.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class Shape:
     micro_batch: int
 
     def activation(self) -> Tensor:
+        """A tensor of the size that passes between stages."""
         return torch.zeros(self.micro_batch, self.seq, self.hidden)
 
 
@@ -46,10 +47,17 @@ class Chunk(Protocol):
     part: Part
     gradient: Tensor
 
-    def forward(self, micro_batch: int, received: Tensor | None) -> Tensor: ...
-    def backward(self, micro_batch: int, received: Tensor | None, *, weights: bool) -> Tensor | None: ...
-    def backward_weights(self, micro_batch: int) -> None: ...
-    def update(self) -> None: ...
+    def forward(self, micro_batch: int, received: Tensor | None) -> Tensor:
+        """F of one micro-batch: the activation for the next stage, or the loss."""
+
+    def backward(self, micro_batch: int, received: Tensor | None, *, weights: bool) -> Tensor | None:
+        """B, or BW with `weights`: the gradient for the stage before; None at the first."""
+
+    def backward_weights(self, micro_batch: int) -> None:
+        """W of one micro-batch, where the backward pass left it for later."""
+
+    def update(self) -> None:
+        """The optimizer step; clears the gradients."""
 
 
 class WeightLater(torch.autograd.Function):
@@ -57,22 +65,27 @@ class WeightLater(torch.autograd.Function):
 
     @staticmethod
     def forward(context: Any, x: Tensor, weight: Tensor, bias: Tensor, kept: list[Any]) -> Tensor:
+        """The product, keeping its operands."""
         context.save_for_backward(x, weight)
         context.bias, context.kept = bias, kept
         return functional.linear(x, weight, bias)
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradient of the input; the operands of the weight's are kept."""
         x, weight = context.saved_tensors
         context.kept.append((weight, context.bias, x, gradients[0]))
         return gradients[0] @ weight, None, None, None
 
 
 class Linear(nn.Linear):
+    """A linear layer that can leave the gradient of its weight for later."""
+
     kept: list[Any] | None = None
     """Where a backward leaves the work of W; None: it does that work at once."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """The product, with or without the gradient of the weight at once."""
         if self.kept is None:
             return super().forward(x)
         result: Tensor = WeightLater.apply(x, self.weight, self.bias, self.kept)
@@ -90,6 +103,7 @@ class Block(nn.Module):
         self.up, self.down = Linear(hidden, 4 * hidden), Linear(4 * hidden, hidden)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Attention and feed-forward, each added to its input."""
         batch, seq, hidden = x.shape
         mixed = self.query_key_value(self.attention_norm(x))
         q, k, v = mixed.view(batch, seq, 3, self.heads, hidden // self.heads).permute(2, 0, 3, 1, 4)
@@ -99,7 +113,7 @@ class Block(nn.Module):
 
 
 class TransformerChunk:
-    """The real thing."""
+    """Layers that compute."""
 
     def __init__(self, shape: Shape, part: Part, *, split: bool = False) -> None:
         self.part = part
@@ -118,11 +132,14 @@ class TransformerChunk:
             start += weight.numel()
         self.optimizer = torch.optim.AdamW(weights, lr=1e-4, fused=True)
         self.split = split
-        self.linears = [one for module in modules for one in module.modules() if isinstance(one, Linear)]
+        self.linears = [
+            layer for module in modules for layer in module.modules() if isinstance(layer, Linear)
+        ]
         self.in_flight: dict[int, tuple[Tensor | None, Tensor]] = {}
         self.kept: dict[int, list[Any]] = {}
 
     def forward(self, micro_batch: int, received: Tensor | None) -> Tensor:
+        """Computes the layers."""
         if self.split:
             kept = self.kept[micro_batch] = []
             for linear in self.linears:
@@ -137,6 +154,7 @@ class TransformerChunk:
         return out.detach()
 
     def backward(self, micro_batch: int, received: Tensor | None, *, weights: bool) -> Tensor | None:
+        """Computes the gradients."""
         x, out = self.in_flight.pop(micro_batch)
         out.backward(received)
         if weights and self.split:
@@ -145,19 +163,21 @@ class TransformerChunk:
 
     @torch.no_grad()
     def backward_weights(self, micro_batch: int) -> None:
+        """Computes the gradients of the weights that were left for later."""
         for weight, bias, x, gradient in self.kept.pop(micro_batch):
             flat = gradient.flatten(0, 1)
             weight.grad.addmm_(flat.t(), x.flatten(0, 1))
             bias.grad.add_(flat.sum(0))
 
     def update(self) -> None:
+        """Steps AdamW and clears the gradients."""
         self.optimizer.step()
         self.gradient.zero_()
 
 
 @dataclass(slots=True)
 class WaitingChunk:
-    """Waits as long as it is told a chunk takes, and hands on a tensor of the right size."""
+    """Waits as long as it is told a chunk takes, and returns a tensor of the right size."""
 
     part: Part
     gradient: Tensor
@@ -165,15 +185,19 @@ class WaitingChunk:
     seconds: dict[str, float]
 
     def forward(self, micro_batch: int, received: Tensor | None) -> Tensor:
+        """Waits as long as a forward pass takes."""
         time.sleep(self.seconds["F"])
         return self.activation
 
     def backward(self, micro_batch: int, received: Tensor | None, *, weights: bool) -> Tensor | None:
+        """Waits as long as a backward pass takes."""
         time.sleep(self.seconds["BW"] if weights else self.seconds["B"])
         return None if self.part.embedding else self.activation
 
     def backward_weights(self, micro_batch: int) -> None:
+        """Waits as long as the weights' gradients take."""
         time.sleep(self.seconds["W"])
 
     def update(self) -> None:
+        """Waits as long as an update takes."""
         time.sleep(self.seconds["update"])

@@ -16,7 +16,7 @@ import yaml
 from gloo_ring import gloo_all_reduce_seconds
 from settings import FLOAT_BYTES, SHAPE, Setting, parameters_of, part_of
 
-from megalith.cost.collectives import Fabric, Group, Span, collective_seconds
+from megalith.cost.collectives import Fabric, Group, LevelSpan, collective_seconds
 from megalith.explore.pipeline.costs import Collective, StepCosts, Transfer
 from megalith.explore.pipeline.operations import Schedule
 from megalith.explore.pipeline.schedules import build_schedule
@@ -45,17 +45,21 @@ class Measured:
     across: Link
 
     def to_dict(self) -> dict[str, Any]:
+        """As the result file holds it."""
         return {"seconds": list(self.seconds), "inside": asdict(self.inside), "across": asdict(self.across)}
 
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
+    """What the Explorer predicts of one setting."""
+
     step_seconds: float
     compute_seconds: float
     """Of the busiest rank."""
 
 
 def schedule_of(setting: Setting) -> Schedule:
+    """The pipeline schedule of a setting."""
     return build_schedule(
         setting.schedule,
         setting.pp,
@@ -66,12 +70,14 @@ def schedule_of(setting: Setting) -> Schedule:
 
 
 def predict_step(setting: Setting, measured: Measured) -> Predicted:
+    """Simulates the step from what was measured."""
     timeline = simulate(schedule_of(setting), step_costs(setting, measured))
     # Ranks start together and the measured step ends with the last of them.
     return Predicted(timeline.makespan_seconds, max(timeline.compute_seconds))
 
 
 def step_costs(setting: Setting, measured: Measured) -> StepCosts:
+    """The costs that the simulation takes, from measured parts and links."""
     schedule = schedule_of(setting)
     stages = [chunk_seconds(setting, measured, stage) for stage in range(schedule.stages)]
     # Where both gradients are computed at once, that is what was measured: W is what is left beside B.
@@ -91,6 +97,7 @@ def step_costs(setting: Setting, measured: Measured) -> StepCosts:
 
 
 def needs_split(schedule: Schedule) -> bool:
+    """Whether the schedule computes B and W apart."""
     return any(op.kind in ("B", "W") for op in schedule.order[0])
 
 
@@ -109,6 +116,7 @@ def chunk_seconds(setting: Setting, measured: Measured, stage: int) -> dict[str,
 
 
 def gradient_bytes(setting: Setting, stage: int) -> int:
+    """Bytes of the gradients of a virtual stage."""
     return parameters_of(part_of(stage, setting.pp * setting.chunks)) * FLOAT_BYTES
 
 
@@ -152,9 +160,9 @@ def _all_reduce_seconds(setting: Setting, measured: Measured, size: float) -> fl
     # Measured links are at the rate that messages reach; nothing is to be taken off them again.
     fabric = Fabric(cluster_of(setting, measured), algorithm=algorithm, ideal=True)
     if setting.across == "pipeline":
-        group: Group = (Span(setting.dp, 1), Span(1, 1))
+        group: Group = (LevelSpan(setting.dp, 1), LevelSpan(1, 1))
     else:
-        group = (Span(setting.dp // 2, 1), Span(2, 1))
+        group = (LevelSpan(setting.dp // 2, 1), LevelSpan(2, 1))
     return collective_seconds(fabric, "all_reduce", group, size)
 
 

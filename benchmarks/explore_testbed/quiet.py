@@ -1,4 +1,4 @@
-"""Who else used the processor: measurements beside a busy neighbour are repeated, whatever they say."""
+"""Who else used the processor: measurements beside other busy processes are repeated, whatever they say."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class ProcessorUse:
 
     @classmethod
     def now(cls, processes: Sequence[int]) -> ProcessorUse:
+        """The seconds used until now."""
         fields = Path("/proc/stat").read_text().splitlines()[0].split()
         everyone = sum(int(fields[index]) for index in _BUSY_FIELDS)
         own = sum(_ticks_of(process) for process in (*processes, os.getpid()))

@@ -1,4 +1,4 @@
-"""The ranks of a testbed as processes in their namespaces, spoken to by a line of JSON each way."""
+"""The ranks of a testbed as processes in their namespaces, a line of JSON for each command and answer."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ _KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_"
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
+    """The processes of all ranks; `ask` sends them commands."""
+
     processes: tuple[subprocess.Popen[str], ...]
     log: IO[str]
 

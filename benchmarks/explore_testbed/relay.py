@@ -43,6 +43,7 @@ def be_prompt() -> None:
 
 
 def read_frames(tap: int, queue: deque[tuple[float, bytes]], delay_seconds: float) -> None:
+    """Takes waiting frames from a tap into the queue, each with the moment when it is due."""
     for _ in range(_READ_AT_ONCE):
         try:
             frame = os.read(tap, _LARGEST_FRAME)
@@ -52,6 +53,7 @@ def read_frames(tap: int, queue: deque[tuple[float, bytes]], delay_seconds: floa
 
 
 def write_due_frames(tap: int, queue: deque[tuple[float, bytes]]) -> None:
+    """Writes the frames whose delay has passed."""
     while queue and queue[0][0] <= time.monotonic():
         try:
             os.write(tap, queue.popleft()[1])
@@ -61,6 +63,7 @@ def write_due_frames(tap: int, queue: deque[tuple[float, bytes]]) -> None:
 
 
 def main(names: list[str]) -> None:
+    """Makes the taps and relays until standard input ends."""
     taps = [open_tap(name) for name in names]
     be_prompt()
     print("ready", flush=True)

@@ -40,10 +40,12 @@ class Setting:
 
     @property
     def ranks(self) -> int:
+        """Ranks of both buildings."""
         return self.pp * self.dp
 
     @property
     def ranks_per_building(self) -> int:
+        """Ranks of one building."""
         return self.ranks // 2
 
     def rank_of(self, stage: int, replica: int) -> int:
@@ -51,6 +53,7 @@ class Setting:
         return stage * self.dp + replica if self.across == "pipeline" else replica * self.pp + stage
 
     def to_dict(self) -> dict[str, Any]:
+        """As the result file holds it."""
         return asdict(self)
 
 

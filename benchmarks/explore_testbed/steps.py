@@ -88,7 +88,7 @@ class RankStep:
             out = self.chunks[chunk].forward(micro_batch, received)
             self._computed += time.monotonic() - began
             if stage + 1 < len(self.placement):
-                self._hand_on("F", stage + 1, micro_batch, out)
+                self._send_to("F", stage + 1, micro_batch, out)
         elif kind in ("B", "BW"):
             last = stage + 1 == len(self.placement)
             received = None if last else self._take("B", stage, micro_batch)
@@ -96,7 +96,7 @@ class RankStep:
             gradient = self.chunks[chunk].backward(micro_batch, received, weights=kind == "BW")
             self._computed += time.monotonic() - began
             if gradient is not None:
-                self._hand_on("B", stage - 1, micro_batch, gradient)
+                self._send_to("B", stage - 1, micro_batch, gradient)
         else:
             began = time.monotonic()
             self.chunks[chunk].backward_weights(micro_batch)
@@ -110,21 +110,21 @@ class RankStep:
             inside = 0 <= source < len(self.placement) and kind != "W"
             if inside and self.placement[source] != dist.get_rank():
                 direction = "F" if kind == "F" else "B"
-                place = self.shape.activation()
+                buffer = self.shape.activation()
                 tag = self._tag(direction, stage, micro_batch)
-                receive = dist.irecv(place, self.placement[source], tag=tag)
-                self._receives[direction, stage, micro_batch] = receive, place
+                receive = dist.irecv(buffer, self.placement[source], tag=tag)
+                self._receives[direction, stage, micro_batch] = receive, buffer
 
     def _take(self, direction: str, stage: int, micro_batch: int) -> Tensor:
         """What comes from the stage before (F) or behind (B)."""
         key = direction, stage, micro_batch
         if key in self._local:
             return self._local.pop(key)
-        receive, place = self._receives.pop(key)
+        receive, buffer = self._receives.pop(key)
         receive.wait()
-        return place
+        return buffer
 
-    def _hand_on(self, direction: str, stage: int, micro_batch: int, tensor: Tensor) -> None:
+    def _send_to(self, direction: str, stage: int, micro_batch: int, tensor: Tensor) -> None:
         if self.placement[stage] == dist.get_rank():
             self._local[direction, stage, micro_batch] = tensor
             return
@@ -139,7 +139,7 @@ class RankStep:
         return [stage for stage, rank in enumerate(self.placement) if rank == dist.get_rank()]
 
     def _tag(self, direction: str, stage: int, micro_batch: int) -> int:
-        micro_batches = 1 + max(one for _, _, one in self.order)
+        micro_batches = 1 + max(micro_batch for _, _, micro_batch in self.order)
         return ((direction == "B") * len(self.placement) + stage) * micro_batches + micro_batch
 
 

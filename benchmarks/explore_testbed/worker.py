@@ -121,6 +121,7 @@ def _exchange(tensor: torch.Tensor, other: int, leads: bool) -> float:
 
 
 def prepare(command: dict[str, Any], groups: Groups) -> RankStep:
+    """Builds the chunks and exchanges of a setting, and runs steps that do not count."""
     shape, rank = Shape(**command["shape"]), dist.get_rank()
     mine = command["ranks"][rank]
     torch.manual_seed(rank)
@@ -139,6 +140,7 @@ def prepare(command: dict[str, Any], groups: Groups) -> RankStep:
 
 
 def run_steps(step: RankStep, steps: int) -> list[tuple[float, float, float]]:
+    """Runs steps without garbage collection; when each began and ended, and how long it computed."""
     gc.collect()
     gc.disable()
     moments = [step.run() for _ in range(steps)]
@@ -172,6 +174,7 @@ def _make_exchange(
 
 
 def serve(answers: int) -> None:
+    """Answers commands until standard input ends."""
     ranks = list(range(dist.get_world_size()))
     groups: Groups = {tuple(ranks): dist.new_group(ranks)}
     step: RankStep | None = None
@@ -191,6 +194,7 @@ def serve(answers: int) -> None:
 
 
 def main(rank: int, ranks: int, store: str) -> None:
+    """Joins the process group on a core of its own, and serves."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
     # gloo writes to standard output; answers go where it does not.
     answers = os.dup(1)

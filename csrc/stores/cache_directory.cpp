@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <new>
 
-#include "../abi.h"
+#include "abi.h"
 
 namespace megalith {
 

@@ -2,8 +2,8 @@
 #include <cstring>
 #include <mutex>
 
-#include "../abi.h"
-#include "../parallel.h"
+#include "abi.h"
+#include "parallel.h"
 #include "tiered_rows.h"
 
 namespace megalith {

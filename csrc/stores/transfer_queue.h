@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "../abi.h"
+#include "abi.h"
 
 namespace megalith {
 

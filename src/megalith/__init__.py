@@ -13,8 +13,14 @@ if TYPE_CHECKING:
     from megalith.core.schema import FeatureSpec, TableSpec
     from megalith.data.batch import Batch
     from megalith.data.dataset import Dataset
+    from megalith.data.loader import Loader
     from megalith.embeddings.collection import EmbeddingCollection
     from megalith.embeddings.optimizers import LAMB, LARS, SGD, AdaGrad, Adam, RowWiseAdaGrad, RowWiseAdam
+    from megalith.sharding.plan import ShardingPlan
+    from megalith.sharding.planner.planner import make_plan
+    from megalith.sharding.runtime.collection import ShardedEmbeddingCollection
+    from megalith.train.recipe import load_recipe
+    from megalith.train.trainer import Trainer
 
 __version__ = "0.1.0"
 
@@ -27,11 +33,17 @@ _HOMES = {
     "FeatureSpec": "megalith.core.schema",
     "LAMB": "megalith.embeddings.optimizers",
     "LARS": "megalith.embeddings.optimizers",
+    "Loader": "megalith.data.loader",
     "MegalithError": "megalith.core.errors",
     "RowWiseAdaGrad": "megalith.embeddings.optimizers",
     "RowWiseAdam": "megalith.embeddings.optimizers",
     "SGD": "megalith.embeddings.optimizers",
+    "ShardedEmbeddingCollection": "megalith.sharding.runtime.collection",
+    "ShardingPlan": "megalith.sharding.plan",
     "TableSpec": "megalith.core.schema",
+    "Trainer": "megalith.train.trainer",
+    "load_recipe": "megalith.train.recipe",
+    "make_plan": "megalith.sharding.planner.planner",
 }
 
 __all__ = [
@@ -43,18 +55,26 @@ __all__ = [
     "FeatureSpec",
     "LAMB",
     "LARS",
+    "Loader",
     "MegalithError",
     "RowWiseAdaGrad",
     "RowWiseAdam",
     "SGD",
+    "ShardedEmbeddingCollection",
+    "ShardingPlan",
     "TableSpec",
+    "Trainer",
+    "load_recipe",
+    "make_plan",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'megalith' has no attribute '{name}'")
-    return getattr(import_module(_HOMES[name]), name)
+if not TYPE_CHECKING:
+    # A type checker sees the imports above, and that any other name is a mistake.
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'megalith' has no attribute '{name}'")
+        return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

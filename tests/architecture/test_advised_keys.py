@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 import megalith
 from megalith.explore.job import Job
-from megalith.train.config import Recipe
+from megalith.train.recipe import Recipe
 
 SOURCES = sorted(Path(megalith.__file__).parent.rglob("*.py"))
 ADVICE = re.compile(r"(?<![\w./-])([a-z_]+(?:\.[a-z_0-9]+)+)=")
@@ -51,7 +51,7 @@ def test_every_key_that_is_advised_exists(package):
 
 
 def test_the_search_finds_advice_and_knows_keys():
-    loader = next(path for path in SOURCES if path.name == "loader.py")
-    assert "data.batch_size" in list(advised(loader))
+    steps = next(path for path in SOURCES if path.match("data/loader/steps.py"))
+    assert "data.batch_size" in list(advised(steps))
     assert has_key([Recipe, Job], ["model", "bottom", "layers"])
     assert not has_key([Recipe, Job], ["data", "drop_last"])

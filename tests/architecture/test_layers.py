@@ -1,14 +1,11 @@
-"""The shape of the package: layers, the public surface, the table of operators, the size of modules."""
+"""The shape of the package: layers, the table of operators, the size of modules."""
 
-import ast
 import importlib
-import inspect
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-import megalith
 from megalith.ops import native
 from megalith.ops.table import OPERATORS, PLUMBING
 
@@ -32,15 +29,9 @@ def test_help_imports_neither_torch_nor_arrow():
     assert result.stdout.strip() == "[]"
 
 
-def test_public_names_are_all_there_and_documented():
-    assert sorted(megalith.__all__) == sorted(megalith._HOMES)
-    for name in megalith.__all__:
-        assert inspect.getdoc(getattr(megalith, name)), name
-
-
 def test_every_exported_function_is_an_operator_or_plumbing():
     exported = set()
-    for path in (ROOT / "csrc").glob("*.cpp"):
+    for path in (ROOT / "csrc").rglob("*.cpp"):
         exported |= set(re.findall(r"^MG_EXPORT [\w ]+\*? ?\*?(mg_\w+)\(", path.read_text(), re.MULTILINE))
     listed = {name for operator in OPERATORS for name in operator.native} | set(PLUMBING)
     assert exported == listed == set(native._SIGNATURES)
@@ -55,12 +46,10 @@ def test_every_operator_has_a_facade_a_twin_and_a_property_test():
         assert "@given" in tests.read_text(), tests
 
 
-def test_modules_are_one_idea_each():
-    for path in [*SOURCES, *(ROOT / "csrc").glob("*.*")]:
-        lines = path.read_text().count("\n")
-        assert lines <= 600, f"{path} has {lines} lines"
-
-
-def test_every_module_says_what_it_is():
-    for path in SOURCES:
-        assert ast.get_docstring(ast.parse(path.read_text())), path
+def test_the_architecture_page_lists_every_operator():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    for operator in OPERATORS:
+        for home in (operator.facade, operator.twin):
+            assert home.split(":")[1] in page, f"docs/architecture.md does not name {home}"
+    for source in re.findall(r"`(csrc/[\w/]+\.(?:cpp|h))`", page):
+        assert (ROOT / source).exists(), source

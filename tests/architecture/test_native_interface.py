@@ -29,7 +29,7 @@ def declarations():
     found = {}
     head = r"^MG_EXPORT ([\w \*]+?)(mg_\w+)\(([^)]*)\)( noexcept)? \{(.*?)\}$"
     pattern = re.compile(head, re.MULTILINE | re.DOTALL)
-    for path in sorted((ROOT / "csrc").glob("*.cpp")):
+    for path in sorted((ROOT / "csrc").rglob("*.cpp")):
         for result, name, arguments, noexcept, body in pattern.findall(path.read_text()):
             # Names of arguments do not matter to a caller.
             named = [one.strip() for one in arguments.split(",") if one.strip()]

@@ -17,10 +17,11 @@ from megalith.core.schema import FeatureSpec
 from megalith.data.dataset import Dataset, DatasetSchema, Split, write_schema
 from megalith.embeddings.table_state import TableState
 from megalith.sharding.plan import Placement, Shard, ShardingPlan
+from megalith.train.checkpoints import open_learner
 from megalith.train.recipe import load_recipe
-from megalith.train.reporter import CLOCK_KEYS
-from megalith.train.run import Run
-from megalith.train.trainer import Trainer, open_learner
+from megalith.train.run.folder import RunFolder
+from megalith.train.run.reporter import CLOCK_KEYS
+from megalith.train.trainer import Trainer
 
 KINDS = ("table_wise", "row_wise", "column_wise", "data_parallel")
 
@@ -112,14 +113,12 @@ def _shards(kind, table, world_size, worker):
 def train_here(recipe, folder, overrides=()):
     """Trains in this process, with the other ranks of its group if there are any; resumes what is there."""
     settings = load_recipe(str(recipe), overrides)
-    run, ranks = Run(folder), Ranks.all()
-    goes_on = ranks.from_first(run.config.exists)
+    run = RunFolder(folder)
+    resumes = Ranks.all().from_first(run.config.exists)
     trainer = Trainer(settings, run)
-    if goes_on:
+    if resumes:
         trainer.resume()
-    else:
-        ranks.from_first(lambda: run.create(settings))
-    return trainer.fit()
+    return trainer.train()
 
 
 def train(recipe, folder, world_size, *overrides):
@@ -128,7 +127,7 @@ def train(recipe, folder, world_size, *overrides):
         train_here(recipe, folder, overrides)
     else:
         on_ranks(world_size, train_here, recipe, folder, overrides)
-    return Run(folder)
+    return RunFolder(folder)
 
 
 def outcome(run):

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from commands import megalith, unwrapped
-from megalith.bench.peers import OURS, Shape
-from megalith.bench.ranks import ALONE, bench_ranks, make_plan
+from megalith.bench.peers.lookup import OURS, LookupShape
+from megalith.bench.train.rank_plans import make_plan
+from megalith.bench.train.rank_worker import ALONE
+from megalith.bench.train.ranks import bench_ranks
 from megalith.core.errors import ConfigError
 
-SHAPE = Shape(tables=3, rows=50, dim=8, batch=16, lookups=2)
+SHAPE = LookupShape(tables=3, rows=50, dim=8, batch=16, lookups=2)
 
 
 def test_two_ranks_are_measured_beside_one(tmp_path: Path) -> None:
@@ -48,8 +50,8 @@ def test_plans_of_one_kind_cover_their_tables(sharding: str) -> None:
     assert {worker for placement in plan.placements for worker in placement.workers} == {0, 1, 2}
 
 
-def test_a_batch_that_does_not_share_out_is_refused() -> None:
-    with pytest.raises(ConfigError, match="--batch 16 does not share out evenly over 3 ranks"):
+def test_a_batch_that_does_not_divide_evenly_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--batch 16 does not divide evenly over 3 ranks"):
         bench_ranks(SHAPE, 3, "table_wise", [])
 
 

@@ -7,7 +7,7 @@ from processes import sentences, torchrun
 from small_runs import outcome, train, write_plan
 
 from megalith.train.recipe import load_recipe
-from megalith.train.run import Run
+from megalith.train.run.folder import RunFolder
 
 # Rank 1 is lost within the seventh step, then rank 0 between the files of a checkpoint and its commit.
 SABOTAGE = """
@@ -19,7 +19,7 @@ def die(*_):
 
 rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 if (rank, attempt) == (1, 0):
-    from megalith.train import learner
+    from megalith.train.learner import learner
     clip, calls = learner.nn.utils.clip_grad_norm_, []
     learner.nn.utils.clip_grad_norm_ = lambda *a: calls.append(0) or (die() if len(calls) == 7 else clip(*a))
 if (rank, attempt) == (0, 1):
@@ -50,20 +50,20 @@ def test_lost_ranks_are_started_again_and_end_where_an_undisturbed_run_does(tiny
     assert [line.split(" because ")[1] for line in sentences(result)] == [
         "another rank was killed or has crashed."
     ] * 2
-    assert outcome(Run(folder)) == expected
+    assert outcome(RunFolder(folder)) == expected
     assert not list((folder / "checkpoints").glob(".*"))
 
 
-def test_a_run_that_was_there_before_is_not_gone_on_with_unasked_however_often_torchrun_tries(
+def test_a_run_that_was_there_before_is_not_resumed_unasked_however_often_torchrun_tries(
     tiny_recipe, tmp_path
 ):
-    run = Run(tmp_path / "run")
+    run = RunFolder(tmp_path / "run")
     run.create(load_recipe(str(tiny_recipe)))
     result = torchrun("--max-restarts", "1", "-m", "megalith", "train", tiny_recipe, "--out", run.folder)
     assert result.returncode != 0
     said = sentences(result)
     assert len(said) == 2, result.stderr
-    assert all("holds a run already; go on with" in line for line in said)
+    assert all("holds a run already; resume it with" in line for line in said)
     assert [path.name for path in run.folder.iterdir()] == ["config.yaml"]
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from processes import on_ranks
-from sharded_worlds import drawn_step, plan_of
+from sharded_cases import drawn_step, plan_of
 
 import megalith as mg
 from megalith.core.errors import ConfigError
@@ -35,14 +35,14 @@ def look_up_ahead():
                 ahead.append(sharded.send(*parts[number + 1]))
                 with pytest.raises(ConfigError, match="receive the first"):
                     sharded.send(*parts[0])
-            looking = sharded.start_lookup(sharded.receive(ahead.pop(0)))
-            found = sharded.finish_lookup(looking).pooled
+            pending = sharded.start_lookup(sharded.receive(ahead.pop(0)))
+            pooled = sharded.finish_lookup(pending).pooled
             first = sum(step.batches[:rank])
             expected = whole(step.values, step.offsets)[first : first + step.batches[rank]]
-            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(pooled, expected, rtol=1e-5, atol=1e-5)
         ids, offsets = parts[0]
-        for unlike in (None, torch.ones(len(ids)).requires_grad_()):
-            sent = sharded.send(ids, offsets, unlike if rank else torch.ones(len(ids)))
+        for other in (None, torch.ones(len(ids)).requires_grad_()):
+            sent = sharded.send(ids, offsets, other if rank else torch.ones(len(ids)))
             with pytest.raises(ConfigError, match="pass them alike on all ranks"):
                 sharded.receive(sent)
 

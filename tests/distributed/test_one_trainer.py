@@ -13,13 +13,13 @@ from processes import torchrun_command
 from small_runs import outcome, train, write_plan
 
 from commands import megalith
-from megalith.train.run import Run
+from megalith.train.run.folder import RunFolder
 
 # Stops in front of the eighth step until it is told to go on, by the end of a pipe.
 WAITS = """
 import os, sys
 from megalith.cli import main
-from megalith.train.learner import Learner
+from megalith.train.learner.learner import Learner
 
 ready, go = int(sys.argv.pop(1)), int(sys.argv.pop(1))
 take, steps = Learner.step, []
@@ -85,7 +85,7 @@ def test_a_second_trainer_is_refused_and_changes_nothing(half_way, tiny_recipe, 
         )
         assert content(folder) == before
     finish()
-    assert outcome(Run(folder)) == outcome(train(tiny_recipe, tmp_path / "alone", 1))
+    assert outcome(RunFolder(folder)) == outcome(train(tiny_recipe, tmp_path / "alone", 1))
     assert not (folder / ".lock").exists()
 
 
@@ -94,7 +94,7 @@ def test_a_killed_trainer_leaves_no_lock(half_way, tiny_recipe, tmp_path):
     trainer.kill()
     trainer.wait()
     train(tiny_recipe, folder, 1)
-    assert outcome(Run(folder)) == outcome(train(tiny_recipe, tmp_path / "alone", 1))
+    assert outcome(RunFolder(folder)) == outcome(train(tiny_recipe, tmp_path / "alone", 1))
 
 
 def test_a_finished_run_that_is_trained_again_writes_nothing(tiny_recipe, tmp_path):
@@ -133,7 +133,7 @@ def test_a_run_goes_back_to_an_older_checkpoint_where_the_newest_is_damaged(tiny
 LASTS = """
 import os, signal
 from megalith.cli import main
-from megalith.train.learner import Learner
+from megalith.train.learner.learner import Learner
 
 take, steps = Learner.step, []
 

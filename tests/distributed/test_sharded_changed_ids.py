@@ -1,9 +1,9 @@
-"""The same over processes: ids on their way, and ids that replicated tables come back to."""
+"""Callers that overwrite their buffers: ids that were sent are looked up and updated as they were."""
 
 import numpy as np
 import torch
 from processes import on_ranks
-from sharded_worlds import plan_of
+from sharded_cases import plan_of
 
 import megalith as mg
 from megalith.sharding.runtime.collection import ShardedEmbeddingCollection

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from sharded_worlds import Case, drawn_step, plan_of, run_cases
+from sharded_cases import Case, drawn_step, plan_of, run_cases
 
 import megalith as mg
 from megalith.sharding.plan import ExchangeConfig
@@ -38,7 +38,7 @@ def cases(world_size, kinds, workers_per_node=None):
     generator = torch.Generator().manual_seed(world_size)
     uneven = [3 + rank for rank in range(world_size)]
     empty = [4 if rank == world_size - 1 else 0 for rank in range(world_size)]
-    found = []
+    listed = []
     for kind, weighted in itertools.product(kinds, (False, True)):
         tables = tables_of(kind, 2 if weighted else None)
         steps = [
@@ -54,8 +54,8 @@ def cases(world_size, kinds, workers_per_node=None):
         ]
         exchange = ExchangeConfig(deduplicate=weighted)
         plan = plan_of(tables, [kind] * len(tables), world_size, workers_per_node, exchange)
-        found.append(Case(f"{kind} weighted={weighted}", tables, plan, steps, weight_gradients=weighted))
-    return found
+        listed.append(Case(f"{kind} weighted={weighted}", tables, plan, steps, weight_gradients=weighted))
+    return listed
 
 
 @pytest.mark.parametrize(
@@ -67,15 +67,15 @@ def test_sharded_lookups_and_steps_match_one_process(world_size, workers_per_nod
     run_cases(world_size, cases(world_size, kinds, workers_per_node))
 
 
-def test_smaller_types_on_the_wire_stay_near_float32_and_take_their_bytes():
+def test_codecs_stay_near_float32_and_take_their_bytes():
     tables = tables_of("row_wise", None)
     generator = torch.Generator().manual_seed(0)
     steps = [drawn_step(tables, [4, 3, 5], generator) for _ in range(4)]
-    found = []
+    listed = []
     for codec, tolerance in (("fp16", 5e-3), ("bf16", 4e-2), ("int8", 4e-2)):
         exchange = ExchangeConfig(forward=codec, backward=codec)
         plan = plan_of(tables, ("table_wise", "row_wise", "grid", "column_wise"), 3, 2, exchange)
-        found.append(Case(codec, tables, plan, steps, wire_tolerance=tolerance))
+        listed.append(Case(codec, tables, plan, steps, codec_tolerance=tolerance))
     # Columns on each worker: two vectors of 5 and one of 3, one of 4, two of 8.
     sizes = {
         "fp32": [52, 16, 64],
@@ -86,10 +86,12 @@ def test_smaller_types_on_the_wire_stay_near_float32_and_take_their_bytes():
     for codec, row_bytes in sizes.items():
         exchange = ExchangeConfig(forward=codec, backward=codec)
         plan = plan_of(tables, ["table_wise"] * 4, 3, 3, exchange)
-        found.append(Case(f"bytes of {codec}", tables, plan, steps, wire_tolerance=0.04, row_bytes=row_bytes))
-    run_cases(3, found)
+        listed.append(
+            Case(f"bytes of {codec}", tables, plan, steps, codec_tolerance=0.04, row_bytes=row_bytes)
+        )
+    run_cases(3, listed)
 
 
-@pytest.mark.parametrize("apart", [(0, 1, 2), (2,)])
-def test_ranks_that_share_no_memory_match_one_process(apart):
-    run_cases(3, cases(3, ("table_wise", "row_wise", "data_parallel"), 3), apart)
+@pytest.mark.parametrize("separate", [(0, 1, 2), (2,)])
+def test_ranks_that_share_no_memory_match_one_process(separate):
+    run_cases(3, cases(3, ("table_wise", "row_wise", "data_parallel"), 3), separate)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from sharded_worlds import Case, drawn_step, placement, run_cases, split
+from sharded_cases import Case, drawn_step, placement, run_cases, split
 
 import megalith as mg
 from megalith.sharding.plan import ExchangeConfig, Placement, Shard, ShardingPlan

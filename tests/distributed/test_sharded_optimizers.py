@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from sharded_worlds import Case, drawn_step, plan_of, run_cases
+from sharded_cases import Case, drawn_step, plan_of, run_cases
 
 import megalith as mg
 
@@ -45,7 +45,7 @@ def case(optimizer, world_size, workers_per_node):
 
 @pytest.mark.parametrize(
     ("world_size", "workers_per_node"),
-    [(3, 2), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((2, 1), (4, 2)))],
+    [(3, 2), *(pytest.param(*world, marks=pytest.mark.slow) for world in ((2, 1), (4, 2)))],
 )
 def test_fifty_steps_of_every_optimizer_match_one_process(world_size, workers_per_node):
-    run_cases(world_size, [case(one, world_size, workers_per_node) for one in OPTIMIZERS])
+    run_cases(world_size, [case(optimizer, world_size, workers_per_node) for optimizer in OPTIMIZERS])

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 from processes import on_ranks
-from sharded_worlds import Case, drawn_step, plan_of, run_cases
+from sharded_cases import Case, drawn_step, plan_of, run_cases
 
 import megalith as mg
 from megalith.checkpoint.store import CheckpointStore
@@ -51,7 +51,7 @@ def steps_of(tables, world_size, weighted=False):
 
 
 def cases(world_size, workers_per_node):
-    found = []
+    listed = []
     optimizers = itertools.cycle((mg.RowWiseAdaGrad(lr=0.1), mg.Adam(lr=0.01), mg.LAMB(lr=0.01)))
     for kind, weighted in itertools.product(KINDS, (False, True)):
         tables = tables_of(2 if weighted else None)
@@ -61,12 +61,12 @@ def cases(world_size, workers_per_node):
         steps = steps_of(tables, world_size, weighted)
         name = f"{kind} weighted={weighted}"
         options = {"weight_gradients": weighted, "ahead": weighted}
-        found.append(Case(name, tables, plan, steps, next(optimizers), **options))
+        listed.append(Case(name, tables, plan, steps, next(optimizers), **options))
     # Nothing is pooled, and on four ranks two hold no table.
     tables = tables_of()[2:]
     plan = plan_of(tables, ["table_wise"] * 2, world_size, workers_per_node)
-    found.append(Case("few tables", tables, plan, steps_of(tables, world_size)))
-    return found
+    listed.append(Case("few tables", tables, plan, steps_of(tables, world_size)))
+    return listed
 
 
 @pytest.mark.parametrize(
@@ -102,13 +102,15 @@ def test_every_optimizer_updates_sequences_as_in_one_process():
     generator = torch.Generator().manual_seed(0)
     steps = [drawn_step(tables, [5, 4, 6], generator, max_length=3) for _ in range(12)]
     plan = plan_of(tables, KINDS, 3, 2)
-    run_cases(3, [Case(one.kind, tables, plan, steps, one, ahead=True) for one in optimizers])
+    run_cases(
+        3, [Case(optimizer.kind, tables, plan, steps, optimizer, ahead=True) for optimizer in optimizers]
+    )
 
 
 def test_outputs_that_no_rank_uses_leave_their_tables_alone():
     tables = tables_of()
     outputs = ["pooled", ("s0", "a"), ("s0", "b"), ("s1", "b"), ("s2", "d")]
-    found = []
+    listed = []
     for kind, optimizer in (
         ("row_wise", mg.Adam()),
         ("column_wise", mg.LAMB()),
@@ -120,18 +122,18 @@ def test_outputs_that_no_rank_uses_leave_their_tables_alone():
             nobody, second = outputs[number], outputs[number - 1]
             step.unused = [{nobody}, {nobody, second}]
         plan = plan_of(tables, [kind] * len(tables), 2)
-        found.append(Case(kind, tables, plan, steps, optimizer, weight_gradients=True))
-    run_cases(2, found)
+        listed.append(Case(kind, tables, plan, steps, optimizer, weight_gradients=True))
+    run_cases(2, listed)
 
 
-def test_smaller_types_on_the_wire_stay_near_float32():
+def test_codecs_keep_sequences_near_float32():
     tables = tables_of()
-    found = []
+    listed = []
     for codec, tolerance in (("fp16", 5e-3), ("bf16", 4e-2), ("int8", 4e-2)):
         exchange = ExchangeConfig(forward=codec, backward=codec)
         plan = plan_of(tables, ("row_wise", "table_wise", "column_wise", "grid"), 2, 1, exchange)
-        found.append(Case(codec, tables, plan, steps_of(tables, 2), wire_tolerance=tolerance))
-    run_cases(2, found)
+        listed.append(Case(codec, tables, plan, steps_of(tables, 2), codec_tolerance=tolerance))
+    run_cases(2, listed)
 
 
 def test_ranks_that_share_no_memory_match_one_process(monkeypatch):
@@ -144,16 +146,16 @@ def looked_up(collection, ranks):
     batches = [6] + [0] * (ranks.world_size - 1)
     step = drawn_step(collection.tables, batches, torch.Generator().manual_seed(9))
     with torch.no_grad():
-        found = collection.lookup(*step.of_rank(ranks.rank)[:2]).sequences
-    return {name: one.tolist() for name, one in found.items()}
+        sequences = collection.lookup(*step.of_rank(ranks.rank)[:2]).sequences
+    return {name: vectors.tolist() for name, vectors in sequences.items()}
 
 
 def save(folder, kinds):
     ranks, tables = Ranks.all(), tables_of()
     collection = ShardedEmbeddingCollection(tables, plan_of(tables, kinds, 3), mg.LAMB(lr=0.1), seed=3)
     for step in steps_of(tables, 3):
-        found = collection.lookup(*step.of_rank(ranks.rank)[:2])
-        outputs = {"pooled": found.pooled, **found.sequences}
+        lookup = collection.lookup(*step.of_rank(ranks.rank)[:2])
+        outputs = {"pooled": lookup.pooled, **lookup.sequences}
         torch.autograd.backward(*zip(*step.gradients(outputs, ranks.rank), strict=True))
     CheckpointStore(folder, ranks=ranks.with_own_group()).save(1, collection.table_states(), {})
     return looked_up(collection, ranks)

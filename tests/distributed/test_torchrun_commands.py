@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from megalith.cli.app import app
 from megalith.data.dataset import Dataset
 from megalith.sharding.plan import Shard, read_plan
-from megalith.train.run import Run
-from megalith.train.trainer import open_learner
+from megalith.train.checkpoints import open_learner
+from megalith.train.run.folder import RunFolder
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def test_ranks_score_what_one_process_does_and_one_of_them_says_it(trained, proc
 
 def held_bytes(folder, data):
     """Bytes of tables that a rank has after it opened a run."""
-    learner, _ = open_learner(Run(folder), Dataset(data))
+    learner, _ = open_learner(RunFolder(folder), Dataset(data))
     shards = [shard for table in learner.embeddings.table_states().values() for shard in table.shards]
     return sum(shard.parts["weight"].nbytes for shard in shards), learner.table_bytes
 
@@ -56,7 +56,7 @@ def test_no_rank_of_an_evaluation_holds_all_tables(trained, tiny_data):
             ("data.path=nowhere",),
             "nowhere is not a prepared data set (schema.json is missing); make one with",
         ),
-        (("sharding.plan=PLAN",), "is for 3 workers and 2 ranks run; make it again with `megalith plan"),
+        (("sharding.plan=PLAN",), "is for 3 workers and 2 ranks run; regenerate it with `megalith plan"),
     ],
     ids=["unknown key", "no data", "a plan for another number"],
 )
@@ -74,7 +74,7 @@ def test_a_mistake_is_said_once_and_leaves_no_run(tiny_recipe, tmp_path, argumen
     assert not out.exists()
 
 
-def test_a_run_with_a_plan_of_its_own_goes_on_under_another_on_any_number_of_ranks(trained):
+def test_a_run_with_a_plan_of_its_own_resumes_under_another_on_any_number_of_ranks(trained):
     folder = trained.folder
     refused = CliRunner().invoke(app, ["train", str(folder), "train.steps=30"])
     assert "all but sharding.*; leave train.steps=30 out" in str(refused.exception)

@@ -16,10 +16,11 @@ from megalith.comm.ranks import Ranks
 from megalith.core.files import read_jsonl
 from megalith.data.dataset import Dataset
 from megalith.sharding.plan import read_plan
-from megalith.train.evaluation import evaluate
+from megalith.train.checkpoints import load_learner, open_learner
+from megalith.train.evaluation.evaluate import evaluate
 from megalith.train.recipe import load_recipe
-from megalith.train.run import Run
-from megalith.train.trainer import Trainer, load_learner, open_learner
+from megalith.train.run.folder import RunFolder
+from megalith.train.trainer import Trainer
 
 NORMED = (
     "model.top={layers: [16], norm: batch}",
@@ -82,8 +83,7 @@ def test_sample_weights_and_bags_count_as_in_one_process(tmp_path):
 def train_in_step(recipe, folder, overrides):
     """Trains where a step and the exchange of the next batch's ids each go on only once both have begun."""
     settings = load_recipe(str(recipe), overrides)
-    trainer = Trainer(settings, Run(folder))
-    trainer.ranks.from_first(lambda: Run(folder).create(settings))
+    trainer = Trainer(settings, RunFolder(folder))
     learner, both = trainer.learner, threading.Barrier(2, timeout=PATIENCE_SECONDS)
     exchange, step, exchanges = learner.exchange, learner.step, []
 
@@ -99,13 +99,13 @@ def train_in_step(recipe, folder, overrides):
         return step(*arguments)
 
     learner.exchange, learner.step = meet_in_exchange, meet_in_step
-    trainer.fit()
+    trainer.train()
 
 
 def test_the_pipeline_changes_no_bit_and_its_trace_shows_the_overlap(tiny_recipe, tiny_data, tmp_path):
     plan = f"sharding.plan={write_plan(tmp_path / 'plan.json', tiny_recipe, 2)}"
     settings = (plan, "train.eval_every=1000")
-    ahead, overrides = Run(tmp_path / "ahead"), [*settings, "train.background_checkpoints=true"]
+    ahead, overrides = RunFolder(tmp_path / "ahead"), [*settings, "train.background_checkpoints=true"]
     on_ranks(2, train_in_step, tiny_recipe, ahead.folder, overrides)
     after = train(tiny_recipe, tmp_path / "after", 2, *settings, "sharding.pipeline=false")
     assert outcome(ahead) == outcome(after)
@@ -128,8 +128,7 @@ def overlap(one, other):
 def stop_one_rank(recipe, folder, overrides, victim, last_step):
     """Trains until `victim` is sent SIGTERM in the middle of a step."""
     settings, ranks = load_recipe(str(recipe), overrides), Ranks.all()
-    trainer = Trainer(settings, Run(folder))
-    ranks.from_first(lambda: Run(folder).create(settings))
+    trainer = Trainer(settings, RunFolder(folder))
     step = trainer.learner.step
 
     def step_with_signal(*arguments):
@@ -138,10 +137,10 @@ def stop_one_rank(recipe, folder, overrides, victim, last_step):
         return step(*arguments)
 
     trainer.learner.step = step_with_signal
-    return trainer.fit()
+    return trainer.train()
 
 
-def test_a_signal_to_one_rank_stops_all_and_any_other_number_goes_on(tiny_recipe, tiny_data, tmp_path):
+def test_a_signal_to_one_rank_stops_all_and_any_other_number_resumes(tiny_recipe, tiny_data, tmp_path):
     whole = train(tiny_recipe, tmp_path / "whole", 1)
     stopped = tmp_path / "stopped"
     for summary in on_ranks(3, stop_one_rank, tiny_recipe, stopped, [], 1, 8):

@@ -6,9 +6,9 @@ import torch
 from hypothesis import strategies as st
 
 from megalith.core.schema import TableSpec
-from megalith.embeddings.layout import Layout
-from megalith.ops.embedding import DTYPES, KINDS
-from megalith.ops.updates import Step
+from megalith.embeddings.descriptors import CollectionLookups
+from megalith.ops.optimizer.steps import OPTIMIZER_KINDS, OptimizerStep
+from megalith.ops.tensors import STORED_DTYPES
 
 DIMS = (1, 2, 3, 4, 7, 8, 10, 15, 16, 17, 24, 31, 32, 33, 48, 64, 65, 100, 128, 130, 200)
 FEW_ROWS = st.integers(1, 12)
@@ -17,9 +17,9 @@ FULL_FIRST = {"adagrad", "adam", "rowwise_adam", "lamb", "lars"}
 
 @dataclass
 class World:
-    """Tables, their optimizers' states and one batch."""
+    """NativeTables, their optimizers' states and one batch."""
 
-    layout: Layout
+    lookups: CollectionLookups
     weights: list[torch.Tensor]
     first: list[torch.Tensor]
     second: list[torch.Tensor]
@@ -31,22 +31,22 @@ class World:
 
     @property
     def lookup(self):
-        return self.values, self.offsets, self.sample_weights, len(self.layout.features)
+        return self.values, self.offsets, self.sample_weights, len(self.lookups.features)
 
     def gradient(self):
-        return torch.randn(self.batch, self.layout.output_dim, generator=torch.Generator().manual_seed(5))
+        return torch.randn(self.batch, self.lookups.output_dim, generator=torch.Generator().manual_seed(5))
 
     def sequence_gradients(self):
         found = []
-        for slot, table, _ in self.layout.sequences:
-            feature = int(self.layout.slots[slot, 5])
+        for number, table, _ in self.lookups.sequences:
+            feature = int(self.lookups.descriptors[number, 5])
             count = int(self.offsets[(feature + 1) * self.batch] - self.offsets[feature * self.batch])
             found.append(torch.randn(count, table.dim, generator=torch.Generator().manual_seed(6)))
         return found
 
     def copy(self):
         clones = ([tensor.clone() for tensor in one] for one in (self.weights, self.first, self.second))
-        return World(self.layout, *clones, self.steps, *self.lookup[:3], self.batch)
+        return World(self.lookups, *clones, self.steps, *self.lookup[:3], self.batch)
 
 
 def random_weight(table, generator):
@@ -56,9 +56,9 @@ def random_weight(table, generator):
 @st.composite
 def worlds(
     draw,
-    kinds=KINDS,
+    kinds=OPTIMIZER_KINDS,
     poolings=("sum", "mean", "max", "none"),
-    dtypes=DTYPES,
+    dtypes=STORED_DTYPES,
     max_batch=5,
     row_counts=FEW_ROWS,
 ):
@@ -87,8 +87,8 @@ def worlds(
         }
         second.append(torch.rand(full.get(kind, (0,)), generator=generator))
         steps.append(
-            Step(
-                kind=KINDS.index(kind),
+            OptimizerStep(
+                kind=OPTIMIZER_KINDS.index(kind),
                 lr=0.1,
                 eps=1e-3,
                 beta1=0.9,
@@ -102,11 +102,11 @@ def worlds(
                 stochastic_rounding=draw(st.sampled_from([0.0, 1.0])),
             )
         )
-    layout = Layout(tables)
-    smallest = {f: min(t.rows for t in tables if f in t.features) for f in layout.features}
+    lookups = CollectionLookups(tables)
+    smallest = {f: min(t.rows for t in tables if f in t.features) for f in lookups.features}
     batch = draw(st.integers(0, max_batch))
     lengths, values = [], []
-    for feature in layout.features:
+    for feature in lookups.features:
         for _ in range(batch):
             lengths.append(draw(st.sampled_from([0, 1, 1, 2, 5, 40])))
             drawn = torch.randint(0, smallest[feature], (lengths[-1],), generator=generator)
@@ -116,4 +116,4 @@ def worlds(
     sample_weights = torch.rand(len(joined), generator=generator) if draw(st.booleans()) else None
     weights = [random_weight(table, generator) for table in tables]
     offsets = torch.tensor([0, *lengths]).cumsum(0)
-    return World(layout, weights, first, second, torch.tensor(steps), joined, offsets, sample_weights, batch)
+    return World(lookups, weights, first, second, torch.tensor(steps), joined, offsets, sample_weights, batch)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from test_lookup_fault import lookups
 
-from megalith.ops.indices import NONE, checked_copy, checked_copy_twin
+from megalith.ops.embedding.index_check import NONE, checked_copy, checked_copy_twin
 
 
 @pytest.mark.parametrize("wide", [False, True])

@@ -4,22 +4,22 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megalith.ops.columns import copy_columns, copy_columns_twin
+from megalith.ops.sharding.copy_columns import copy_columns, copy_columns_twin
 
 
 @st.composite
 def matrices(draw):
-    """Sources of any layout, runs of any width, zero too, over one another where they are added."""
+    """Sources of any lookups, runs of any width, zero too, over one another where they are added."""
     rows = draw(st.sampled_from([0, 1, 5, 130]))
     widths = draw(st.lists(st.integers(1, 40), min_size=1, max_size=4))
     sources = []
     for width in widths:
-        layout = draw(st.sampled_from(["plain", "wider", "turned", "repeated"]))
-        if layout == "wider":
+        lookups = draw(st.sampled_from(["plain", "wider", "turned", "repeated"]))
+        if lookups == "wider":
             sources.append(torch.randn(rows, width + 3)[:, 1 : width + 1])
-        elif layout == "turned":
+        elif lookups == "turned":
             sources.append(torch.randn(width, rows).t())
-        elif layout == "repeated":
+        elif lookups == "repeated":
             sources.append(torch.randn(1, width).expand(rows, width))
         else:
             sources.append(torch.randn(rows, width))

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megalith.ops.text import KeyCounter
-from megalith.ops.text_twins import count_keys_twin
+from megalith.ops.text.keys import KeyCounter
+from megalith.ops.text.keys_twin import count_keys_twin
 
 _SMALL, _LARGE = 100_000, 100_000_000
 

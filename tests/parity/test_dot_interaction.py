@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megalith.ops.interaction import dot_interaction, dot_interaction_twin
+from megalith.ops.interaction.dot import dot_interaction
+from megalith.ops.interaction.dot_twin import dot_interaction_twin
 from megalith.ops.native import SIMD_LEVELS
 from megalith.ops.simd import use_simd
 

@@ -6,13 +6,14 @@ from hypothesis import given, settings
 from lookup_worlds import worlds
 
 from megalith.core.schema import TableSpec
-from megalith.embeddings.layout import Layout
-from megalith.ops.embedding import DTYPES, KINDS, embedding_backward_
-from megalith.ops.embedding_twin import embedding_backward_twin_
+from megalith.embeddings.descriptors import CollectionLookups
 from megalith.ops.native import SIMD_LEVELS
-from megalith.ops.rounding import round_at_random
+from megalith.ops.optimizer.backward import embedding_backward_
+from megalith.ops.optimizer.backward_twin import embedding_backward_twin_
+from megalith.ops.optimizer.steps import OPTIMIZER_KINDS, OptimizerStep
+from megalith.ops.optimizer.stochastic_rounding import round_at_random
 from megalith.ops.simd import use_simd
-from megalith.ops.updates import Step
+from megalith.ops.tensors import STORED_DTYPES
 
 
 @pytest.fixture(autouse=True)
@@ -24,11 +25,11 @@ def widest_again():
 def stepped(world, operator, gradient, sequence_gradients):
     done = world.copy()
     lists = done.weights, done.first, done.second
-    operator(*lists, done.steps, done.layout.slots, *done.lookup, gradient, sequence_gradients, 12345)
+    operator(*lists, done.steps, done.lookups.descriptors, *done.lookup, gradient, sequence_gradients, 12345)
     return [*done.weights, *done.first, *done.second]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", OPTIMIZER_KINDS)
 def test_matches_the_twin(kind):
     @given(worlds(kinds=(kind,), dtypes=(torch.float32,)))
     @settings(deadline=None, max_examples=40)
@@ -75,13 +76,15 @@ def test_the_number_of_threads_does_not_change_a_bit(hot, num_tables):
     generator = torch.Generator().manual_seed(1)
     names = [f"f{i}" for i in range(num_tables)]
     tables = [TableSpec(name=n, rows=5000, dim=20 + i, features=(n,)) for i, n in enumerate(names)]
-    layout, batch, length = Layout(tables), 4000, 50
+    lookups, batch, length = CollectionLookups(tables), 4000, 50
     count = num_tables * batch * length
     values = torch.randint(0, 5000, (count,), generator=generator)
     values[torch.rand(count, generator=generator) < hot] = 77
     offsets = torch.arange(0, count + 1, length)
-    gradient = torch.randn(batch, layout.output_dim, generator=generator)
-    steps = torch.tensor([Step(kind=KINDS.index("rowwise_adagrad"), lr=0.1, eps=1e-8)] * num_tables)
+    gradient = torch.randn(batch, lookups.output_dim, generator=generator)
+    steps = torch.tensor(
+        [OptimizerStep(kind=OPTIMIZER_KINDS.index("rowwise_adagrad"), lr=0.1, eps=1e-8)] * num_tables
+    )
     start = [torch.randn(5000, table.dim, generator=generator) for table in tables]
     before, results = torch.get_num_threads(), []
     try:
@@ -90,7 +93,7 @@ def test_the_number_of_threads_does_not_change_a_bit(hot, num_tables):
             weights, first = [one.clone() for one in start], [torch.zeros(5000) for _ in tables]
             second = [torch.zeros(0) for _ in tables]
             lookup = values, offsets, None, num_tables
-            embedding_backward_(weights, first, second, steps, layout.slots, *lookup, gradient, [], 0)
+            embedding_backward_(weights, first, second, steps, lookups.descriptors, *lookup, gradient, [], 0)
             results.append([*weights, *first])
     finally:
         torch.set_num_threads(before)
@@ -107,12 +110,12 @@ def test_stochastic_rounding_is_right_on_average(dtype):
     assert bool(((rounded.mean(0) - value.double()).abs() <= 0.02 * spacing).all())
 
 
-@pytest.mark.parametrize("dtype", DTYPES[1:])
+@pytest.mark.parametrize("dtype", STORED_DTYPES[1:])
 def test_native_rounding_draws_the_twins_numbers(dtype):
     """Rows of a zero-gradient SGD step with decay: the result is rounding alone, and equal bit for bit."""
     table = TableSpec(name="t", rows=64, dim=21, features=("f",), dtype=str(dtype).removeprefix("torch."))
-    layout = Layout([table])
-    step = Step(kind=0, lr=0.125, stochastic_rounding=1.0)
+    lookups = CollectionLookups([table])
+    step = OptimizerStep(kind=0, lr=0.125, stochastic_rounding=1.0)
     start = torch.randn(64, 21, generator=torch.Generator().manual_seed(0)).to(dtype)
     start[0] = start[0] * 1e-6
     gradient = torch.randn(64, 21, generator=torch.Generator().manual_seed(1))
@@ -120,15 +123,15 @@ def test_native_rounding_draws_the_twins_numbers(dtype):
     for operator in (embedding_backward_, embedding_backward_twin_):
         weight, empty = start.clone(), [torch.zeros(0)]
         lookup = torch.arange(64), torch.arange(65), None, 1
-        operator([weight], empty, empty, torch.tensor([step]), layout.slots, *lookup, gradient, [], 9)
+        operator([weight], empty, empty, torch.tensor([step]), lookups.descriptors, *lookup, gradient, [], 9)
         results.append(weight)
     assert torch.equal(*results)
 
 
 def test_torch_knows_the_operator():
-    layout = Layout([TableSpec(name="t", rows=5, dim=3, features=("f",))])
+    lookups = CollectionLookups([TableSpec(name="t", rows=5, dim=3, features=("f",))])
     values, offsets = torch.tensor([1, 2, 4]), torch.tensor([0, 2, 3])
     lists = [torch.randn(5, 3)], [torch.zeros(5)], [torch.zeros(0)]
-    steps = torch.tensor([Step(kind=KINDS.index("rowwise_adagrad"), lr=0.1, eps=1e-8)])
-    arguments = *lists, steps, layout.slots, values, offsets, None, 1, torch.randn(2, 3), [], 0
+    steps = torch.tensor([OptimizerStep(kind=OPTIMIZER_KINDS.index("rowwise_adagrad"), lr=0.1, eps=1e-8)])
+    arguments = *lists, steps, lookups.descriptors, values, offsets, None, 1, torch.randn(2, 3), [], 0
     torch.library.opcheck(torch.ops.megalith.embedding_backward_.default, arguments)

@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 from lookup_worlds import worlds
 
 from megalith.core.schema import TableSpec
-from megalith.embeddings.layout import Layout
-from megalith.ops.embedding import DTYPES, embedding_forward
-from megalith.ops.embedding_twin import embedding_forward_twin
+from megalith.embeddings.descriptors import CollectionLookups
+from megalith.ops.embedding.operators import embedding_forward
+from megalith.ops.embedding.twin import embedding_forward_twin
 from megalith.ops.native import SIMD_LEVELS
 from megalith.ops.simd import use_simd
+from megalith.ops.tensors import STORED_DTYPES
 
 POOLED = ("sum", "mean", "max")
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
@@ -23,10 +24,16 @@ def widest_again():
     use_simd(None)
 
 
-@given(worlds(poolings=POOLED), st.sampled_from(DTYPES))
+@given(worlds(poolings=POOLED), st.sampled_from(STORED_DTYPES))
 @settings(deadline=None, max_examples=150)
 def test_matches_the_twin(world, dtype):
-    arguments = world.weights, world.layout.pooled_slots, *world.lookup, world.layout.output_dim, dtype
+    arguments = (
+        world.weights,
+        world.lookups.pooled_descriptors,
+        *world.lookup,
+        world.lookups.output_dim,
+        dtype,
+    )
     expected, found = embedding_forward_twin(*arguments), embedding_forward(*arguments)
     assert found.dtype == dtype
     tolerance = TOLERANCE[dtype]
@@ -38,9 +45,9 @@ def test_matches_the_twin(world, dtype):
 def test_every_processor_variant_gives_the_same_bits(world):
     arguments = (
         world.weights,
-        world.layout.pooled_slots,
+        world.lookups.pooled_descriptors,
         *world.lookup,
-        world.layout.output_dim,
+        world.lookups.output_dim,
         torch.float32,
     )
     results = []
@@ -54,7 +61,7 @@ def test_every_processor_variant_gives_the_same_bits(world):
 def test_the_number_of_threads_does_not_change_a_bit(lengths):
     """Also for one bag so long that threads share it by columns."""
     tables = [TableSpec(name=f"t{dim}", rows=1000, dim=dim, features=("f",)) for dim in (3, 64, 130)]
-    layout = Layout(tables)
+    lookups = CollectionLookups(tables)
     generator = torch.Generator().manual_seed(0)
     weights = [torch.randn(1000, table.dim, generator=generator) for table in tables]
     offsets = torch.tensor([0, *lengths]).cumsum(0)
@@ -63,7 +70,7 @@ def test_the_number_of_threads_does_not_change_a_bit(lengths):
     try:
         for threads in (1, 2, 3, 5):
             torch.set_num_threads(threads)
-            arguments = weights, layout.pooled_slots, values, offsets, None, 1, layout.output_dim
+            arguments = weights, lookups.pooled_descriptors, values, offsets, None, 1, lookups.output_dim
             results.append(embedding_forward(*arguments, torch.float32))
     finally:
         torch.set_num_threads(before)
@@ -71,7 +78,7 @@ def test_the_number_of_threads_does_not_change_a_bit(lengths):
 
 
 def test_torch_knows_the_operator():
-    layout = Layout([TableSpec(name="t", rows=5, dim=3, features=("f",))])
+    lookups = CollectionLookups([TableSpec(name="t", rows=5, dim=3, features=("f",))])
     values, offsets = torch.tensor([1, 2, 4]), torch.tensor([0, 2, 3])
-    arguments = [torch.randn(5, 3)], layout.pooled_slots, values, offsets, None, 1, 3, torch.float32
+    arguments = [torch.randn(5, 3)], lookups.pooled_descriptors, values, offsets, None, 1, 3, torch.float32
     torch.library.opcheck(torch.ops.megalith.embedding_forward.default, arguments)

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megalith.ops.text import hash_keys
-from megalith.ops.text_twins import hash_keys_twin
+from megalith.ops.text.keys import hash_keys
+from megalith.ops.text.keys_twin import hash_keys_twin
 
 
 @settings(deadline=None)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megalith.ops.indices import NONE, OFFSETS, lookup_fault, lookup_fault_twin
+from megalith.ops.embedding.index_check import NONE, OFFSETS, lookup_fault, lookup_fault_twin
 
 
 @st.composite

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megalith.ops.text import KeyLookup
-from megalith.ops.text_twins import map_keys_twin
+from megalith.ops.text.keys import KeyLookup
+from megalith.ops.text.keys_twin import map_keys_twin
 
 _keys = st.integers(1, 2**64 - 1) | st.integers(1, 50)
 

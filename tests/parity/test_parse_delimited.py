@@ -1,4 +1,4 @@
-"""`parse_delimited`: the native tokeniser against the plain twin, on clean and on mangled text."""
+"""`parse_delimited`: the native tokeniser against the plain twin, on clean and on mangled text_rows."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from megalith.ops import text, text_twins
-from megalith.ops.text import Role
+from megalith.ops.text import rows as text_rows
+from megalith.ops.text import rows_twin
+from megalith.ops.text.rows import Role
 
 _numbers = st.one_of(
     st.integers(-(10**18), 10**18).map(str),
@@ -54,7 +55,7 @@ _texts = st.lists(st.tuples(_row, _ends), max_size=8).map(
 )
 
 
-def assert_same(found: text.DelimitedRows, wanted: text.DelimitedRows) -> None:
+def assert_same(found: text_rows.DelimitedRows, wanted: text_rows.DelimitedRows) -> None:
     assert found.lines == wanted.lines
     np.testing.assert_array_equal(found.problems, wanted.problems)
     np.testing.assert_array_equal(found.labels, wanted.labels)
@@ -67,11 +68,11 @@ def assert_same(found: text.DelimitedRows, wanted: text.DelimitedRows) -> None:
 @settings(max_examples=300, deadline=None)
 @given(_texts, st.booleans())
 def test_native_rows_equal_the_twin(content: bytes, cut: bool) -> None:
-    plan = text.plan_columns(_roles)
+    plan = text_rows.plan_columns(_roles)
     content = content.rstrip(b"\r\n") if cut else content
     assert_same(
-        text.parse_delimited(content, "\t", plan, -1.5),
-        text_twins.parse_delimited_twin(content, "\t", plan, -1.5),
+        text_rows.parse_delimited(content, "\t", plan, -1.5),
+        rows_twin.parse_delimited_twin(content, "\t", plan, -1.5),
     )
 
 
@@ -82,27 +83,29 @@ def test_native_rows_equal_the_twin(content: bytes, cut: bool) -> None:
 @example(b",")
 @example(b"1,2,a\r")
 def test_mangled_text_is_read_or_refused_alike(content: bytes) -> None:
-    plan = text.plan_columns((Role.LABEL, Role.NUMBER_LOG, Role.CATEGORY))
-    assert_same(text.parse_delimited(content, ",", plan), text_twins.parse_delimited_twin(content, ",", plan))
+    plan = text_rows.plan_columns((Role.LABEL, Role.NUMBER_LOG, Role.CATEGORY))
+    assert_same(
+        text_rows.parse_delimited(content, ",", plan), rows_twin.parse_delimited_twin(content, ",", plan)
+    )
 
 
 @pytest.mark.parametrize("padding", range(130))
 def test_a_field_may_lie_anywhere_across_the_vector_blocks(padding: int) -> None:
-    plan = text.plan_columns((Role.CATEGORY, Role.CATEGORY, Role.NUMBER))
+    plan = text_rows.plan_columns((Role.CATEGORY, Role.CATEGORY, Role.NUMBER))
     content = b"x" * padding + b"\tabcdefgh\t12\r\n\tab\t-3"
-    rows = text.parse_delimited(content, "\t", plan)
-    assert_same(rows, text_twins.parse_delimited_twin(content, "\t", plan))
+    rows = text_rows.parse_delimited(content, "\t", plan)
+    assert_same(rows, rows_twin.parse_delimited_twin(content, "\t", plan))
     assert rows.numbers.tolist() == [[12.0, -3.0]]
 
 
 def test_a_problem_names_line_field_and_text() -> None:
-    plan = text.plan_columns((Role.LABEL, Role.NUMBER, Role.CATEGORY))
+    plan = text_rows.plan_columns((Role.LABEL, Role.NUMBER, Role.CATEGORY))
     content = b"1\t5\ta\n0\tfive\tb\n1\t2\n\n2\t1\tc\n0\t4\td\n"
-    rows = text.parse_delimited(content, "\t", plan)
+    rows = text_rows.parse_delimited(content, "\t", plan)
     assert rows.labels.tolist() == [1.0, 0.0]
     assert rows.lines == 6
     assert rows.problems.tolist() == [
-        [1, 1, text.Problem.NOT_A_NUMBER, 2, 8, 4],
-        [2, 1, text.Problem.FIELD_COUNT, 2, 17, 0],
-        [4, 1, text.Problem.NOT_A_LABEL, 1, 20, 1],
+        [1, 1, text_rows.ParseProblem.NOT_A_NUMBER, 2, 8, 4],
+        [2, 1, text_rows.ParseProblem.FIELD_COUNT, 2, 17, 0],
+        [4, 1, text_rows.ParseProblem.NOT_A_LABEL, 1, 20, 1],
     ]

@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from megalith.ops import text, text_twins
+from megalith.ops.text import rows as text_rows
+from megalith.ops.text import rows_twin
 
 _entries = st.one_of(
     st.tuples(st.integers(0, 99), st.integers(0, 10**12)).map(lambda pair: f"{pair[0]}:{pair[1]}:1"),
@@ -36,13 +37,13 @@ def test_native_rows_equal_the_twin(
     content: bytes, with_fields: bool, cut: bool, row_entries: int | None
 ) -> None:
     content = content.rstrip(b"\r\n") if cut else content
-    found = text.parse_entries(content, with_fields, row_entries)
-    wanted = text_twins.parse_entries_twin(content, with_fields, row_entries)
+    found = text_rows.parse_entries(content, with_fields, row_entries)
+    wanted = rows_twin.parse_entries_twin(content, with_fields, row_entries)
     assert found.lines == wanted.lines
     for name in ("labels", "row_ends", "fields", "keys", "problems"):
         np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name), err_msg=name)
 
 
 def test_fields_are_positions_or_what_the_text_says() -> None:
-    assert text.parse_entries(b"1 5:1 9:1\n-1 4:1\n").fields.tolist() == [0, 1, 0]
-    assert text.parse_entries(b"1 7:5:1 3:9:1\n", with_fields=True).fields.tolist() == [7, 3]
+    assert text_rows.parse_entries(b"1 5:1 9:1\n-1 4:1\n").fields.tolist() == [0, 1, 0]
+    assert text_rows.parse_entries(b"1 7:5:1 3:9:1\n", with_fields=True).fields.tolist() == [7, 3]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from megalith.data.dataset import Dataset
     from megalith.data.loader import Loader
 
-Part = Literal["prepare", "loader"]
+DataPart = Literal["prepare", "loader"]
 Say = Callable[[str], None]
 
 PREPARE, POLARS = "megalith data prepare", "polars"
@@ -34,7 +34,7 @@ _MEGALITH = (sys.executable, "-m", "megalith")
 
 
 def bench_data(
-    rows: int, workdir: Path, only: Part | None = None, repeats: int = 5, say: Say = lambda _: None
+    rows: int, workdir: Path, only: DataPart | None = None, repeats: int = 5, say: Say = lambda _: None
 ) -> dict[str, Any]:
     """Measures one part or both, in `workdir`, and reuses the data that an earlier run left there."""
     workdir.mkdir(parents=True, exist_ok=True)
@@ -79,7 +79,7 @@ def _prepare(rows: int, workdir: Path, prepared: Path, say: Say) -> dict[str, An
     if find_spec("polars"):
         target = workdir / "polars.parquet"
         arguments = (str(text), str(target), str(_MIN_COUNT))
-        candidates[POLARS] = [sys.executable, "-m", "megalith.bench.polars_prepare", *arguments]
+        candidates[POLARS] = [sys.executable, "-m", "megalith.bench.peers.polars_prepare", *arguments]
     _warm(text)
     measured: dict[str, Any] = {}
     for name, command in candidates.items():

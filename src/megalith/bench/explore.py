@@ -19,8 +19,8 @@ from megalith.core.errors import MegalithError
 from megalith.explore.job import Job
 from megalith.explore.load import load_job, resolve_cluster
 from megalith.explore.predict import predict
-from megalith.explore.search.floors import Floors
-from megalith.explore.search.space import Space
+from megalith.explore.search.bounds.lower_bounds import LowerBounds
+from megalith.explore.search.space.search_space import SearchSpace
 
 LARGE = ("405b-3-regions-98k-10ms", "1t-3-regions-98k-30ms", "moe-1t-3-regions-98k-10ms")
 LIMITS = {"predict_seconds": 0.05, "search_seconds": 60.0, "search_bytes": 2 * 2**30, "start_seconds": 0.5}
@@ -70,24 +70,24 @@ def _predictions(job: Job, count: int) -> dict[str, float]:
 
 def _random_plans(job: Job) -> Iterator[Job]:
     """Plans that fit, drawn evenly from the decisions of the search."""
-    space = Space(job, resolve_cluster(job.cluster, job.hardware))
-    floors, draw = Floors(space), random.Random(_SEED)
+    space = SearchSpace(job, resolve_cluster(job.cluster, job.hardware))
+    bounds, draw = LowerBounds(space), random.Random(_SEED)
     roots = list(space.roots())
     while True:
         node = draw.choice(roots)
         while children := space.branch(node):
             node = draw.choice(children)
-        if floors(node) < float("inf"):
-            yield space.plan(node)
+        if bounds(node) < float("inf"):
+            yield space.to_job(node)
 
 
 def _search(name: str) -> dict[str, Any]:
     done = run_process([sys.executable, "-m", "megalith", "explore", "search", name, "--json"])
-    found = json.loads(done.stdout)
+    content = json.loads(done.stdout)
     return {
         "seconds": done.seconds,
         "cpu_seconds": done.cpu_seconds,
         "max_resident_bytes": done.max_resident_bytes,
-        **{key: found[key] for key in ("examined", "pruned", "unexamined", "gap", "lower_bound_seconds")},
-        "step_seconds": found["best"]["prediction"]["step_seconds"],
+        **{key: content[key] for key in ("examined", "pruned", "unexamined", "gap", "lower_bound_seconds")},
+        "step_seconds": content["best"]["prediction"]["step_seconds"],
     }

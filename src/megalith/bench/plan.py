@@ -17,7 +17,7 @@ from megalith.bench.runner import result
 from megalith.core.schema import TableSpec
 from megalith.hardware.catalog import catalog
 from megalith.sharding.plan import ShardingPlan
-from megalith.sharding.planner import make_plan
+from megalith.sharding.planner import SearchSettings, make_plan
 from megalith.sharding.planner.statistics import TableStatistics, zipf_statistics
 
 Drawn = tuple[list[TableSpec], dict[str, TableStatistics]]
@@ -48,8 +48,8 @@ def skewed_tables(count: int, seed: int = 0) -> Drawn:
 
 
 def _drawn(count: int, seed: int, median_length: float, deviation: float) -> Drawn:
-    """Tables and their traffic: log-normal rows (median 100,000, up to 200 million) and pooling lengths (0.2
-    to 200), widths from `DIMS`, Zipf exponents of 0.6 to 1.3, every fourth with hashed ids."""
+    """Tables and their statistics: log-normal rows (median 100,000, up to 200 million) and pooling lengths
+    (0.2 to 200), widths from `DIMS`, Zipf exponents of 0.6 to 1.3, every fourth with hashed ids."""
     draw = np.random.default_rng(seed)
     rows = np.clip(np.exp(draw.normal(np.log(1e5), 2.5, count)), 10, 2e8).astype(np.int64)
     lengths = np.clip(np.exp(draw.normal(np.log(median_length), deviation, count)), 0.2, 200.0)
@@ -59,11 +59,11 @@ def _drawn(count: int, seed: int, median_length: float, deviation: float) -> Dra
         TableSpec(name=f"t{number}", rows=int(rows[number]), dim=int(dims[number]), features=(f"f{number}",))
         for number in range(count)
     ]
-    traffic = {
+    statistics = {
         table.name: zipf_statistics(table.rows, float(lengths[number]), float(skews[number]), number % 4 != 3)
         for number, table in enumerate(tables)
     }
-    return tables, traffic
+    return tables, statistics
 
 
 SETS: dict[str, Callable[[int, int], Drawn]] = {"usual": usual_tables, "skewed": skewed_tables}
@@ -112,9 +112,9 @@ def _plans(
     optimizer: str,
     algorithms: Sequence[tuple[str, str, bool]],
 ) -> dict[str, Any]:
-    tables, traffic = drawn
+    tables, statistics = drawn
     cluster = catalog().cluster(hardware)
-    found = {}
+    plans = {}
     for name, algorithm, improve in algorithms:
         start, cpu_start = time.perf_counter(), time.process_time()
         plan = make_plan(
@@ -122,15 +122,18 @@ def _plans(
             cluster,
             world_size=workers,
             global_batch=batch,
-            statistics=traffic,
-            optimizer_kind=optimizer,
-            algorithm=algorithm,
-            improve=improve,
+            statistics=statistics,
+            optimizer=optimizer,
+            search=SearchSettings(algorithm=algorithm, improve=improve),
         )
-        found[name] = _figures(plan, time.perf_counter() - start, time.process_time() - cpu_start)
-    return found
+        plans[name] = _figures(plan, time.perf_counter() - start, time.process_time() - cpu_start)
+    return plans
 
 
 def _figures(plan: ShardingPlan, seconds: float, cpu_seconds: float) -> dict[str, Any]:
     keys = ("step_seconds", "lower_bound_seconds", "gap", "imbalance", "algorithm", "bound_by")
-    return {"seconds": seconds, "cpu_seconds": cpu_seconds, **{key: plan.estimate[key] for key in keys}}
+    return {
+        "seconds": seconds,
+        "cpu_seconds": cpu_seconds,
+        **{key: getattr(plan.estimate, key) for key in keys},
+    }

@@ -29,8 +29,8 @@ from megalith.hardware.catalog import catalog
 from megalith.hardware.cluster import Cluster
 from megalith.hardware.probe import probe
 from megalith.sharding.plan import Kind, Placement, Shard, ShardingPlan
-from megalith.sharding.planner import make_plan
-from megalith.sharding.planner.predict import predict_step
+from megalith.sharding.planner import SearchSettings, make_plan
+from megalith.sharding.planner.estimate.predict import predict_step
 from megalith.sharding.planner.statistics import TableStatistics, zipf_statistics
 
 SPEARMAN = 0.9
@@ -42,18 +42,18 @@ _BATCHES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class RankingSetting:
     """Tables as rows, columns, ids a sample; and what a step takes."""
 
     shapes: tuple[tuple[int, int, int], ...]
     batch: int
     most_copied_bytes: int
-    """Of a table that a random plan may copy to everybody: gradients of larger ones take longer to sum up
+    """Of a table that a random plan may replicate: gradients of larger ones take longer to sum up
     than all the rest, and plans that have one are told apart too easily."""
 
 
-SETTINGS: dict[Size, Setting] = {
-    "large": Setting(
+SETTINGS: dict[Size, RankingSetting] = {
+    "large": RankingSetting(
         shapes=(
             *((200_000, 64, 1), (50_000, 32, 20), (100_000, 128, 2), (5_000, 16, 1), (80_000, 48, 8)),
             *((20_000, 96, 1), (300_000, 16, 4), (1_000, 64, 30)),
@@ -62,7 +62,7 @@ SETTINGS: dict[Size, Setting] = {
         most_copied_bytes=2**23,
     ),
     # Steps of a few milliseconds, of which the calls of Python are a part.
-    "small": Setting(
+    "small": RankingSetting(
         shapes=(
             *((50_000, 64, 1), (25_000, 32, 20), (20_000, 128, 2), (2_000, 16, 1), (40_000, 48, 8)),
             (8_000, 96, 1),
@@ -85,16 +85,21 @@ def bench_ranking(
     import torch.multiprocessing
 
     setting = SETTINGS[size]
-    tables, traffic = ranked_tables(setting)
+    tables, statistics = ranked_tables(setting)
     cluster = _this_machine()
     own = make_plan(
-        *(tables, cluster), world_size=ranks, global_batch=setting.batch, statistics=traffic, seconds=3.0
+        tables,
+        cluster,
+        world_size=ranks,
+        global_batch=setting.batch,
+        statistics=statistics,
+        search=SearchSettings(seconds=3.0),
     )
     named = {"planner": own, **uniform_plans(tables, ranks, setting)}
     drawn = random_plans(tables, ranks, max(0, plans - len(named)), seed, setting)
     named |= {f"random {number}": plan for number, plan in enumerate(drawn)}
     predicted = [
-        predict_step(tables, plan, cluster, global_batch=setting.batch, statistics=traffic)
+        predict_step(tables, plan, cluster, global_batch=setting.batch, statistics=statistics)
         for plan in named.values()
     ]
     say(f"running {len(named)} plans on {ranks} processes")
@@ -114,9 +119,9 @@ def bench_ranking(
                 "name": name,
                 "kinds": [placement.kind for placement in plan.placements],
                 "predicted": one,
-                "seconds": float(found),
+                "seconds": float(seconds_measured),
             }
-            for (name, plan), one, found in zip(named.items(), predicted, measured, strict=True)
+            for (name, plan), one, seconds_measured in zip(named.items(), predicted, measured, strict=True)
         ],
         "hardware": {
             **{key: value for key, value in asdict(cluster.device).items() if key != "memory"},
@@ -128,38 +133,41 @@ def bench_ranking(
     return result("plan-ranking", settings, results, None)
 
 
-def ranked_tables(setting: Setting) -> tuple[list[TableSpec], dict[str, TableStatistics]]:
+def ranked_tables(setting: RankingSetting) -> tuple[list[TableSpec], dict[str, TableStatistics]]:
+    """The tables of a setting, and statistics of what is looked up in them."""
     tables = [
         TableSpec(name=f"t{number}", rows=rows, dim=dim, features=(f"f{number}",))
         for number, (rows, dim, _) in enumerate(setting.shapes)
     ]
-    traffic = {
+    statistics = {
         table.name: zipf_statistics(table.rows, float(length), _SKEW)
         for table, (_, _, length) in zip(tables, setting.shapes, strict=True)
     }
-    return tables, traffic
+    return tables, statistics
 
 
-def uniform_plans(tables: Sequence[TableSpec], ranks: int, setting: Setting) -> dict[str, ShardingPlan]:
+def uniform_plans(
+    tables: Sequence[TableSpec], ranks: int, setting: RankingSetting
+) -> dict[str, ShardingPlan]:
     """All tables cut alike, on workers in turn; those too large to be copied stay whole."""
     kinds: tuple[Kind, ...] = ("table_wise", "row_wise", "column_wise", "data_parallel")
-    found = {}
+    plans = {}
     for kind in kinds:
         placements = []
         for number, table in enumerate(tables):
             copied = kind == "data_parallel" and table.weight_bytes > setting.most_copied_bytes
             placements.append(_placement(table, "table_wise" if copied else kind, ranks, number % ranks))
-        found[f"all {kind}"] = _plan(ranks, placements)
-    return found
+        plans[f"all {kind}"] = _plan(ranks, placements)
+    return plans
 
 
 def random_plans(
-    tables: Sequence[TableSpec], ranks: int, count: int, seed: int, setting: Setting
+    tables: Sequence[TableSpec], ranks: int, count: int, seed: int, setting: RankingSetting
 ) -> list[ShardingPlan]:
     """Plans of all kinds that need no nodes, good and bad ones: each has a favourite worker and a favourite
     kind."""
     draw = np.random.default_rng(seed)
-    found = []
+    plans = []
     for _ in range(count):
         favourite, bias = int(draw.integers(ranks)), float(draw.uniform(0, 1))
         kinds = ["table_wise", "row_wise", "column_wise", "data_parallel"]
@@ -171,8 +179,8 @@ def random_plans(
                 kind = str(draw.choice(kinds[:3]))
             first = favourite if draw.random() < bias else int(draw.integers(ranks))
             placements.append(_placement(table, kind, ranks, first))
-        found.append(_plan(ranks, placements))
-    return found
+        plans.append(_plan(ranks, placements))
+    return plans
 
 
 def _plan(ranks: int, placements: Sequence[Placement]) -> ShardingPlan:
@@ -202,7 +210,7 @@ def spearman(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
 
 def _placement(table: TableSpec, kind: str, ranks: int, first: int) -> Placement:
     rows, columns = (0, table.rows), (0, table.dim)
-    workers = [(first + place) % ranks for place in range(ranks)]
+    workers = [(first + number) % ranks for number in range(ranks)]
     if kind == "table_wise":
         cells = [(rows, columns)]
     elif kind == "data_parallel":
@@ -229,7 +237,7 @@ def _this_machine() -> Cluster:
         return catalog(path).cluster("this-machine")
 
 
-def _rank(rank: int, folder: str, setting: Setting, plans: list[ShardingPlan], repeats: int) -> None:
+def _rank(rank: int, folder: str, setting: RankingSetting, plans: list[ShardingPlan], repeats: int) -> None:
     """One process: all plans in turns; rank 0 writes the slowest rank's seconds."""
     import torch
     import torch.distributed as dist
@@ -248,7 +256,7 @@ def _rank(rank: int, folder: str, setting: Setting, plans: list[ShardingPlan], r
     seconds = np.zeros((repeats, len(plans)))
     draw = np.random.default_rng(0)
     for turn in range(-1, repeats):
-        # Nobody follows the same plan each time.
+        # No plan follows the same one each time.
         for number in draw.permutation(len(plans)).tolist():
             side, begin = sides[number], 0.0
             # One that brings its tables back into caches, and one that counts.
@@ -276,7 +284,9 @@ def _keep_memory() -> None:
         library.mallopt(trim_threshold, 2**30)
 
 
-def _ids(setting: Setting, ranks: int, rank: int, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _ids(
+    setting: RankingSetting, ranks: int, rank: int, number: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Zipf ids, hot rows first, feature after feature."""
     draw, batch = np.random.default_rng((rank, number)), setting.batch // ranks
     pieces, lengths = [], []

@@ -38,6 +38,7 @@ class Timing:
 
     @property
     def median(self) -> float:
+        """Seconds of the median round."""
         return statistics.median(self.seconds)
 
     @property
@@ -50,6 +51,7 @@ class Timing:
         return count / self.median if self.median else 0.0
 
     def to_dict(self) -> dict[str, Any]:
+        """As the result file holds it."""
         return {
             "median_seconds": self.median,
             "spread": self.spread,
@@ -63,7 +65,7 @@ def interleave(
 ) -> dict[str, Timing]:
     """Times each candidate `repeats` times, taking turns, after `warmup` rounds that do not count.
 
-    Every second round goes backwards, so that nobody always runs in the wake of the same neighbour.
+    Every second round goes backwards, so that no candidate always follows the same other one.
     """
     rounds: dict[str, list[tuple[float, float]]] = {name: [] for name in candidates}
     names = list(candidates)
@@ -75,7 +77,7 @@ def interleave(
             if number >= warmup:
                 rounds[name].append(taken)
     return {
-        name: Timing(tuple(one[0] for one in taken), tuple(one[1] for one in taken))
+        name: Timing(tuple(clock for clock, _ in taken), tuple(cpu for _, cpu in taken))
         for name, taken in rounds.items()
     }
 
@@ -90,7 +92,7 @@ class Process:
     stdout: str
 
 
-# A process counts the memory of whoever started it until it becomes itself, so a small one does the starting.
+# Between fork and exec a process counts the memory of its parent, so a small process starts the command.
 _LAUNCHER = """
 import json, os, resource, subprocess, sys, time
 start = time.perf_counter()
@@ -119,13 +121,13 @@ def run_process(command: Sequence[str]) -> Process:
 
 def versions() -> dict[str, str]:
     """Versions of this package and of those that results depend on, as far as they are installed."""
-    found = {"megalith": __version__}
+    installed = {"megalith": __version__}
     for package in _PACKAGES:
         try:
-            found[package] = version(package)
+            installed[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def result(

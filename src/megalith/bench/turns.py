@@ -18,7 +18,7 @@ def take_turns(
     """Every candidate on every batch, `repeats` times after one round that does not count.
 
     A step returns the seconds of its parts, `total` among them. Each batch is taken in an order of its own,
-    drawn from a fixed seed: whoever comes first brings the batch into the caches, which should fall on all.
+    drawn from a fixed seed: the first candidate brings the batch into the caches, which should fall on all.
     """
     seconds: dict[str, dict[str, list[float]]] = {name: {} for name in steps}
     cpu: dict[str, list[float]] = {name: [] for name in steps}

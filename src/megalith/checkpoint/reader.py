@@ -57,7 +57,7 @@ def _dense(path: str, tensor: Tensor, manifest: Manifest, open_file: OpenFile) -
         raise StateMismatch(f"it has no tensor '{path}'")
     stored = open_file(DENSE_FILE).tensor(path)
     if stored.shape != tensor.shape or stored.dtype != tensor.dtype:
-        there, here = (f"{one.dtype} {tuple(one.shape)}" for one in (stored, tensor))
+        there, here = (f"{each.dtype} {tuple(each.shape)}" for each in (stored, tensor))
         raise StateMismatch(f"'{path}' is {there} there and {here} here")
     return stored
 
@@ -73,7 +73,7 @@ def _read_table(table: TableState, record: TableRecord, open_file: OpenFile, fol
 
 
 def _holds(table: TableState, block: BlockRecord) -> bool:
-    """Whether any row of the block may lie here; files of which none does are not opened."""
+    """Whether this rank may hold a row of the block; files without one are not opened."""
     if block.first is None:
         return bool(table.shards)
     first, last = block.first, block.first + block.count

@@ -15,7 +15,7 @@ from megalith.embeddings.table_state import TableState
 
 
 class StateMismatch(Exception):  # noqa: N818  (never seen by a user)
-    """The checkpoint is whole but not of the state that is to be filled; says where they part."""
+    """The checkpoint is whole but not of the state that is to be filled; says where they differ."""
 
 
 class Leaves(NamedTuple):
@@ -73,7 +73,7 @@ def _fits(ours: Any, stored: Any) -> bool:
 
 
 def snapshot(state: Any) -> Any:
-    """A copy that later training does not change; of cut tables only what this rank writes."""
+    """A copy that later training does not change; of sharded tables only what this rank writes."""
     if isinstance(state, dict):
         return {key: snapshot(value) for key, value in state.items()}
     if isinstance(state, TableState):

@@ -24,7 +24,7 @@ from megalith.checkpoint.manifest import Manifest, read_manifest, write_manifest
 from megalith.checkpoint.reader import read_into
 from megalith.checkpoint.state import leaves_of, snapshot
 from megalith.checkpoint.tensor_file import is_intact
-from megalith.checkpoint.writer import FILE_BYTES, Written, table_records, write_rank
+from megalith.checkpoint.writer import FILE_BYTES, WrittenFiles, table_records, write_rank
 from megalith.comm.ranks import Ranks
 from megalith.core.errors import CheckpointError, storage_errors
 from megalith.core.files import new_folder, remove_partials
@@ -128,7 +128,7 @@ class CheckpointStore:
 
             folder = ranks.from_first(begin)
 
-            def write() -> Written:
+            def write() -> WrittenFiles:
                 with storage_errors(target):
                     return write_rank(leaves, folder, ranks.rank, self.file_bytes)
 
@@ -142,7 +142,7 @@ class CheckpointStore:
                     values=leaves.values,
                     tensors=tuple(leaves.tensors),
                     tables=table_records(leaves.tables, written),
-                    files={name: record for one in written for name, record in one.files.items()},
+                    files={name: record for part in written for name, record in part.files.items()},
                 )
                 with storage_errors(target):
                     write_manifest(folder, manifest)
@@ -161,7 +161,7 @@ class CheckpointStore:
                 raise CheckpointError(f"Checkpoint file {folder / name} is damaged or missing; {fix}.")
 
     def _fix(self, step: int) -> str:
-        """The end of a sentence about a damaged checkpoint: how to go on without it."""
+        """The end of a sentence about a damaged checkpoint: what to do without it."""
         older = [other for other in self.steps() if other < step]
         if not older:
             return "there is no older one, start the run again"

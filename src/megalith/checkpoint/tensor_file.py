@@ -1,7 +1,7 @@
-"""One safetensors file: written in a single pass from where the tensors lie, with its checksum.
+"""One safetensors file: written in a single pass over the tensors, which also gives its checksum.
 
-The library's own writer copies every tensor to bytes first. Reading is the library's: it takes nothing from
-a header on trust.
+The library's own writer gives no checksum, which would take a second pass over the file. Reading is the
+library's: it checks a header before it uses it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def is_intact(path: Path, record: FileRecord) -> bool:
 
 
 class TensorFile:
-    """A safetensors file, open for reading; what it lacks or cannot be read is one sentence."""
+    """A safetensors file, open for reading; a tensor that is missing or damaged is one sentence."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

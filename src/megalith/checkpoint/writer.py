@@ -3,7 +3,7 @@
     dense.safetensors            tensors that every rank has
     rows-00001-003.safetensors   the fourth file of rank 1: blocks of rows, of one table or several
 
-Memory for one file at a time is enough: blocks are views where rows lie in memory.
+Memory for one file at a time is enough: blocks of rows that are in memory are views.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FILE_BYTES = 64 << 20
 
 
 @dataclass
-class Written:
+class WrittenFiles:
     """What a rank has written, as the manifest lists it."""
 
     files: dict[str, FileRecord] = field(default_factory=dict)
@@ -31,9 +31,9 @@ class Written:
     """By table."""
 
 
-def write_rank(leaves: Leaves, folder: Path, rank: int, file_bytes: int = FILE_BYTES) -> Written:
+def write_rank(leaves: Leaves, folder: Path, rank: int, file_bytes: int = FILE_BYTES) -> WrittenFiles:
     """Writes a rank's files into `folder`. What every rank has is written by the first."""
-    written = Written()
+    written = WrittenFiles()
     if rank == 0:
         written.files[DENSE_FILE] = write_tensors(folder / DENSE_FILE, leaves.tensors)
     rows = _RowFiles(folder, rank, file_bytes, written)
@@ -44,7 +44,7 @@ def write_rank(leaves: Leaves, folder: Path, rank: int, file_bytes: int = FILE_B
     return written
 
 
-def table_records(tables: dict[str, TableState], written: list[Written]) -> dict[str, TableRecord]:
+def table_records(tables: dict[str, TableState], written: list[WrittenFiles]) -> dict[str, TableRecord]:
     """What the manifest says of each table, from what all ranks have written of it."""
     return {
         name: TableRecord(
@@ -63,12 +63,13 @@ def table_records(tables: dict[str, TableState], written: list[Written]) -> dict
 class _RowFiles:
     """Gathers blocks until a file is full."""
 
-    def __init__(self, folder: Path, rank: int, file_bytes: int, written: Written) -> None:
+    def __init__(self, folder: Path, rank: int, file_bytes: int, written: WrittenFiles) -> None:
         self._folder, self._rank, self._file_bytes, self._written = folder, rank, file_bytes, written
         self._tensors: dict[str, Tensor] = {}
         self._bytes = self._count = 0
 
     def add(self, table: str, block: RowBlock) -> None:
+        """Takes a block in; a file that would grow too large is written first."""
         parts: dict[str, Tensor] = dict(block.parts)
         first: int | None = None
         if isinstance(block.ids, range):

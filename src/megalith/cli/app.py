@@ -11,10 +11,11 @@ from megalith.cli.bench import bench
 from megalith.cli.data import data
 from megalith.cli.demo import demo
 from megalith.cli.doctor import doctor
+from megalith.cli.evaluate import evaluate
 from megalith.cli.explore import explore
-from megalith.cli.plan import plan
+from megalith.cli.plan.command import plan
 from megalith.cli.report import report
-from megalith.cli.train import evaluate, train
+from megalith.cli.train import train
 
 app = typer.Typer(
     name="megalith",
@@ -39,5 +40,6 @@ app.command()(doctor)
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
+    """Options of every command."""
     if debug:
         os.environ["MEGALITH_DEBUG"] = "1"

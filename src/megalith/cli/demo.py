@@ -23,6 +23,7 @@ MARKER = "demo.json"
 _MADE = ("data", "run", "report.html", MARKER)
 
 Result = dict[str, Any]
+Say = Callable[..., None]
 
 
 def demo(
@@ -36,8 +37,32 @@ def demo(
     """The whole journey on generated data, in minutes."""
     from time import perf_counter
 
-    from megalith.core.errors import StorageError
     from megalith.core.files import write_atomic
+
+    _check_folder(out, overwrite)
+    say: Say = (lambda *parts: None) if json_output else print_line
+    began = perf_counter()
+    # The marker goes first: a demo that was stopped half-way may be started again.
+    write_atomic(out / MARKER, json.dumps({"rows": rows}) + "\n")
+    results = _run_steps(out, rows, say)
+    seconds, page = perf_counter() - began, out / "report.html"
+    if json_output:
+        print_json({"out": str(out), "report": str(page), "seconds": seconds, "steps": results})
+        return
+    scores = results["eval"]
+    say(
+        f"\nIn {seconds:.0f} s the model reached NE {scores['ne']:.4f} on rows it never saw. "
+        f"The best possible on this data is {scores['best_ne']:.4f}: "
+        f"{100 * scores['above_best']:.1f}% above it."
+    )
+    say("Report: ", (str(page), "bold"), " (open it in a browser)\n\nWhat to try next:")
+    for line, why in _next_commands(out):
+        say(f"  {line}  ", (f"# {why}", "dim"))
+
+
+def _check_folder(out: Path, overwrite: bool) -> None:
+    """Refuses a folder with files of someone else's."""
+    from megalith.core.errors import StorageError
 
     others = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
     if others and MARKER not in others and not overwrite:
@@ -45,11 +70,13 @@ def demo(
             f"{out} exists and no demo made it; choose another --out, or pass --overwrite to replace "
             f"{', '.join(_MADE[:-1])} in it."
         )
-    say: Callable[..., None] = (lambda *parts: None) if json_output else print_line
-    began = perf_counter()
+
+
+def _run_steps(out: Path, rows: int, say: Say) -> Result:
+    """Every command in turn, shown before and summed up after it ran; what each gave, by name."""
+    from time import perf_counter
+
     data, run, page = out / "data", out / "run", out / "report.html"
-    # The marker goes first: a demo that was stopped half-way may be started again.
-    write_atomic(out / MARKER, json.dumps({"rows": rows}) + "\n")
     results: Result = {}
     for name, command, sentence in (
         ("synth", ["data", "synth", "criteo", "--rows", rows, "--out", data, "--overwrite"], _synth),
@@ -67,27 +94,20 @@ def demo(
             raise typer.Exit(130)
         seconds = perf_counter() - start
         say("  ", ("✓", "green"), f" {sentence(results[name])} ", (f"({seconds:.1f} s)", "dim"))
-    seconds = perf_counter() - began
-    scored = results["eval"]
-    if json_output:
-        print_json({"out": str(out), "report": str(page), "seconds": seconds, "steps": results})
-        return
-    say(
-        f"\nIn {seconds:.0f} s the model reached NE {scored['ne']:.4f} on rows it never saw. "
-        f"The best possible on this data is {scored['best_ne']:.4f}: "
-        f"{100 * scored['above_best']:.1f}% above it."
-    )
-    say("Report: ", (str(page), "bold"), " (open it in a browser)\n\nWhat to try next:")
-    for line, why in (
+    return results
+
+
+def _next_commands(out: Path) -> tuple[tuple[str, str], ...]:
+    data = shlex.quote(f"data.path={out / 'data'}")
+    return (
         (
-            f"megalith train demo {shlex.quote(f'data.path={data}')} 'model={{kind: dcnv2, dim: 8}}' "
+            f"megalith train demo {data} 'model={{kind: dcnv2, dim: 8}}' "
             f"--out {shlex.quote(str(out / 'dcnv2'))}",
             "DCN-v2",
         ),
         (f"tensorboard --logdir {shlex.quote(str(out))}", "runs side by side"),
         ("megalith data prepare --help", "your own clicks: Criteo, Avazu, libFM, Parquet"),
-    ):
-        say(f"  {line}  ", (f"# {why}", "dim"))
+    )
 
 
 def _run(words: Sequence[str]) -> Result:
@@ -97,49 +117,49 @@ def _run(words: Sequence[str]) -> Result:
     printed = StringIO()
     with redirect_stdout(printed):
         app([*words, "--json"], standalone_mode=False)
-    found: Result = json.loads(printed.getvalue())
-    return found
+    result: Result = json.loads(printed.getvalue())
+    return result
 
 
-def _synth(found: Result) -> str:
-    rows = sum(split["rows"] for split in found["splits"].values())
-    best = found["splits"]["test"]["best_ne"]
+def _synth(result: Result) -> str:
+    rows = sum(split["rows"] for split in result["splits"].values())
+    best = result["splits"]["test"]["best_ne"]
     return f"{rows:,} rows shaped like Criteo's; no model can go below NE {best:.4f} on the test split"
 
 
-def _stats(found: Result) -> str:
+def _stats(result: Result) -> str:
     from megalith.core.units import format_count
 
-    features = found["features"]
-    ids = sum(one["num_ids"] for one in features)
-    once = sum(one["distinct_ids"] * one["seen_once_share"] for one in features)
-    seen = sum(one["distinct_ids"] for one in features)
+    features = result["features"]
+    ids = sum(feature["num_ids"] for feature in features)
+    once = sum(feature["distinct_ids"] * feature["seen_once_share"] for feature in features)
+    seen = sum(feature["distinct_ids"] for feature in features)
     return (
-        f"click rate {found['click_rate']:.4f}; {len(features)} features with {format_count(ids)} ids; "
+        f"click rate {result['click_rate']:.4f}; {len(features)} features with {format_count(ids)} ids; "
         f"{once / max(seen, 1):.0%} of those seen occur once"
     )
 
 
-def _train(found: Result) -> str:
+def _train(result: Result) -> str:
     from megalith.core.units import format_bytes, format_count
 
     line = (
-        f"{found['step']:,} steps, {format_count(found['samples_per_second'])} samples/s; "
-        f"{found['tables']} tables of {format_bytes(found['table_bytes'])}"
+        f"{result['step']:,} steps, {format_count(result['samples_per_second'])} samples/s; "
+        f"{result['tables']} tables of {format_bytes(result['table_bytes'])}"
     )
-    if "evaluation" in found:
-        line += f"; valid NE {found['evaluation']['ne']:.4f}"
+    if "evaluation" in result:
+        line += f"; valid NE {result['evaluation']['ne']:.4f}"
     return line
 
 
-def _eval(found: Result) -> str:
+def _eval(result: Result) -> str:
     return (
-        f"test NE {found['ne']:.4f} (best possible {found['best_ne']:.4f}), AUC {found['auc']:.4f}, "
-        f"calibration {found['calibration']:.3f}"
+        f"test NE {result['ne']:.4f} (best possible {result['best_ne']:.4f}), AUC {result['auc']:.4f}, "
+        f"calibration {result['calibration']:.3f}"
     )
 
 
-def _report(found: Result) -> str:
+def _report(result: Result) -> str:
     from megalith.core.units import format_bytes
 
-    return f"{found['out']}, {format_bytes(found['bytes'])}, opens without a network"
+    return f"{result['out']}, {format_bytes(result['bytes'])}, opens without a network"

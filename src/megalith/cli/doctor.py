@@ -110,7 +110,7 @@ def _torch() -> Iterator[Check]:
     found = f"{torch.__version__}, {torch.get_num_threads()} threads"
     yield Check("torch", "ok" if good else "missing", found, fix)
     if torch.cuda.is_available():
-        names = [torch.cuda.get_device_name(place) for place in range(torch.cuda.device_count())]
+        names = [torch.cuda.get_device_name(device) for device in range(torch.cuda.device_count())]
         yield Check("CUDA", "optional", f"{', '.join(names)} here", "this release trains on the CPU only")
     else:
         yield Check("CUDA", "ok", "none, and none is needed: this release trains on the CPU")

@@ -34,8 +34,8 @@ class _PlainConsole(Console):
 
     @property  # type: ignore[misc]
     def size(self) -> ConsoleDimensions:
-        found = super().size
-        return found if self.is_terminal else ConsoleDimensions(_NO_LIMIT, found.height)
+        size = super().size
+        return size if self.is_terminal else ConsoleDimensions(_NO_LIMIT, size.height)
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError

@@ -29,10 +29,10 @@ def report(
     from megalith.core.trace import read_spans, to_chrome
     from megalith.core.units import format_bytes
     from megalith.report import write_bench_report, write_plan_report, write_report
-    from megalith.train.run import Run
+    from megalith.train.run.folder import RunFolder
 
     is_result = run.is_file()
-    target = out or (run.with_suffix(".html") if is_result else Run(run).report)
+    target = out or (run.with_suffix(".html") if is_result else RunFolder(run).report)
     if is_result and chrome_trace is not None:
         raise ConfigError(f"--chrome-trace draws the spans of a run, and {run} is a file; name the run.")
     if target.is_dir():
@@ -40,7 +40,7 @@ def report(
     write_file = write_plan_report if is_result and _is_plan(run) else write_bench_report
     headline = (write_file if is_result else write_report)(run, target)
     if chrome_trace is not None:
-        to_chrome(read_spans(Run(run).traces()), chrome_trace)
+        to_chrome(read_spans(RunFolder(run).traces()), chrome_trace)
     size = target.stat().st_size
     if json:
         print_json({"run": str(run), "out": str(target), "bytes": size, **headline})

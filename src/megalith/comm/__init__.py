@@ -1,1 +1,1 @@
-"""How ranks reach each other: process groups, shared memory, pipes, all-to-all, all-reduce."""
+"""Communication between ranks: process groups, shared memory, pipes, all-to-all, all-reduce."""

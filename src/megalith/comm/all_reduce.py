@@ -1,4 +1,6 @@
-"""Sums over ranks: bucket by bucket while the backward pass goes on, or at once.
+"""`AllReduce`: sums over ranks, bucket by bucket while the backward pass goes on, or at once.
+
+DDP's hook starts buckets; replicated tables add up their gradients at once.
 
 Ranks of one host write a bucket into shared memory and signal each other by pipe. When the backward pass is
 over, each adds up what all have written, in the order of ranks: the same sum everywhere, no socket and no
@@ -102,7 +104,7 @@ class AllReduce:
             theirs = self._peers.share(own, self._group)
             theirs[self._rank] = [buffer.memory for buffer in own]
             self._kept += own
-            self._memory[number] = [[some[turn] for some in theirs] for turn in range(len(own))]
+            self._memory[number] = [[of_rank[turn] for of_rank in theirs] for turn in range(len(own))]
         turn = self._turns[number] = 1 - self._turns.get(number, 1)
         return self._memory[number][turn]
 

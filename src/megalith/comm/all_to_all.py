@@ -1,7 +1,8 @@
-"""An all-to-all of bytes that sends nothing between ranks of one host which they can share.
+"""`AllToAll`: an all-to-all of bytes in which ranks of one host share memory instead of sending.
 
-Ranks of a host write into memory that the others map and read in place (`shared_buffer.py`); where the
-message lies goes by pipe (`peer_pipes.py`). To other hosts, where there are any, a collective carries it.
+They write into memory that the others map and read in place (`shared_buffer.py`); where the message lies goes
+by pipe (`peer_pipes.py`). To other hosts, where there are any, a collective carries it. Every stage of the
+sharded runtime that sends has one of its own, from its `CommContext`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _ALIGNMENT = 64
 
 
 class PendingExchange(NamedTuple):
-    """An exchange under way."""
+    """What `start` began and `wait` finishes."""
 
     work: dist.Work | None
     sent: Tensor

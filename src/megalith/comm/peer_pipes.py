@@ -21,7 +21,10 @@ _TIMEOUT_SECONDS = 1800
 
 
 class PeerPipes:
-    """Pipes to and from every local peer of a rank; all ranks of a group make them together."""
+    """Pipes to and from every local peer of a rank; all ranks of a group make them together.
+
+    Owned by a `CommContext` or an `AllReduce`.
+    """
 
     def __init__(self, group: dist.ProcessGroup, rank: int, peers: LocalPeers) -> None:
         local = [other for other, same_host in enumerate(peers.same_host) if same_host]
@@ -36,7 +39,7 @@ class PeerPipes:
                 )
                 for other in local
             }
-            # When all have opened their ends, those that are left in other hands end with their processes.
+            # Each end then has one holder: it closes with that process, and the other side is told.
             dist.barrier(group=group)
         for writer in own.values():
             os.close(writer)

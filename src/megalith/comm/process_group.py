@@ -30,7 +30,7 @@ class GroupRank(NamedTuple):
 
 
 def join(device: str = "cpu") -> GroupRank:
-    """Joins the group that torchrun describes; alone, there is none to join."""
+    """Joins the group that torchrun describes; one process without torchrun has none to join."""
     if dist.is_initialized():
         return GroupRank(dist.get_rank(), dist.get_world_size(), dist.get_backend())
     if "WORLD_SIZE" not in os.environ or "RANK" not in os.environ:

@@ -1,4 +1,4 @@
-"""`Ranks`: the processes that do a thing together, and how they agree on a value or on an error.
+"""`Ranks`: the processes of a job, and how they agree on a value or on an error.
 
     ranks = Ranks.all()                     # of the default process group, or one process alone
     step = ranks.from_first(find_latest)    # rank 0 looks, everyone gets its answer or its error
@@ -47,6 +47,7 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
+        """Whether this is rank 0, which does what only one may do."""
         return self.rank == 0
 
     def with_own_group(self) -> Ranks:

@@ -36,7 +36,7 @@ class SharedBuffer:
         self.memory = torch.empty(0, dtype=torch.uint8)
 
     def reserve(self, num_bytes: int) -> None:
-        """Sees to it that there is room for a message."""
+        """Makes room for a message; memory is taken at the first call."""
         if num_bytes > _CAPACITY:
             raise PlanError(
                 f"A message of {num_bytes:,} bytes is more than ranks of a host share; train with a smaller "
@@ -55,22 +55,25 @@ class SharedBuffer:
 
 
 class LocalPeers:
-    """Which ranks of a group share memory with this one: each tries to read the others, and all compare."""
+    """Which ranks of a group share memory with this one: each tries to read the others, and all compare.
+
+    Made once by a `CommContext` and kept by its branches.
+    """
 
     def __init__(self, group: dist.ProcessGroup, rank: int, world_size: int) -> None:
         proof, secret = SharedBuffer(), secrets.token_bytes(16)
-        willing = hasattr(os, "memfd_create") and os.environ.get("MEGALITH_SHARED_MEMORY") != "0"
+        can_share = hasattr(os, "memfd_create") and os.environ.get("MEGALITH_SHARED_MEMORY") != "0"
         # The other ranks of a dry run are not there.
-        willing = willing and dist.get_backend(group) != "fake"
-        if willing:
+        can_share = can_share and dist.get_backend(group) != "fake"
+        if can_share:
             try:
                 proof.reserve(len(secret))
                 proof.memory[: len(secret)] = torch.frombuffer(bytearray(secret), dtype=torch.uint8)
             except OSError:
-                willing = False
+                can_share = False
         own = (socket.gethostname(), os.getpid(), proof.descriptor, secret)
         described = gather_objects(own, group, world_size)
-        readable = [willing and _can_read(*one) for one in described]
+        readable = [can_share and _can_read(*rank_proof) for rank_proof in described]
         all_readable = gather_objects(readable, group, world_size)
         self.processes = [process for _, process, _, _ in described]
         """Process ids, by rank."""
@@ -78,7 +81,7 @@ class LocalPeers:
             readable[other] and all_readable[other][rank] and other != rank for other in range(world_size)
         ]
         """By rank, whether it shares memory with this one; False for this rank itself."""
-        self.all_same_host = all(all(some) for some in all_readable)
+        self.all_same_host = all(map(all, all_readable))
         """Whether all ranks of the group share memory."""
         self._mapped: dict[tuple[int, int], tuple[int, Tensor]] = {}
 
@@ -94,8 +97,8 @@ class LocalPeers:
             [(buffer.descriptor, buffer.serial) for buffer in buffers], group, len(self.same_host)
         )
         mapped = [
-            [self._memory(rank, *one) for one in some] if same_host else []
-            for rank, (same_host, some) in enumerate(zip(self.same_host, described, strict=True))
+            [self._memory(rank, *buffer) for buffer in of_rank] if same_host else []
+            for rank, (same_host, of_rank) in enumerate(zip(self.same_host, described, strict=True))
         ]
         # No rank goes on, and perhaps ends, before all have mapped its buffers.
         with peer_errors():

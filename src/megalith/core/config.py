@@ -112,9 +112,9 @@ def _copy(node: Any) -> Any:
 
 
 def _sentence(cls: type[BaseModel], error: ValidationError, source: str) -> str:
-    # An unknown key explains most of what follows from it, so it speaks first.
+    # An unknown key explains most of what follows from it, so it is reported first.
     details = error.errors()
-    detail = next((one for one in details if one["type"] == "extra_forbidden"), details[0])
+    detail = next((entry for entry in details if entry["type"] == "extra_forbidden"), details[0])
     location = detail["loc"]
     key = ".".join(str(part) for part in location)
     if detail["type"] == "extra_forbidden":
@@ -134,7 +134,7 @@ def _sentence(cls: type[BaseModel], error: ValidationError, source: str) -> str:
 
 def _model_at(cls: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel] | None:
     """The model class a validation error's location points into, through unions, lists and options."""
-    found: type[BaseModel] | None = cls
+    model_class: type[BaseModel] | None = cls
     candidates: list[type[BaseModel]] = [cls]
     for part in location:
         annotations = [c.model_fields[part].annotation for c in candidates if part in c.model_fields]
@@ -144,8 +144,8 @@ def _model_at(cls: type[BaseModel], location: tuple[int | str, ...]) -> type[Bas
             # A list position, or the tag of a discriminated union ('dcnv2'), which pydantic puts in the path.
             tagged = [c for c in candidates if _tag(c) == part]
             candidates = tagged or candidates
-        found = candidates[0] if candidates else None
-    return found
+        model_class = candidates[0] if candidates else None
+    return model_class
 
 
 def _tag(model: type[BaseModel]) -> Any:

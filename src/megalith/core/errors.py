@@ -102,7 +102,10 @@ def without_controls(text: str, keep: str = "") -> str:
     >>> without_controls("a\\nb")
     'a\\\\nb'
     """
-    return "".join(one if one.isprintable() or one in keep else _written_out(one) for one in text)
+    return "".join(
+        character if character.isprintable() or character in keep else _written_out(character)
+        for character in text
+    )
 
 
 def _written_out(character: str) -> str:

@@ -81,9 +81,9 @@ def check_target(path: Path) -> None:
 def read_text(path: Path, *, fix: str, missing: str | None = None, error: Failure = DataError) -> str:
     """The text of a file. `fix` says what to do about a damaged one, `missing` about one that is not there.
 
-    >>> read_text(Path("nothing"), fix="make it again")
+    >>> read_text(Path("nothing"), fix="regenerate it")
     Traceback (most recent call last):
-    megalith.core.errors.DataError: nothing does not exist; make it again.
+    megalith.core.errors.DataError: nothing does not exist; regenerate it.
     """
     try:
         if path.is_char_device():
@@ -222,17 +222,17 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def _exchange(one: Path, other: Path) -> None:
-    """Swaps two names in one step where the system can (Linux), so that `other` is there at every instant."""
+def _exchange(first: Path, second: Path) -> None:
+    """Swaps two names in one step where the system can (Linux), so that `second` exists at every instant."""
     libc = ctypes.CDLL(None, use_errno=True)
     if hasattr(libc, "renameat2"):
         here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-        if libc.renameat2(here, os.fsencode(one), here, os.fsencode(other), swap) == 0:
+        if libc.renameat2(here, os.fsencode(first), here, os.fsencode(second), swap) == 0:
             return
-    aside = _partial_name(other)
-    other.rename(aside)
-    one.rename(other)
-    aside.rename(one)
+    aside = _partial_name(second)
+    second.rename(aside)
+    first.rename(second)
+    aside.rename(first)
 
 
 def _is_special(path: Path) -> bool:

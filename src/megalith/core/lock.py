@@ -76,8 +76,8 @@ def _holder(file: int) -> str:
     """The process that a lock file names; one that has just taken it may not have written yet."""
     try:
         content = json.loads(os.pread(file, 1000, 0))
-        place = "" if content["host"] == socket.gethostname() else f" on {content['host']}"
-        return f"process {int(content['process'])}{place}"
+        host = "" if content["host"] == socket.gethostname() else f" on {content['host']}"
+        return f"process {int(content['process'])}{host}"
     except (ValueError, KeyError, TypeError, OSError):
         return "another process"
 

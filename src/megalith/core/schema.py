@@ -33,6 +33,7 @@ class FeatureSpec(Config):
 
     @property
     def multi_hot(self) -> bool:
+        """Whether a sample may have other than exactly one id."""
         return self.max_length != 1
 
 
@@ -59,7 +60,7 @@ class TableSpec(Config):
     def _features_are_distinct(cls, features: tuple[str, ...]) -> tuple[str, ...]:
         twice = _repeated(features)
         if twice:
-            raise ValueError(f"feature '{twice}' stands twice in one table; remove one")
+            raise ValueError(f"feature '{twice}' occurs twice in one table; remove one")
         return features
 
     @model_validator(mode="after")
@@ -70,6 +71,7 @@ class TableSpec(Config):
 
     @property
     def weight_bytes(self) -> int:
+        """Bytes of the weights, without optimizer state."""
         return self.rows * self.dim * DTYPE_BYTES[self.dtype]
 
     @property

@@ -71,6 +71,7 @@ class Tracer:
 
     @contextmanager
     def span(self, name: str, **attributes: Any) -> Iterator[None]:
+        """Times the block it is used around."""
         if self._path is None:
             yield
             return
@@ -108,10 +109,12 @@ class Tracer:
                 self._write()
 
     def flush(self) -> None:
+        """Writes what is still in memory."""
         with self._lock:
             self._write()
 
     def close(self) -> None:
+        """Writes what is still in memory and ends the trace."""
         try:
             self.flush()
         finally:

@@ -38,6 +38,7 @@ class SpanTotals:
         self.steps += name == "step"
 
     def to_dict(self) -> dict[str, Any]:
+        """As a trace file holds them."""
         return asdict(self)
 
     @staticmethod
@@ -47,7 +48,7 @@ class SpanTotals:
             return SpanTotals(
                 {name: float(content["seconds"][name]) for name in LOOP_SPANS},
                 int(content["steps"]),
-                [float(one) for one in content["session_seconds"]],
+                [float(seconds) for seconds in content["session_seconds"]],
                 content["process"],
                 float(content["last_start"]),
             )

@@ -10,7 +10,8 @@ _BINARY = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def format_bytes(count: float) -> str:
-    """
+    """Bytes in binary units.
+
     >>> format_bytes(1536)
     '1.5 KiB'
     """
@@ -22,7 +23,8 @@ def format_bytes(count: float) -> str:
 
 
 def parse_bytes(text: str) -> int:
-    """
+    """Bytes of a size such as 512M or 2G.
+
     >>> parse_bytes("512M")
     536870912
     """
@@ -33,7 +35,8 @@ def parse_bytes(text: str) -> int:
 
 
 def format_count(count: float) -> str:
-    """
+    """A count in three digits.
+
     >>> format_count(12345678)
     '12.3M'
     """
@@ -45,7 +48,8 @@ def format_count(count: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """
+    """Seconds as hours, minutes and seconds.
+
     >>> format_seconds(3725)
     '1:02:05'
     """

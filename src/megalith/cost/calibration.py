@@ -14,7 +14,7 @@ _FILE = Path(__file__).parent / "calibration.yaml"
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """See calibration.yaml for what each is."""
+    """The fitted constants of one device; calibration.yaml says what each is."""
 
     gemm_fraction: float
     gemm_half_depth: float
@@ -33,8 +33,8 @@ class Calibration:
     id_bytes: float
     update_id_bytes: float
     vector_factor: float
-    coupled_factor: float
-    coupled_seconds: float
+    column_wise_factor: float
+    column_wise_seconds: float
     update_repeat_share: float
     update_vector_factor: float
     route_id_bytes: float
@@ -49,6 +49,7 @@ class Calibration:
 
 @lru_cache(maxsize=64)
 def calibration(device: Device) -> Calibration:
+    """The constants of a device; every cost function takes them."""
     entries = _entries()
     figures = {
         **entries["default"],

@@ -28,8 +28,8 @@ _PASSES = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """What one group touches of one level."""
+class LevelSpan:
+    """How a group of ranks extends over one level of the cluster."""
 
     ranks: int
     """Members of this level, seen from one of the level above."""
@@ -37,17 +37,18 @@ class Span:
     """Groups that go through one member's link at the same time."""
 
 
-Group = tuple[Span, ...]
-"""From the innermost level out; levels beyond its end are not left."""
+Group = tuple[LevelSpan, ...]
+"""From the innermost level out; levels beyond its end are not crossed."""
 
 
 def group_size(group: Group) -> int:
+    """Ranks of a group."""
     return prod(span.ranks for span in group)
 
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """A cluster's links as its network is used."""
+    """A cluster's network as collectives use it: its links, routing and the algorithm of collectives."""
 
     cluster: Cluster
     routing: str = "adaptive"
@@ -58,6 +59,7 @@ class Fabric:
 
     @property
     def constants(self) -> Calibration:
+        """The fitted constants of the cluster's device."""
         return calibration(self.cluster.device)
 
     def rate(self, level: int, sharing: int, ranks_inside: int = 1, ranks: int = FULL_RANKS) -> float:
@@ -65,6 +67,7 @@ class Fabric:
         return _rate(self, level, sharing, ranks_inside, ranks)
 
     def latency(self, level: int) -> float:
+        """Seconds of one message over a link of the level."""
         return self.cluster.levels[level].link.latency_seconds
 
 
@@ -172,7 +175,7 @@ def dispatch_bytes(fabric: Fabric, group: Group, level: int, token_bytes: float,
     """Bytes of one group's tokens that leave one member of a level on their way to experts.
 
     Flat, every choice of a token is sent by itself. Level by level a token goes once to each member in which
-    one of its experts is, and is handed on there (DeepEP, as in DeepSeek-V3): of D members k choices reach
+    one of its experts is, and is forwarded there (DeepEP, as in DeepSeek-V3): of D members k choices reach
     (D-1) (1 - (1 - 1/D)^k) others on average.
     """
     inside = prod(span.ranks for span in group[:level])
@@ -186,8 +189,8 @@ def dispatch_bytes(fabric: Fabric, group: Group, level: int, token_bytes: float,
 def egress_bytes(kind: Kind, group: Group, level: int, message_bytes: float, shrink: float = 1.0) -> float:
     """Bytes that one group sends out of one member of the level, hierarchically: 2 (D-1)/D S for D
     members."""
-    span = group[level] if level < len(group) else Span(1, 1)
-    outermost = max((index for index, one in enumerate(group) if one.ranks > 1), default=0)
+    span = group[level] if level < len(group) else LevelSpan(1, 1)
+    outermost = max((index for index, crossed in enumerate(group) if crossed.ranks > 1), default=0)
     carried = message_bytes / shrink if level == outermost else message_bytes
     return _PASSES[kind] * (span.ranks - 1) / span.ranks * carried
 

@@ -42,8 +42,8 @@ OPTIMIZER_VALUES = {
     "lars": (1, 0),
 }
 """Single-precision numbers of state by optimizer: for each element, for each row."""
-ROW_COUPLED = frozenset({"rowwise_adagrad", "rowwise_adam", "lamb", "lars"})
-"""Optimizers whose step of one element depends on the whole row: cut columns must exchange partial sums."""
+ROWWISE_OPTIMIZERS = frozenset({"rowwise_adagrad", "rowwise_adam", "lamb", "lars"})
+"""Optimizers whose step of one element depends on the whole row: column-wise shards exchange partial sums."""
 
 
 def state_bytes(optimizer: str, dim: Amount) -> Amount:
@@ -106,14 +106,14 @@ def update_bytes(
     return rows + handled + constants.update_vector_factor * VECTOR_BYTES * vectors * dim
 
 
-def coupled_update_bytes(
+def column_wise_update_bytes(
     constants: Calibration, ids: Amount, distinct: Amount, vectors: Amount, dim: Amount, element_bytes: Amount
 ) -> Amount:
-    """The same where a row's columns lie on several workers and its optimizer is one of `ROW_COUPLED`: in two
+    """The same where a row's columns lie on several workers and its optimizer is a row-wise one: in two
     halves, as sums over whole rows are exchanged in between."""
     row_state = float(VECTOR_BYTES)
     counts = ids, distinct, vectors, dim, element_bytes, row_state
-    return constants.coupled_factor * update_bytes(constants, *counts)
+    return constants.column_wise_factor * update_bytes(constants, *counts)
 
 
 def tier_seconds(
@@ -134,9 +134,9 @@ def tier_seconds(
     return _larger(near, missed_bytes * (1 - cached) / device.memory[tier].bytes_per_second)
 
 
-def _larger(one: Amount, other: Amount) -> Amount:
-    return (one + other + abs(one - other)) / 2
+def _larger(left: Amount, right: Amount) -> Amount:
+    return (left + right + abs(left - right)) / 2
 
 
-def _smaller(one: Amount, other: Amount) -> Amount:
-    return (one + other - abs(one - other)) / 2
+def _smaller(left: Amount, right: Amount) -> Amount:
+    return (left + right - abs(left - right)) / 2

@@ -10,6 +10,8 @@ OPTIMIZER_BYTES = 12
 
 @dataclass(frozen=True, slots=True)
 class StateBytes:
+    """Bytes that training keeps for some parameters; adds up."""
+
     weights: float
     gradients: float
     optimizer: float
@@ -23,10 +25,12 @@ class StateBytes:
 
     @property
     def total(self) -> float:
+        """All three together."""
         return self.weights + self.gradients + self.optimizer
 
 
 def weight_bytes(precision: str) -> int:
+    """Bytes of one weight as the forward pass reads it."""
     return 4 if precision == "fp32" else 2
 
 

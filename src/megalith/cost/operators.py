@@ -1,6 +1,6 @@
 """Seconds of one operator on one device: matrix products by tiles and waves, everything else by bytes.
 
-A matrix product is cut into tiles that are dealt out to the multiprocessors in waves; a last wave that is
+A matrix product is cut into tiles that the multiprocessors compute in waves; a last wave that is
 half empty costs as much as a full one, and a short inner dimension does not fill a tile's pipeline. Operators
 that only move data take their bytes at the share of memory bandwidth that such kernels reach.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import ceil, hypot
+from typing import NamedTuple
 
 from megalith.cost.calibration import Calibration
 from megalith.hardware.cluster import Device
@@ -78,19 +79,26 @@ def stream_seconds(device: Device, constants: Calibration, moved_bytes: float) -
     return moved_bytes / (device.bytes_per_second * constants.memory_fraction)
 
 
+class AttentionShape(NamedTuple):
+    """One attention: its heads over the whole batch, and the sizes of each."""
+
+    heads: int
+    queries: int
+    keys: int
+    head_dim: int
+
+
 def flash_attention_seconds(
     device: Device,
     constants: Calibration,
     precision: str,
-    heads: int,
-    queries: int,
-    keys: int,
-    head_dim: int,
+    shape: AttentionShape,
     *,
     causal: bool = True,
     backward: bool = False,
 ) -> float:
-    """One fused attention over `heads` (batch included); the backward pass does 2.5 times the products."""
+    """One fused attention; the backward pass does 2.5 times the products."""
+    heads, queries, keys, head_dim = shape
     flops = 4.0 * heads * queries * keys * head_dim * (0.5 if causal else 1.0)
     peak = peak_flops(device, precision if precision != "fp8" else "bf16") * constants.attention_fraction
     # Heads of 64 leave the exponentials as the bound, heads of 128 and more the products.

@@ -29,13 +29,16 @@ class Batch:
 
     @property
     def batch_size(self) -> int:
+        """Samples."""
         return len(self.labels)
 
     @property
     def num_features(self) -> int:
+        """Categorical features."""
         return (len(self.offsets) - 1) // max(self.batch_size, 1)
 
     def to(self, device: torch.device) -> Batch:
+        """The same batch on another device."""
         weights = None if self.weights is None else self.weights.to(device)
         return Batch(
             self.dense.to(device),

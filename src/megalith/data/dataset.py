@@ -45,6 +45,7 @@ class Split(Config):
 
     @property
     def click_rate(self) -> float:
+        """Share of the rows whose label is a click."""
         return self.positives / self.rows if self.rows else 0.0
 
 
@@ -75,6 +76,7 @@ class DatasetSchema(Config):
 
     @property
     def feature_names(self) -> tuple[str, ...]:
+        """Names of the categorical features, in order."""
         return tuple(feature.name for feature in self.categorical)
 
 
@@ -96,6 +98,7 @@ class Dataset:
         return paths
 
     def split(self, name: str) -> Split:
+        """The description of one split; a ConfigError names those there are."""
         if name not in self.schema.splits:
             raise ConfigError(
                 f"{self.folder} has no split '{name}'; {nearest(name, list(self.schema.splits))}"
@@ -104,6 +107,7 @@ class Dataset:
 
 
 def read_schema(folder: Path) -> DatasetSchema:
+    """Reads and checks `schema.json` of a prepared data set."""
     path = folder / SCHEMA_FILE
     if not path.exists():
         raise DataError(
@@ -121,4 +125,5 @@ def read_schema(folder: Path) -> DatasetSchema:
 
 
 def write_schema(folder: Path, schema: DatasetSchema) -> None:
+    """Writes `schema.json`, whole or not at all."""
     write_atomic(folder / SCHEMA_FILE, schema.model_dump_json(indent=1) + "\n")

@@ -1,7 +1,7 @@
 """What a prepared data set looks like: click rate, how often ids repeat, how numbers spread.
 
 One column at a time in one pass, so memory holds the counts of one feature however many rows there are.
-`statistics.json`, beside the data, keeps the result for whoever plans where tables go.
+`statistics.json`, beside the data, keeps the result for the planner of table placement.
 """
 
 from __future__ import annotations
@@ -126,6 +126,7 @@ def measure(
 
 
 def write_statistics(folder: Path, statistics: Statistics) -> None:
+    """Writes `statistics.json` beside the data, whole or not at all."""
     write_atomic(folder / STATISTICS_FILE, statistics.model_dump_json(indent=1) + "\n")
 
 

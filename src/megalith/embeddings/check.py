@@ -9,7 +9,7 @@ from torch import Tensor
 
 from megalith.core.errors import DataError
 from megalith.core.schema import MAX_NARROW_ROWS, TableSpec, feature_order
-from megalith.ops.indices import NONE, OFFSETS, checked_copy, lookup_fault
+from megalith.ops.embedding.index_check import NONE, OFFSETS, checked_copy, lookup_fault
 
 Indices = tuple[Tensor, Tensor, Tensor | None]
 """Values, offsets and sample weights, as the operators take them."""

@@ -10,27 +10,27 @@ Weights are buffers, not parameters: no dense optimizer, and no gradient tensor,
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from megalith.core.errors import ConfigError, nearest
+from megalith.core.errors import ConfigError
 from megalith.core.schema import MAX_DENSE_ROWS, TableSpec, check_tables, too_many_rows
+from megalith.embeddings.autograd import LookupFunction
 from megalith.embeddings.check import LookupCheck
-from megalith.embeddings.layout import Layout
+from megalith.embeddings.descriptors import CollectionLookups
+from megalith.embeddings.initial_values import TableWindow, initial_values
 from megalith.embeddings.memory import check_fits, taking_memory
-from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad
+from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad, StepSettings, optimizer_of_each
 from megalith.embeddings.table_state import WEIGHT, TableShard, TableState, part_specs
-from megalith.ops import embedding as ops
-from megalith.ops.coupled import CoupledUpdate
-from megalith.ops.updates import Step
-
-_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-_PART_ROWS, _BLOCK_ROWS = 1 << 20, 1 << 16
-"""Rows whose start values come from one generator, and rows that are drawn at a time."""
+from megalith.ops.embedding.descriptors import LookupBatch, OutputGradients
+from megalith.ops.embedding.native_tables import NativeTables, allocate_table
+from megalith.ops.embedding.operators import embedding_forward, embedding_sequence, sample_weight_gradient
+from megalith.ops.optimizer.backward import embedding_backward_
+from megalith.ops.optimizer.column_sharded import ColumnShardedUpdate
+from megalith.ops.optimizer.steps import PhysicalRows
 
 
 class Lookup(NamedTuple):
@@ -42,15 +42,6 @@ class Lookup(NamedTuple):
     """(table, feature) -> [ids of that feature, dim], in the order of `values`"""
 
 
-class Window(NamedTuple):
-    """Says of a table that it is a rectangle of a larger one, and so begins with the same values."""
-
-    table: TableSpec
-    """The larger one."""
-    rows: tuple[int, int]
-    columns: tuple[int, int]
-
-
 class EmbeddingCollection(nn.Module):
     """Embedding tables over one list of features.
 
@@ -60,6 +51,9 @@ class EmbeddingCollection(nn.Module):
     `table_optimizers` gives single tables an optimizer of their own. `stochastic_rounding` rounds updated
     half-precision weights at random, reproducibly from the seed, so that small steps are not lost. `windows`
     names the tables that are parts of larger ones.
+
+    Models and the sharding runtime call `lookup`; autograd calls `read`, `sample_weight_gradient` and
+    `update`. The collection owns the rows of its tables and their optimizer state.
     """
 
     def __init__(
@@ -72,56 +66,56 @@ class EmbeddingCollection(nn.Module):
         stochastic_rounding: bool = True,
         output_dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
-        windows: Mapping[str, Window] | None = None,
+        windows: Mapping[str, TableWindow] | None = None,
     ) -> None:
         super().__init__()
         check_tables(tables)
         self.tables = tuple(tables)
-        self.layout = Layout(tables)
-        self.features = self.layout.features
+        self.lookups = CollectionLookups(tables)
+        """The lookups as the operators are told of them."""
+        self.features = self.lookups.features
         self.optimizer: RowOptimizer = optimizer or RowWiseAdaGrad()
-        self.optimizers = _optimizers(tables, self.optimizer, table_optimizers or {})
+        self.optimizers = optimizer_of_each(tables, self.optimizer, table_optimizers or {})
         self.seed, self.stochastic_rounding, self.output_dtype = seed, stochastic_rounding, output_dtype
         self.lr_factor = 1.0
         """Multiplies every optimizer's learning rate; a schedule sets it before each step."""
         self.num_steps = 0
-        for table in tables:
+        of_each = [(windows or {}).get(table.name) or TableWindow.whole(table) for table in tables]
+        for table, window in zip(tables, of_each, strict=True):
             # Before memory is asked for: rows beyond these would be taken for others.
             if table.rows > MAX_DENSE_ROWS:
-                window = (windows or {}).get(table.name) or _whole(table)
                 raise ConfigError(too_many_rows(window.table.name, table.rows))
         on_cpu = torch.device(device).type == "cpu"
         if on_cpu:
             check_fits(tables, self.optimizers)
         self._check = LookupCheck(tables, device)
-        both = list(zip(tables, self.optimizers, strict=True))
         with taking_memory(tables, self.optimizers):
-            self._weights = [
-                _start_values((windows or {}).get(table.name) or _whole(table), seed).to(device)
-                for table in tables
+            # What holds the rows of a table, and which row an id has, is decided here and nowhere else: every
+            # table is dense, and an id is its row.
+            self._rows = [
+                _dense_rows(table, window, own, seed, device)
+                for table, window, own in zip(tables, of_each, self.optimizers, strict=True)
             ]
-            self._first = [_state(table, one.first_state, device) for table, one in both]
-            self._second = [_state(table, one.second_state, device) for table, one in both]
-        self._native = ops.Tables(self._weights, self._first, self._second) if on_cpu else None
-        self._distinct_optimizers = tuple(dict.fromkeys(self.optimizers))
-        self._settings: list[Step] = []
-        self._settings_tensor = torch.empty(0)
+        self._weights = [rows.weight for rows in self._rows]
+        self._states = [rows.first for rows in self._rows], [rows.second for rows in self._rows]
+        self._native = NativeTables(self._weights, *self._states) if on_cpu else None
+        self._settings = StepSettings(self.optimizers)
         self._positions = {table.name: position for position, table in enumerate(tables)}
-        # Autograd calls backward only for outputs that depend on something which wants a gradient.
         self._anchor = torch.zeros((), requires_grad=True, device=device)
 
     @property
     def output_dim(self) -> int:
-        return self.layout.output_dim
+        """Columns of the pooled output."""
+        return self.lookups.output_dim
 
     def weight(self, table: str) -> Tensor:
         """The stored rows of a table, [rows, dim]; changes as training goes on."""
-        return self._weights[self._positions[table]]
+        return self._rows[self._positions[table]].weight
 
     def state(self, table: str) -> dict[str, Tensor]:
         """The optimizer state of a table: `first` and `second`, where its optimizer has them."""
-        position = self._positions[table]
-        both = {"first": self._first[position], "second": self._second[position]}
+        rows = self._rows[self._positions[table]]
+        both = {"first": rows.first, "second": rows.second}
         return {name: tensor for name, tensor in both.items() if tensor.numel()}
 
     def table_parts(self, table: str) -> dict[str, Tensor]:
@@ -150,14 +144,14 @@ class EmbeddingCollection(nn.Module):
         if torch.is_grad_enabled():
             # The backward pass comes back to them, and nobody may have changed them in the meantime.
             indices = self._check.copied(values, offsets, sample_weights)
-            pooled, *sequences = _LookupFunction.apply(self._anchor, self, *indices)
+            pooled, *sequences = LookupFunction.apply(self._anchor, self, *indices)
         else:
             offsets = offsets.contiguous()
             if sample_weights is not None:
                 sample_weights = sample_weights.float().contiguous()
             self.check(values, offsets, sample_weights)
             pooled, *sequences = self.read(values, offsets, sample_weights)
-        names = [(table.name, feature) for _, table, feature in self.layout.sequences]
+        names = [(table.name, feature) for _, table, feature in self.lookups.sequences]
         return Lookup(pooled, dict(zip(names, sequences, strict=True)))
 
     def check(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> None:
@@ -166,16 +160,19 @@ class EmbeddingCollection(nn.Module):
 
     def read(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None) -> tuple[Tensor, ...]:
         """The forward pass: pooled columns, then one sequence for each feature of a table without pooling."""
-        layout, weights, count = self.layout, self._weights, len(self.features)
-        pooled_slots, output = layout.pooled_slots, (self.output_dim, self.output_dtype)
-        wanted = [(slot, table.dim, self.output_dtype) for slot, table, _ in layout.sequences]
+        lookups, batch = self.lookups, LookupBatch(values, offsets, sample_weights, len(self.features))
+        pooled_descriptors, output = lookups.pooled_descriptors, (self.output_dim, self.output_dtype)
+        wanted = [(number, table.dim, self.output_dtype) for number, table, _ in lookups.sequences]
         if self._native is not None:
-            bags = values, offsets, count
-            pooled = self._native.forward(pooled_slots, values, offsets, sample_weights, count, *output)
-            return pooled, *(self._native.sequence(layout.slots, *bags, *one) for one in wanted)
-        lookup = values, offsets, sample_weights, count
-        pooled = ops.embedding_forward(weights, pooled_slots, *lookup, *output)
-        return pooled, *(ops.embedding_sequence(weights, layout.slots, *lookup, *one) for one in wanted)
+            pooled = self._native.forward(pooled_descriptors, batch, *output)
+            return pooled, *(
+                self._native.sequence(lookups.descriptors, batch, *sequence) for sequence in wanted
+            )
+        weights = self._weights
+        pooled = embedding_forward(weights, pooled_descriptors, *batch, *output)
+        return pooled, *(
+            embedding_sequence(weights, lookups.descriptors, *batch, *sequence) for sequence in wanted
+        )
 
     def update(
         self,
@@ -184,35 +181,35 @@ class EmbeddingCollection(nn.Module):
         sample_weights: Tensor | None,
         pooled: Tensor | None,
         sequences: Sequence[Tensor | None],
-        slots: Tensor | None = None,
+        descriptors: Tensor | None = None,
     ) -> None:
         """The backward pass: gradients of outputs in, one optimizer step on the touched rows out.
 
-        `slots`, some of the layout's, leaves all other lookups, and the tables of only these, as they are.
+        `descriptors`, some of `lookups`, leaves all other lookups, and the tables of only these, as they are.
         Where there is not enough memory nothing is changed, and the error says so.
         """
         self.num_steps += 1
-        chosen = self.layout.slots if slots is None else slots
-        lookup = chosen, values, offsets, sample_weights, len(self.features)
-        gradients = pooled, sequences, self.step_seed()
+        chosen = self.lookups.descriptors if descriptors is None else descriptors
+        batch = LookupBatch(values, offsets, sample_weights, len(self.features))
+        gradients = OutputGradients(pooled, sequences)
         try:
             if self._native is not None:
-                self._native.backward_(self.steps(), *lookup, *gradients)
+                self._native.backward_(self.steps(), chosen, batch, gradients, self.step_seed())
             else:
-                tables = self._weights, self._first, self._second
-                ops.embedding_backward_(*tables, self.steps(), *lookup, *gradients)
+                tables = self._weights, *self._states
+                embedding_backward_(*tables, self.steps(), chosen, *batch, *gradients, self.step_seed())
         except Exception:
             # A step that failed does not count.
             self.num_steps -= 1
             raise
 
-    def coupled_update(
+    def column_sharded_update(
         self, positions: Sequence[int], columns: Sequence[int], sections: Sequence[tuple[int, int, int]]
-    ) -> CoupledUpdate:
+    ) -> ColumnShardedUpdate:
         """Updates of some tables in two halves, for those that have only some `columns` of their rows."""
-        slots = self.layout.slots
-        chosen = slots[torch.isin(slots[:, 0], torch.tensor(positions))]
-        return CoupledUpdate(self._weights, self._first, self._second, chosen, columns, sections)
+        descriptors = self.lookups.descriptors
+        chosen = descriptors[torch.isin(descriptors[:, 0], torch.tensor(positions))]
+        return ColumnShardedUpdate(self._weights, *self._states, chosen, columns, sections)
 
     def step_seed(self) -> int:
         """The seed of what is rounded at random in this step."""
@@ -220,26 +217,18 @@ class EmbeddingCollection(nn.Module):
         return int.from_bytes(digest[:8], "little") >> 1
 
     def steps(self) -> Tensor:
-        """The settings of this step, a row for each table; made anew only when one of them has changed."""
-        now = [
-            one.at(self.num_steps, self.lr_factor, self.stochastic_rounding)
-            for one in self._distinct_optimizers
-        ]
-        if now != self._settings:
-            by_optimizer = dict(zip(self._distinct_optimizers, now, strict=True))
-            self._settings = now
-            self._settings_tensor = torch.tensor([by_optimizer[one] for one in self.optimizers])
-        return self._settings_tensor
+        """The settings of this step, a row for each table."""
+        return self._settings.at(self.num_steps, self.lr_factor, self.stochastic_rounding)
 
     def sample_weight_gradient(
         self, values: Tensor, offsets: Tensor, sample_weights: Tensor, pooled: Tensor
     ) -> Tensor:
-        slots, count = self.layout.pooled_slots, len(self.features)
+        """The gradient of each sample weight, given that of the pooled output."""
+        descriptors = self.lookups.pooled_descriptors
+        batch = LookupBatch(values, offsets, sample_weights, len(self.features))
         if self._native is not None:
-            return self._native.sample_weight_gradient(slots, values, offsets, count, pooled)
-        gradient: Tensor = ops.sample_weight_gradient(
-            self._weights, slots, values, offsets, sample_weights, count, pooled
-        )
+            return self._native.sample_weight_gradient(descriptors, batch, pooled)
+        gradient: Tensor = sample_weight_gradient(self._weights, descriptors, *batch, pooled)
         return gradient
 
     def get_extra_state(self) -> dict[str, Any]:
@@ -252,6 +241,7 @@ class EmbeddingCollection(nn.Module):
         }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Takes what `get_extra_state` gave, of a collection of the same tables."""
         if set(state["weights"]) != set(self._positions):
             raise ConfigError(
                 "The saved tables are not those of this collection; load it with its own recipe."
@@ -263,73 +253,17 @@ class EmbeddingCollection(nn.Module):
                 self.state(name)[key].copy_(value)
 
 
-class _LookupFunction(torch.autograd.Function):
-    """Joins the collection to autograd: reads in forward, updates the tables in backward."""
+def _dense_rows(
+    table: TableSpec, window: TableWindow, optimizer: RowOptimizer, seed: int, device: torch.device | str
+) -> PhysicalRows:
+    """A row for every id, and the optimizer's state of each."""
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        anchor: Tensor,
-        emb: EmbeddingCollection,
-        values: Tensor,
-        offsets: Tensor,
-        sample_weights: Tensor | None,
-    ) -> Any:
-        ctx.emb = emb
-        ctx.save_for_backward(values, offsets, sample_weights)
-        ctx.set_materialize_grads(False)
-        return emb.read(values, offsets, sample_weights)
+    def state(shape: str) -> Tensor:
+        if shape == "none":
+            return torch.zeros(0, device=device)
+        # On huge pages like the rows: one number of a row is as far from the next row's as a page is long.
+        numbers = allocate_table(table.rows, table.dim if shape == "full" else 1, torch.float32).zero_()
+        return (numbers if shape == "full" else numbers.view(-1)).to(device)
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        values, offsets, sample_weights = ctx.saved_tensors
-        pooled, *sequences = gradients
-        weight_gradient = None
-        if ctx.needs_input_grad[4] and pooled is not None:
-            # Before the update: it is the rows as they were read that count.
-            weight_gradient = ctx.emb.sample_weight_gradient(values, offsets, sample_weights, pooled)
-        ctx.emb.update(values, offsets, sample_weights, pooled, sequences)
-        return None, None, None, None, weight_gradient
-
-
-def _optimizers(
-    tables: Sequence[TableSpec], default: RowOptimizer, own: Mapping[str, RowOptimizer]
-) -> list[RowOptimizer]:
-    names = [table.name for table in tables]
-    for name in own:
-        if name not in names:
-            raise ConfigError(f"table_optimizers names '{name}', which is no table; {nearest(name, names)}")
-    return [own.get(name, default) for name in names]
-
-
-def _state(table: TableSpec, shape: str, device: torch.device | str) -> Tensor:
-    if shape == "none":
-        return torch.zeros(0, device=device)
-    # On huge pages like the rows: one number of a row is as far from the next row's as a page is long.
-    state = ops.allocate(table.rows, table.dim if shape == "full" else 1, torch.float32).zero_()
-    return (state if shape == "full" else state.view(-1)).to(device)
-
-
-def _whole(table: TableSpec) -> Window:
-    return Window(table, (0, table.rows), (0, table.dim))
-
-
-def _start_values(window: Window, seed: int) -> Tensor:
-    """Uniform values, drawn a part of the table at a time, each part from a generator of its own, so that a
-    window far down a huge table does not draw what lies above it."""
-    table, (first_row, last_row), (first_column, last_column) = window
-    scale = 1 / math.sqrt(table.rows) if table.init_scale is None else table.init_scale
-    weight = ops.allocate(last_row - first_row, last_column - first_column, _DTYPES[table.dtype])
-    for part in range(first_row // _PART_ROWS, (last_row - 1) // _PART_ROWS + 1):
-        key = f"{seed}:{table.name}:{part}" if part else f"{seed}:{table.name}"
-        digest = hashlib.sha256(key.encode()).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
-        # In float32 whatever the type, and a block at a time: the whole never lies in memory twice.
-        for begin in range(part * _PART_ROWS, min(last_row, (part + 1) * _PART_ROWS), _BLOCK_ROWS):
-            end = min(begin + _BLOCK_ROWS, (part + 1) * _PART_ROWS, table.rows)
-            drawn = torch.empty(end - begin, table.dim).uniform_(-scale, scale, generator=generator)
-            low, high = max(begin, first_row), min(end, last_row)
-            if low < high:
-                kept = drawn[low - begin : high - begin, first_column:last_column]
-                weight[low - first_row : high - first_row].copy_(kept)
-    return weight
+    weight = initial_values(window, seed).to(device)
+    return PhysicalRows(weight, state(optimizer.first_state), state(optimizer.second_state))

@@ -30,6 +30,7 @@ class TableMemory:
 
     @property
     def total(self) -> int:
+        """Bytes of rows and state together."""
         return self.weights + self.state
 
     def __add__(self, other: TableMemory) -> TableMemory:

@@ -1,20 +1,24 @@
 """Exact optimizers of embedding rows: settings, and the state each keeps for a table.
 
 A step reads and writes only the rows that the batch touched, each exactly once, in the pass that adds up
-their gradients. What each computes is written down in `megalith.ops.updates`.
+their gradients. What each computes is written down in `megalith.ops.optimizer.steps`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Literal
 
+import torch
 from pydantic import Field
+from torch import Tensor
 
 from megalith.core.config import Config
-from megalith.ops.embedding import KINDS
-from megalith.ops.updates import Step
+from megalith.core.errors import ConfigError, nearest
+from megalith.core.schema import TableSpec
+from megalith.ops.optimizer.steps import OPTIMIZER_KINDS, OptimizerStep
 
-Shape = Literal["none", "row", "full"]
+StateShape = Literal["none", "row", "full"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -25,14 +29,14 @@ class _RowOptimizer(Config):
     max_gradient: float | None = Field(default=None, gt=0)
     """Every element of a row's summed gradient is clamped to this."""
 
-    first_state: ClassVar[Shape] = "none"
-    second_state: ClassVar[Shape] = "none"
+    first_state: ClassVar[StateShape] = "none"
+    second_state: ClassVar[StateShape] = "none"
 
-    def at(self, step: int, lr_factor: float, stochastic_rounding: bool) -> Step:
+    def at(self, step: int, lr_factor: float, stochastic_rounding: bool) -> OptimizerStep:
         """The settings of step number `step`, counted from 1."""
         beta1, beta2 = self._betas()
-        return Step(
-            kind=KINDS.index(getattr(self, "kind")),  # noqa: B009  (every subclass has one)
+        return OptimizerStep(
+            kind=OPTIMIZER_KINDS.index(getattr(self, "kind")),  # noqa: B009  (every subclass has one)
             lr=self.lr * lr_factor,
             eps=self._eps(),
             beta1=beta1,
@@ -64,7 +68,7 @@ class AdaGrad(_RowOptimizer):
 
     kind: Literal["adagrad"] = "adagrad"
     eps: float = Field(default=1e-8, gt=0)
-    first_state: ClassVar[Shape] = "full"
+    first_state: ClassVar[StateShape] = "full"
 
     def _eps(self) -> float:
         return self.eps
@@ -74,7 +78,7 @@ class RowWiseAdaGrad(AdaGrad):
     """AdaGrad with one number of state for each row: 1/dim of AdaGrad's memory."""
 
     kind: Literal["rowwise_adagrad"] = "rowwise_adagrad"  # type: ignore[assignment]
-    first_state: ClassVar[Shape] = "row"
+    first_state: ClassVar[StateShape] = "row"
 
 
 class Adam(_RowOptimizer):
@@ -84,8 +88,8 @@ class Adam(_RowOptimizer):
     lr: float = Field(default=1e-3, ge=0)
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     eps: float = Field(default=1e-8, gt=0)
-    first_state: ClassVar[Shape] = "full"
-    second_state: ClassVar[Shape] = "full"
+    first_state: ClassVar[StateShape] = "full"
+    second_state: ClassVar[StateShape] = "full"
 
     def _betas(self) -> tuple[float, float]:
         return self.betas
@@ -98,7 +102,7 @@ class RowWiseAdam(Adam):
     """Adam with one second moment for each row (also known as partial row-wise Adam)."""
 
     kind: Literal["rowwise_adam"] = "rowwise_adam"  # type: ignore[assignment]
-    second_state: ClassVar[Shape] = "row"
+    second_state: ClassVar[StateShape] = "row"
 
 
 class LAMB(Adam):
@@ -113,7 +117,7 @@ class LARS(_RowOptimizer):
     kind: Literal["lars"] = "lars"
     momentum: float = Field(default=0.9, ge=0, lt=1)
     trust: float = Field(default=1e-3, gt=0)
-    first_state: ClassVar[Shape] = "full"
+    first_state: ClassVar[StateShape] = "full"
 
     def _betas(self) -> tuple[float, float]:
         return self.momentum, 0.0
@@ -125,3 +129,33 @@ class LARS(_RowOptimizer):
 RowOptimizer = Annotated[
     SGD | AdaGrad | RowWiseAdaGrad | Adam | RowWiseAdam | LAMB | LARS, Field(discriminator="kind")
 ]
+
+
+def optimizer_of_each(
+    tables: Sequence[TableSpec], default: RowOptimizer, own: Mapping[str, RowOptimizer]
+) -> list[RowOptimizer]:
+    """The optimizer of each table: its own, by name, or the default."""
+    names = [table.name for table in tables]
+    for name in own:
+        if name not in names:
+            raise ConfigError(f"table_optimizers names '{name}', which is no table; {nearest(name, names)}")
+    return [own.get(name, default) for name in names]
+
+
+class StepSettings:
+    """The settings of a step as the operators take them, a row for each table."""
+
+    def __init__(self, optimizers: Sequence[RowOptimizer]) -> None:
+        self._optimizers = optimizers
+        self._distinct = tuple(dict.fromkeys(optimizers))
+        self._settings: list[OptimizerStep] = []
+        self._tensor = torch.empty(0)
+
+    def at(self, step: int, lr_factor: float, stochastic_rounding: bool) -> Tensor:
+        """Those of step number `step`; made anew only when one of them has changed."""
+        now = [optimizer.at(step, lr_factor, stochastic_rounding) for optimizer in self._distinct]
+        if now != self._settings:
+            by_optimizer = dict(zip(self._distinct, now, strict=True))
+            self._settings = now
+            self._tensor = torch.tensor([by_optimizer[optimizer] for optimizer in self._optimizers])
+        return self._tensor

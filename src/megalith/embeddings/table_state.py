@@ -63,10 +63,12 @@ class TableShard:
 
     @property
     def rows(self) -> tuple[int, int]:
+        """First row, and the one behind the last."""
         return self.first_row, self.first_row + self.parts[WEIGHT].shape[0]
 
     @property
     def columns(self) -> tuple[int, int]:
+        """First column, and the one behind the last."""
         return self.first_column, self.first_column + self.parts[WEIGHT].shape[1]
 
 

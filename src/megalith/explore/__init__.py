@@ -14,26 +14,27 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from megalith.explore.candidates import lower_bound_seconds
     from megalith.explore.job import Job
     from megalith.explore.load import load_job, resolve_cluster
     from megalith.explore.pipeline.schedules import build_schedule
     from megalith.explore.pipeline.simulate import simulate
-    from megalith.explore.predict import lower_bound_seconds, predict
+    from megalith.explore.predict import predict
     from megalith.explore.prediction import Prediction
     from megalith.explore.search import search
-    from megalith.explore.validate import validate
+    from megalith.explore.validation import validate
 
 _HOMES = {
     "Job": "job",
     "Prediction": "prediction",
     "build_schedule": "pipeline.schedules",
     "load_job": "load",
-    "lower_bound_seconds": "predict",
+    "lower_bound_seconds": "candidates",
     "predict": "predict",
     "resolve_cluster": "load",
     "search": "search",
     "simulate": "pipeline.simulate",
-    "validate": "validate",
+    "validate": "validation",
 }
 
 __all__ = [
@@ -61,8 +62,8 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """Three functions stand in modules of their own name. Importing such a module would bind it here under
-    that name; the function is what is meant."""
+    """Two functions are in modules of their own name. Importing such a module would bind it here under that
+    name; the function is what is meant."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if not (name in _HOMES and isinstance(value, ModuleType)):

@@ -1,7 +1,7 @@
-"""What a user asks about: a model, a cluster, a way to run the one on the other, and what is not allowed.
+"""What a job file may say: model, cluster, parallelism, training, network, constraints.
 
-The same object is what the search proposes, so that every answer can be asked about again. Names from the
-catalogs may stand wherever a description may: `model: llama3-70b`, `cluster: two-buildings`.
+The search answers with jobs too, so that every answer can be predicted again. Names from the catalogs may
+stand wherever a description may: `model: llama3-70b`, `cluster: two-buildings`.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ class LowRankAttention(Config):
 
 
 class TransformerModel(Config):
+    """A decoder-only transformer, dense or with mixtures of experts."""
+
     kind: Literal["transformer"] = "transformer"
     name: str = ""
     hidden: int = Field(gt=0)
@@ -108,6 +110,8 @@ class Parallel(Config):
 
 
 class Training(Config):
+    """How the model is trained: precision, recompute, schedule, what overlaps, what is exchanged."""
+
     precision: Precision = "bf16"
     recompute: Recompute | None = None
     """The least that fits in memory when left out."""
@@ -156,6 +160,11 @@ class Constraints(Config):
 
 
 class Job(Config):
+    """A question to the Explorer: a model on a cluster, and as much of a plan as is decided.
+
+    `load_job` makes it from a file; `predict` needs its `parallel` section, `search` finds one.
+    """
+
     name: str = ""
     model: TransformerModel | DlrmModel = Field(discriminator="kind")
     cluster: ClusterSpec

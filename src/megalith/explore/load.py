@@ -1,4 +1,4 @@
-"""Jobs from files, names and mappings: catalog names are replaced by what stands behind them, then validated.
+"""Jobs from files, names and mappings: catalog names are replaced by their descriptions, then validated.
 
 load_job("job.yaml", ["parallel.tp=4"])      a file
 load_job("llama3-405b-two-buildings")        an example or a scenario of the package
@@ -56,6 +56,7 @@ def job_names() -> list[str]:
 
 
 def scenario_names() -> list[str]:
+    """The scenarios of the suite that ship with the package."""
     return sorted(path.stem for path in _SCENARIOS.glob("*.yaml"))
 
 
@@ -76,7 +77,7 @@ def _content(source: str | Path | Mapping[str, Any]) -> tuple[dict[str, Any], st
 
 def _hardware(content: Mapping[str, Any], origin: str) -> tuple[str, ...]:
     listed = content.get("hardware") or ()
-    if not isinstance(listed, (list, tuple)) or not all(isinstance(one, str) for one in listed):
+    if not isinstance(listed, (list, tuple)) or not all(isinstance(path, str) for path in listed):
         raise ConfigError(f"{origin}: key 'hardware' must be a list of YAML files.")
     return tuple(listed)
 

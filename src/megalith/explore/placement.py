@@ -1,4 +1,4 @@
-"""Which devices each parallel axis joins, from the order in which the axes are laid over the cluster.
+"""The process groups of a plan: which devices each parallel axis joins.
 
 Axes are laid from the innermost devices out; an axis may be cut into pieces (`pp:4`, `dp`, `pp:2`). A
 device's number is then a sum of coordinates times strides, and what a group touches of each level follows
@@ -12,7 +12,7 @@ from functools import lru_cache
 from math import gcd, prod
 
 from megalith.core.errors import ConfigError, PlanError, nearest
-from megalith.cost.collectives import Group, Span
+from megalith.cost.collectives import Group, LevelSpan
 from megalith.explore.job import Parallel
 from megalith.hardware.cluster import Cluster
 
@@ -20,8 +20,8 @@ AXES = ("tp", "cp", "dp", "pp")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A run of an axis: `count` coordinates, neighbours `stride` devices apart."""
+class AxisPiece:
+    """A contiguous part of a parallel axis: `count` coordinates, `stride` devices from one to the next."""
 
     axis: str
     count: int
@@ -29,7 +29,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Boundary:
+class StageBoundary:
     """What one pipeline stage's message to the next crosses."""
 
     level: int
@@ -41,11 +41,11 @@ class Boundary:
 
 
 @lru_cache(maxsize=4096)
-def pieces(parallel: Parallel) -> tuple[Piece, ...]:
+def axis_pieces(parallel: Parallel) -> tuple[AxisPiece, ...]:
     """The placement as pieces with strides; axes that are not named go outermost, in their usual order."""
     sizes = {axis: getattr(parallel, axis) for axis in AXES}
     left = dict(sizes)
-    laid: list[Piece] = []
+    laid: list[AxisPiece] = []
     stride = 1
     named = [entry.partition(":")[0] for entry in parallel.placement]
     for entry in (*parallel.placement, *(axis for axis in AXES if axis not in named)):
@@ -58,10 +58,9 @@ def pieces(parallel: Parallel) -> tuple[Piece, ...]:
         if count < 1 or left[axis] % count:
             raise ConfigError(
                 f"parallel.placement: '{entry}' does not divide what is left of {axis} ({left[axis]}); "
-                f"take a "
-                f"divisor, such as {axis}:{max(1, gcd(left[axis], max(count, 1)))}."
+                f"take a divisor, such as {axis}:{max(1, gcd(left[axis], max(count, 1)))}."
             )
-        laid.append(Piece(axis, count, stride))
+        laid.append(AxisPiece(axis, count, stride))
         left[axis] //= count
         stride *= count
     short = next((axis for axis in AXES if left[axis] != 1), None)
@@ -75,6 +74,7 @@ def pieces(parallel: Parallel) -> tuple[Piece, ...]:
 
 
 def devices_needed(parallel: Parallel) -> int:
+    """Devices that the four axes take together."""
     return parallel.tp * parallel.cp * parallel.dp * parallel.pp
 
 
@@ -98,7 +98,9 @@ def check_devices(parallel: Parallel, cluster: Cluster) -> None:
 @lru_cache(maxsize=16384)
 def group(parallel: Parallel, cluster: Cluster, axes: tuple[str, ...]) -> Group:
     """What a group over `axes` touches of each level."""
-    return _spans([piece for piece in pieces(parallel) if piece.axis in axes and piece.count > 1], cluster)
+    return _spans(
+        [piece for piece in axis_pieces(parallel) if piece.axis in axes and piece.count > 1], cluster
+    )
 
 
 @lru_cache(maxsize=16384)
@@ -106,14 +108,14 @@ def expert_groups(parallel: Parallel, cluster: Cluster) -> tuple[Group, Group]:
     """The expert-parallel group, the innermost `ep` of the context- and data-parallel ranks, and the group of
     the replicas of one expert: the rest of them."""
     left, experts, replicas = parallel.ep, [], []
-    for piece in pieces(parallel):
+    for piece in axis_pieces(parallel):
         if piece.axis not in ("cp", "dp") or piece.count == 1:
             continue
         taken = gcd(piece.count, left)
         if taken > 1:
-            experts.append(Piece(piece.axis, taken, piece.stride))
+            experts.append(AxisPiece(piece.axis, taken, piece.stride))
         if piece.count > taken:
-            replicas.append(Piece(piece.axis, piece.count // taken, piece.stride * taken))
+            replicas.append(AxisPiece(piece.axis, piece.count // taken, piece.stride * taken))
         left //= taken
     if left > 1:
         raise PlanError(
@@ -130,29 +132,34 @@ def split_group(whole: Group, level: int) -> tuple[Group, Group]:
     inside = whole[:level]
     ranks = prod(span.ranks for span in inside)
     across = (
-        *(Span(1, 1) for _ in inside),
-        *(Span(span.ranks, span.sharing * ranks) for span in whole[level:]),
+        *(LevelSpan(1, 1) for _ in inside),
+        *(LevelSpan(span.ranks, span.sharing * ranks) for span in whole[level:]),
     )
     return inside, across
 
 
-def _spans(mine: list[Piece], cluster: Cluster) -> Group:
-    spans: list[Span] = []
-    size = prod(piece.count for piece in mine)
+def outermost_level(ranks: Group) -> int:
+    """The outermost level that a group's traffic crosses; 0 for a group of one rank."""
+    return max((index for index, span in enumerate(ranks) if span.ranks > 1), default=0)
+
+
+def _spans(pieces: list[AxisPiece], cluster: Cluster) -> Group:
+    spans: list[LevelSpan] = []
+    size = prod(piece.count for piece in pieces)
     below = 1
     for index in range(len(cluster.levels)):
-        inside = _ranks_inside(mine, cluster.devices_within(index))
-        spans.append(Span(-(-inside // below), max(1, cluster.devices_within(index - 1) // below)))
+        inside = _ranks_inside(pieces, cluster.devices_within(index))
+        spans.append(LevelSpan(-(-inside // below), max(1, cluster.devices_within(index - 1) // below)))
         below = inside
         if inside == size:
             break
     return tuple(spans)
 
 
-def _ranks_inside(mine: list[Piece], devices: int) -> int:
+def _ranks_inside(pieces: list[AxisPiece], devices: int) -> int:
     """Ranks of one group inside a block of `devices` devices, where the fewest are together."""
     inside = 1
-    for piece in mine:
+    for piece in pieces:
         reach = piece.count * piece.stride
         if devices % reach == 0:
             inside *= piece.count
@@ -165,7 +172,7 @@ def _ranks_inside(mine: list[Piece], devices: int) -> int:
 def stage_device(parallel: Parallel, stage: int) -> int:
     """Device number of pipeline rank `stage` at the origin of all other axes."""
     number = 0
-    for piece in pieces(parallel):
+    for piece in axis_pieces(parallel):
         if piece.axis == "pp":
             number += stage % piece.count * piece.stride
             stage //= piece.count
@@ -173,23 +180,23 @@ def stage_device(parallel: Parallel, stage: int) -> int:
 
 
 @lru_cache(maxsize=65536)
-def boundary(parallel: Parallel, cluster: Cluster, sender: int, receiver: int) -> Boundary:
+def boundary(parallel: Parallel, cluster: Cluster, sender: int, receiver: int) -> StageBoundary:
     """What a message from pipeline rank `sender` to `receiver` crosses, in the first replica."""
-    one, other = stage_device(parallel, sender), stage_device(parallel, receiver)
-    if one == other:
-        return Boundary(-1, one, 1)
+    source, target = stage_device(parallel, sender), stage_device(parallel, receiver)
+    if source == target:
+        return StageBoundary(-1, source, 1)
     level = next(
         (
             index
             for index in range(len(cluster.levels))
-            if one // cluster.devices_within(index) == other // cluster.devices_within(index)
+            if source // cluster.devices_within(index) == target // cluster.devices_within(index)
         ),
         len(cluster.levels) - 1,
     )
     block = cluster.devices_within(level - 1)
     # Other coordinates of the sending stage that lie in the same member cross at the same moment.
     sharing = 1
-    for piece in pieces(parallel):
+    for piece in axis_pieces(parallel):
         if piece.axis != "pp":
             sharing *= max(1, min(piece.count, block // piece.stride))
-    return Boundary(level, one // block, sharing)
+    return StageBoundary(level, source // block, sharing)

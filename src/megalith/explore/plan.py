@@ -1,6 +1,7 @@
-"""A job made complete: every figure checked, every blank that does not need a search filled in.
+"""A transformer job with every setting decided: the input of the cost model.
 
-`Plan` is what the cost model works on. Errors are one sentence with the nearest change that would do.
+`make_plan` checks the job's figures against each other and fills in what a job leaves open and no search is
+needed for. Errors are one sentence with the nearest change that would do.
 """
 
 from __future__ import annotations
@@ -12,12 +13,10 @@ from math import prod
 from megalith.core.errors import ConfigError, PlanError
 from megalith.cost.calibration import Calibration, calibration
 from megalith.cost.collectives import Fabric, group_size
-from megalith.cost.memory import StateBytes, state_bytes
-from megalith.explore.activations import head_bytes, layer_bytes, working_bytes
 from megalith.explore.job import Job, Parallel, TransformerModel
 from megalith.explore.load import resolve_cluster
 from megalith.explore.placement import check_devices, expert_groups, group
-from megalith.explore.workload import Shape, is_expert_layer
+from megalith.explore.workload import LayerShape
 from megalith.hardware.cluster import Cluster
 
 UNFUSED_GENERATIONS = ("volta", "ampere")
@@ -26,19 +25,23 @@ backward, tensor-parallel traffic in the open. Set `training.attention`, `overla
 newer trainer."""
 
 
-def is_older(job: Job) -> bool:
+def is_older_generation(job: Job) -> bool:
+    """Whether the job's devices are of a generation whose published runs used no fused attention."""
     return resolve_cluster(job.cluster, job.hardware).device.generation in UNFUSED_GENERATIONS
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A transformer job with nothing left open."""
+    """A transformer job with every setting decided.
+
+    `make_plan` makes it; `explore.cost` turns it into the costs of a step.
+    """
 
     transformer: TransformerModel
     cluster: Cluster
     parallel: Parallel
     fabric: Fabric
-    shape: Shape
+    shape: LayerShape
     layers_per_stage: tuple[int, ...]
     micro_batches: int
     precision: str
@@ -51,7 +54,9 @@ class Plan:
     """A device computes nothing while it sends to the next stage."""
     sharding: str
     shard_level: int
+    """The level across whose members hybrid sharding keeps whole copies."""
     shards: int
+    """Ranks that share one copy of the training state."""
     bucket_bytes: int
     compression: str
     local_steps: int
@@ -59,29 +64,24 @@ class Plan:
 
     @property
     def constants(self) -> Calibration:
+        """Fitted constants of the cost model for the plan's device."""
         return calibration(self.cluster.device)
 
 
 def make_plan(job: Job, micro_batch: int, recompute: str, sharding: str | None = None) -> Plan:
-    """The job with these three settled; ConfigError or PlanError says what does not divide and what would."""
+    """The plan of a job with these three settings; ConfigError or PlanError says what does not divide and
+    what would."""
     parallel, model = job.parallel, job.model
     if not isinstance(model, TransformerModel) or parallel is None:
         raise ConfigError("job: key 'parallel' is missing; add it, or let `megalith explore search` find it.")
     cluster = resolve_cluster(job.cluster, job.hardware)
     _check(model, parallel, cluster)
     layers = layers_of(model, parallel)
-    several = job.training.schedule in ("interleaved", "breadth-first", "long-link")
-    chunks = parallel.vpp if several else 2 if job.training.schedule == "zb-v" else 1
-    if parallel.vpp != chunks:
-        raise PlanError(
-            f"training.schedule={job.training.schedule} takes parallel.vpp={chunks}, not "
-            f"{parallel.vpp}; take vpp={chunks}"
-            + (", or the schedule interleaved." if parallel.vpp > 1 else ".")
-        )
     training = job.training
-    older = is_older(job)
+    _check_chunks(training.schedule, parallel.vpp)
+    older = is_older_generation(job)
     flash = training.attention == "flash" or (training.attention == "auto" and not older)
-    # Blank stands for what the published runs on such devices did.
+    # What a job leaves out is as in the published runs on such devices.
     overlap = training.overlap if "overlap" in training.model_fields_set else not older
     tensor_overlap = training.tensor_overlap == "ring" or (training.tensor_overlap == "auto" and not older)
     sharding = sharding or parallel.sharding
@@ -91,7 +91,7 @@ def make_plan(job: Job, micro_batch: int, recompute: str, sharding: str | None =
         cluster=cluster,
         parallel=parallel,
         fabric=Fabric(cluster, job.network.routing, job.network.multipath, job.network.collectives),
-        shape=Shape(
+        shape=LayerShape(
             parallel.tp,
             parallel.cp,
             parallel.ep,
@@ -120,14 +120,11 @@ def make_plan(job: Job, micro_batch: int, recompute: str, sharding: str | None =
 
 def _check(model: TransformerModel, parallel: Parallel, cluster: Cluster) -> None:
     check_devices(parallel, cluster)
-    for axis, count, what in (
-        ("tp", model.heads, "heads"),
-        ("cp", model.seq, "seq"),
-    ):
+    for axis, count, key in (("tp", model.heads, "heads"), ("cp", model.seq, "seq")):
         value = getattr(parallel, axis)
         if count % value:
             raise PlanError(
-                f"parallel.{axis}={value} does not divide model.{what}={count}; take "
+                f"parallel.{axis}={value} does not divide model.{key}={count}; take "
                 f"{axis}={_divisor(count, value)}."
             )
     if parallel.ep > 1:
@@ -139,6 +136,16 @@ def _check(model: TransformerModel, parallel: Parallel, cluster: Cluster) -> Non
                 f"ep={_divisor(model.experts, parallel.ep)}."
             )
         expert_groups(parallel, cluster)
+
+
+def _check_chunks(schedule: str, vpp: int) -> None:
+    several = schedule in ("interleaved", "breadth-first", "long-link")
+    chunks = vpp if several else 2 if schedule == "zb-v" else 1
+    if vpp != chunks:
+        raise PlanError(
+            f"training.schedule={schedule} takes parallel.vpp={chunks}, not {vpp}; take vpp={chunks}"
+            + (", or the schedule interleaved." if vpp > 1 else ".")
+        )
 
 
 def micro_batches_of(parallel: Parallel, micro_batch: int) -> int:
@@ -185,7 +192,7 @@ def _divisor(count: int, near: int) -> int:
 
 
 def _shards(parallel: Parallel, cluster: Cluster, sharding: str) -> tuple[int, int]:
-    """The level across whose members whole copies lie, and how many ranks share one copy."""
+    """The level across whose members whole copies lie, and how many ranks share one copy of the state."""
     replicas = group(parallel, cluster, ("dp", "cp"))
     level = len(cluster.levels) - 1
     if parallel.shard_within is not None:
@@ -199,93 +206,3 @@ def _shards(parallel: Parallel, cluster: Cluster, sharding: str) -> tuple[int, i
     if sharding == "hybrid":
         return level, max(1, prod(span.ranks for span in replicas[:level]))
     return level, group_size(replicas)
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Bytes of the fullest device."""
-
-    state: StateBytes
-    activations: float
-    margin: float
-
-    @property
-    def total(self) -> float:
-        return self.state.total + self.activations
-
-    def fits(self, device_bytes: float) -> bool:
-        return self.total + self.margin <= device_bytes
-
-
-def memory_of(plan: Plan, held: tuple[float, ...] | None = None) -> Memory:
-    """Memory by device of the pipeline; `held` is activations in flight by device, in micro-batches of one
-    chunk, from the simulation; the closed forms of each schedule when left out."""
-    from megalith.explore.step import stage_parameters
-
-    parallel, model, shape = plan.parallel, plan.transformer, plan.shape
-    pp, vpp = parallel.pp, parallel.vpp
-    parameters = stage_parameters(plan)
-    flights = held or in_flight(plan.schedule, pp, vpp, plan.micro_batches, plan.extra_in_flight)
-    by_kind = {
-        expert: (
-            layer_bytes(model, shape, plan.recompute, expert),
-            working_bytes(model, shape, plan.recompute, expert),
-        )
-        for expert in ({False, True} if model.experts else {False})
-    }
-    expert_last = is_expert_layer(model, model.layers - 1)
-    per_layer, working = by_kind[expert_last]
-    if model.experts and model.dense_layers:
-        working = max(working, by_kind[False][1])
-    margin = plan.memory_margin * plan.cluster.device.bytes
-    fullest: Memory | None = None
-    for device in range(pp):
-        mine = stages_on(plan.schedule, pp, vpp, device)
-        shared = sum(parameters[stage][0] for stage in mine)
-        routed = sum(parameters[stage][1] for stage in mine)
-        state = state_bytes(shared, plan.precision, plan.sharding, plan.shards)
-        if routed:
-            state = state + state_bytes(
-                routed, plan.precision, plan.sharding, max(1, plan.shards // parallel.ep)
-            )
-        layers = max(plan.layers_per_stage[stage] for stage in mine)
-        activations = flights[device] * layers * per_layer + working
-        if pp * vpp - 1 in mine:
-            activations = max(activations, activations - working + head_bytes(model, shape))
-        found = Memory(state, activations, margin)
-        if fullest is None or found.total > fullest.total:
-            fullest = found
-    assert fullest is not None
-    return fullest
-
-
-def stages_on(schedule: str, pp: int, vpp: int, device: int) -> tuple[int, ...]:
-    """Stages of the model that a device holds: dealt round, folded (zb-v), or one for each direction
-    (dualpipe)."""
-    if schedule == "zb-v":
-        return (device, 2 * pp - 1 - device)
-    if schedule == "dualpipe":
-        return (device, pp - 1 - device)
-    return tuple(range(device, pp * vpp, pp))
-
-
-def in_flight(schedule: str, pp: int, vpp: int, micro_batches: int, extra: int) -> tuple[float, ...]:
-    """Micro-batches of one chunk that each device holds at most, by the closed forms."""
-    everything = float(micro_batches * vpp)
-    result = []
-    for device in range(pp):
-        if schedule in ("gpipe", "breadth-first"):
-            count = everything
-        elif schedule == "interleaved" and vpp > 1:
-            count = float(2 * (pp - device - 1) + (vpp - 1) * pp + 1)
-        elif schedule == "zb-h2":
-            count = float(2 * pp - 1 - 2 * device) if device < pp - 1 else 1.0
-            count = max(count, float(pp - device))
-        elif schedule in ("zb-v", "dualpipe"):
-            count = float(vpp * pp if schedule == "zb-v" else pp + 1)
-        elif schedule == "long-link":
-            count = float(pp - device + extra)
-        else:
-            count = float(pp - device)
-        result.append(min(everything, count))
-    return tuple(result)

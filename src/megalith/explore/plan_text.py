@@ -1,11 +1,11 @@
-"""Plans in words, for tables and pages: what bounds a step, what a plan is, what crosses each level."""
+"""Short texts for tables and pages: a plan in one line, what bounds its step, what crosses each level."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from megalith.explore.job import Job, Parallel
-from megalith.explore.placement import pieces
+from megalith.explore.placement import axis_pieces
 from megalith.hardware.cluster import Cluster
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ def bound_name(bound_by: str) -> str:
     return f"links of {level}" if level else kind.replace("-", " ")
 
 
-def plan_words(job: Job) -> str:
+def plan_summary(job: Job) -> str:
     """A plan in one line: what differs from plan to plan."""
     parallel = job.parallel
     if parallel is None:
@@ -56,26 +56,27 @@ def axes_of_levels(parallel: Parallel, cluster: Cluster) -> list[dict[str, int]]
     >>> axes_of_levels(Parallel(tp=8, dp=4, global_batch=4), two)  # doctest: +SKIP
     [{'tp': 8}, {'dp': 4}]
     """
-    found = []
+    levels = []
     for index in range(len(cluster.levels)):
         inner, outer = cluster.devices_within(index - 1) if index else 1, cluster.devices_within(index)
         axes: dict[str, int] = {}
-        for piece in pieces(parallel):
+        for piece in axis_pieces(parallel):
             low = max(1, inner // piece.stride)
             high = max(1, min(piece.count, outer // piece.stride))
             if high > low:
                 axes[piece.axis] = axes.get(piece.axis, 1) * (high // low)
-        found.append(axes)
-    return found
+        levels.append(axes)
+    return levels
 
 
-def sensitivity_name(one: Sensitivity) -> str:
-    kind, _, name = one.part.partition(":")
-    what = {
+def sensitivity_name(sensitivity: Sensitivity) -> str:
+    """The improvement that a sensitivity is about, such as twice the bandwidth of links of zone."""
+    kind, _, name = sensitivity.part.partition(":")
+    improvement = {
         "bandwidth": "twice the bandwidth",
         "latency": "half the latency",
         "flops": "twice the FLOP/s",
         "memory": "twice the memory",
         "memory_bandwidth": "twice the memory bandwidth",
-    }.get(one.quantity, f"{one.factor:g} x {one.quantity}")
-    return f"{what} of {'links of ' if kind == 'level' else ''}{name or kind}"
+    }.get(sensitivity.quantity, f"{sensitivity.factor:g} x {sensitivity.quantity}")
+    return f"{improvement} of {'links of ' if kind == 'level' else ''}{name or kind}"

@@ -1,4 +1,4 @@
-"""What a prediction says of one job: the step and its parts, the memory, the traffic, what bounds it."""
+"""What is predicted of one job: the step and its parts, the memory, the traffic, what bounds it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
+    """The simulated step of one plan; what `explore predict --json` prints."""
+
     step_seconds: float
     model_tflops_per_gpu: float
     hardware_tflops_per_gpu: float

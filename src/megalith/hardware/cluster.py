@@ -33,7 +33,7 @@ class Device:
     """Fastest first; the first is where weights and activations live."""
     watts: float = 0.0
     multiprocessors: int = 0
-    """Units that tiles of a matrix product are dealt out to; 0 where waves of tiles do not matter."""
+    """Units that compute tiles of a matrix product; 0 where waves of tiles do not matter."""
     price_per_hour: float = 0.0
     generation: str = ""
     """ampere, hopper, ...: what `cost/calibration.yaml` says of devices that have no entry of their own."""
@@ -44,10 +44,12 @@ class Device:
 
     @property
     def bytes(self) -> int:
+        """Bytes of the first memory."""
         return self.memory[0].bytes
 
     @property
     def bytes_per_second(self) -> float:
+        """Bandwidth of the first memory."""
         return self.memory[0].bytes_per_second
 
 
@@ -68,7 +70,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One ring of a cluster: `count` members of the level below, joined by `link`."""
+    """One level of a cluster: `count` members of the level below, joined by `link`."""
 
     name: str
     count: int
@@ -88,12 +90,13 @@ class Cluster:
     levels: tuple[Level, ...]
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
     shared_memory: Link | None = None
-    """Between processes of one host: what each of as many as there are cores writes for its neighbours."""
+    """Between processes of one host, one a core: what each writes for the others, all at the same time."""
     loopback: Link | None = None
     """The same through sockets, where memory is not shared."""
 
     @property
     def devices(self) -> int:
+        """Devices of the whole cluster."""
         return prod(level.count for level in self.levels)
 
     def devices_within(self, index: int) -> int:
@@ -101,4 +104,5 @@ class Cluster:
         return prod(level.count for level in self.levels[: index + 1])
 
     def level_index(self, name: str) -> int:
+        """The index of the level of this name."""
         return next(index for index, level in enumerate(self.levels) if level.name == name)

@@ -14,14 +14,17 @@ _ROOT = Path("/")
 
 
 def available_bytes(root: Path = _ROOT) -> int | None:
-    """None where the system does not say. `root` is where /proc and /sys are."""
+    """Bytes that this process could still allocate; None where the system does not say.
+
+    `root` is where /proc and /sys are.
+    """
     information = _read(root / "proc/meminfo")
     free = _field(information, "MemAvailable")
     if free is None:
         return None
-    rooms = [1024 * free, *_control_groups(root)]
+    left = [1024 * free, *_control_groups(root)]
     # Tables that are pushed out to swap are slow, but they do not end the process.
-    available = min(rooms) + 1024 * (_field(information, "SwapFree") or 0)
+    available = min(left) + 1024 * (_field(information, "SwapFree") or 0)
     limit = _address_space_left() if root == _ROOT else None
     return max(0, available if limit is None else min(available, limit))
 
@@ -60,8 +63,8 @@ def _address_space_left() -> int | None:
 
 
 def _field(text: str, name: str) -> int | None:
-    found = re.search(rf"^{name}:?\s+(\d+)", text, re.MULTILINE)
-    return int(found[1]) if found else None
+    match = re.search(rf"^{name}:?\s+(\d+)", text, re.MULTILINE)
+    return int(match[1]) if match else None
 
 
 def _read(path: Path) -> str:

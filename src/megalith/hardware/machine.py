@@ -34,7 +34,7 @@ _SIMD_FLAGS = (
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One machine; counts are what this process may use, not what the box holds."""
+    """One machine; counts are what this process may use, not what the hardware has."""
 
     cpu: str
     cores: int
@@ -47,20 +47,21 @@ class Machine:
     python: str
 
     def to_dict(self) -> dict[str, Any]:
+        """As a result file holds it."""
         return {**asdict(self), "simd": list(self.simd)}
 
 
 def this_machine(folder: Path | None = None) -> Machine:
     """This machine; `folder` says which disk is meant, the current folder's if left out."""
-    place = _existing(folder or Path.cwd())
+    existing = _existing(folder or Path.cwd())
     information = _read(Path("/proc/cpuinfo"))
     return Machine(
         cpu=_cpu_name(information),
         cores=usable_cores(),
         memory_bytes=memory_bytes(),
         simd=_simd(information),
-        disk=_disk(place),
-        disk_free_bytes=shutil.disk_usage(place).free,
+        disk=_disk(existing),
+        disk_free_bytes=shutil.disk_usage(existing).free,
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         python=f"{platform.python_implementation()} {platform.python_version()}",
     )
@@ -98,14 +99,14 @@ def _simd(information: str) -> tuple[str, ...]:
 
 def _disk(folder: Path) -> str:
     """Type and device of the file system that holds `folder`: the longest mount point above it."""
-    best, found = "", "unknown"
+    best, description = "", "unknown"
     for line in _read(Path("/proc/mounts")).splitlines():
         device, mount, kind, *_ = line.split()
         inside = str(folder) == mount or str(folder).startswith(mount.rstrip("/") + "/")
         # Of two file systems on one mount point the later lies on top.
         if inside and len(mount) >= len(best):
-            best, found = mount, f"{kind} on {device}"
-    return found
+            best, description = mount, f"{kind} on {device}"
+    return description
 
 
 def _existing(folder: Path) -> Path:

@@ -21,13 +21,13 @@ from megalith.hardware.catalog import LOOPBACK, SHARED_MEMORY
 from megalith.hardware.machine import this_machine
 from megalith.hardware.probe_host import loopback_latency, loopback_rate, memory_rates, shared_memory_rate
 
-_NOTE_SECONDS = 2e-5
-"""Telling a neighbour by pipe where a message lies, and waking up for it."""
+_SIGNAL_SECONDS = 2e-5
+"""Signalling another process through a pipe that a message is ready, and its waking up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What was measured."""
+    """Figures of one machine, as measured."""
 
     name: str
     processor: str
@@ -74,7 +74,7 @@ class Probe:
             "links": {
                 SHARED_MEMORY: {
                     "gigabytes_per_second": _short(self.shared_memory_bytes_per_second / 1e9),
-                    "latency_seconds": _NOTE_SECONDS,
+                    "latency_seconds": _SIGNAL_SECONDS,
                 },
                 LOOPBACK: {
                     "gigabytes_per_second": _short(self.loopback_bytes_per_second / 1e9),
@@ -91,6 +91,7 @@ class Probe:
         return f"# Measured: {self.processor}\n" + yaml.safe_dump(content, sort_keys=False)
 
     def write(self, path: Path) -> None:
+        """Writes the catalog file."""
         write_atomic(path, self.to_yaml())
 
 

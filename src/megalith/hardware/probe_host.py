@@ -1,7 +1,7 @@
 """What processes of one machine get while they share it: memory, shared memory, sockets of the loopback.
 
-As many processes as there are cores work at a time, as neighbours in a step do. Each figure is the best of
-several, since whatever else runs only slows them down.
+As many processes as there are cores work at a time, as ranks on one host do in a step. Each figure is the
+best of several, since whatever else runs only slows them down.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from time import perf_counter
 from typing import Any
 
 MESSAGE_BYTES = 2**22
-"""Of what a worker sends its neighbours in a step, the order of magnitude."""
+"""Of what a worker sends the others in a step, the order of magnitude."""
 RING_BYTES = 2**20
 """Pieces in which gloo sends a vector around a ring."""
 COPY_BYTES = 2**26
 """More than caches hold."""
 CACHED_BYTES = 2**18
 """What the cache of a core holds twice."""
-_NOTE_BYTES = 64
+_SIGNAL_BYTES = 64
 _TURNS = 3
 _PAIRS = 3
-"""Of measurements alone and together, in turns: a virtual machine's cores change places."""
+"""Of measurements alone and together, in turns: a virtual machine's cores move between those of its host."""
 
 
 def memory_rates(cores: int, seconds: float) -> tuple[float, float]:
     """Bytes per second of copies that no cache holds, reads and writes counted: of one core while the others
     idle, and of all together.
 
-    What a core gains from idle neighbours is the mean of what copies gain that no cache holds and of what
+    What a core gains while the others idle is the mean of what copies gain that no cache holds and of what
     those gain that one does: work on rows is some of both.
     """
     gains, rates = [], []
@@ -52,8 +52,8 @@ def shared_memory_rate(cores: int, seconds: float) -> float:
     """Bytes per second that each core writes into memory that others read, or reads of theirs: the mean of
     both."""
     context = multiprocessing.get_context("spawn")
-    boxes = [context.RawArray("B", MESSAGE_BYTES) for _ in range(cores)]
-    given = [(boxes[place], boxes[place - 1]) for place in range(cores)]
+    buffers = [context.RawArray("B", MESSAGE_BYTES) for _ in range(cores)]
+    given = [(buffers[rank], buffers[rank - 1]) for rank in range(cores)]
     return 2 * MESSAGE_BYTES * _rounds_per_second(_Messages, given, seconds)
 
 
@@ -63,7 +63,7 @@ def loopback_rate(cores: int, seconds: float) -> float:
     cores = max(cores, 2)
     with ExitStack() as stack:
         pairs = [_connected(stack) for _ in range(cores)]
-        given = [(pairs[place][0], pairs[place - 1][1]) for place in range(cores)]
+        given = [(pairs[rank][0], pairs[rank - 1][1]) for rank in range(cores)]
         return RING_BYTES * _rounds_per_second(_Ring, given, seconds)
 
 
@@ -74,14 +74,14 @@ def loopback_latency(rounds: int = 200) -> float:
 
         def answer() -> None:
             for _ in range(rounds):
-                far.sendall(far.recv(_NOTE_BYTES))
+                far.sendall(far.recv(_SIGNAL_BYTES))
 
         thread = threading.Thread(target=answer)
         thread.start()
         begin = perf_counter()
         for _ in range(rounds):
-            near.sendall(bytes(_NOTE_BYTES))
-            near.recv(_NOTE_BYTES)
+            near.sendall(bytes(_SIGNAL_BYTES))
+            near.recv(_SIGNAL_BYTES)
         spent = perf_counter() - begin
         thread.join()
     return spent / (2 * rounds)
@@ -108,7 +108,7 @@ class _Messages:
     def __init__(self, mine: Any, theirs: Any) -> None:
         import numpy as np
 
-        self._mine, self._theirs = (np.frombuffer(box, dtype=np.uint8) for box in (mine, theirs))
+        self._mine, self._theirs = (np.frombuffer(buffer, dtype=np.uint8) for buffer in (mine, theirs))
         self._sent, self._received = np.ones((2, MESSAGE_BYTES), dtype=np.uint8)
 
     def __call__(self) -> None:
@@ -132,10 +132,10 @@ class _Ring:
         sender.start()
         view, at = self._arrived.data.cast("B"), 0
         while at < len(view):
-            found = self._preceding.recv_into(view[at:])
-            if not found:
+            received = self._preceding.recv_into(view[at:])
+            if not received:
                 return
-            at += found
+            at += received
         sender.join()
         self._values += self._arrived
         self._values *= 0.5
@@ -145,10 +145,11 @@ def _rounds_per_second(kind: Any, given: list[tuple[Any, ...]], seconds: float) 
     """Mean over processes of the rounds of each, all at work at the same time; the best of some turns."""
     context = multiprocessing.get_context("spawn")
     barrier, spent = context.Barrier(len(given)), context.Queue()
-    # Neighbours wait for each other's messages, so all make as many rounds.
+    # Processes wait for each other's messages, so all make as many rounds.
     rounds = max(2, int(seconds / _TURNS / kind.usual_seconds))
     processes = [
-        context.Process(target=_work, args=(kind, one, rounds, barrier, spent), daemon=True) for one in given
+        context.Process(target=_work, args=(kind, arguments, rounds, barrier, spent), daemon=True)
+        for arguments in given
     ]
     for process in processes:
         process.start()
@@ -174,6 +175,6 @@ def _connected(stack: ExitStack) -> tuple[socket.socket, socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         near = stack.enter_context(socket.create_connection(server.getsockname()))
         far = stack.enter_context(server.accept()[0])
-    for one in (near, far):
-        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for end in (near, far):
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return near, far

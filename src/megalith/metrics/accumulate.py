@@ -1,6 +1,6 @@
 """Metrics of a stream: of its last samples (`WindowMetrics`, exact) and of all of it (`RunMetrics`).
 
-Both take batches by `update`, give a dictionary by `compute`, and go on bit for bit from a `state_dict`.
+Both take batches by `update`, give a dictionary by `compute`, and resume bit for bit from a `state_dict`.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class WindowMetrics:
         *,
         probabilities: bool = False,
     ) -> None:
+        """Takes in the samples of a batch."""
         samples = samples_of(predictions, labels, weights, probabilities=probabilities)
         rows = np.stack([samples.logits, samples.labels, samples.weights])
         total = self._seen + rows.shape[1]
@@ -59,15 +60,18 @@ class WindowMetrics:
         self._seen = total
 
     def compute(self) -> Values:
+        """The metrics of the window, with the keys of `evaluate`."""
         kept = min(self._seen, self.window_samples)
         # Oldest first, so that sums come out the same wherever the ring happens to begin.
         order = np.arange(self._seen - kept, self._seen) % self.window_samples
         return _evaluate(Samples(*self._ring[:, order]))
 
     def state_dict(self) -> dict[str, Any]:
+        """The samples of the window, for a checkpoint."""
         return {"ring": torch.from_numpy(self._ring.copy()), "seen": self._seen}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resumes from the samples of a checkpoint."""
         ring = _array(state["ring"])
         if ring.shape != self._ring.shape:
             raise CheckpointError(
@@ -98,6 +102,7 @@ class RunMetrics:
         *,
         probabilities: bool = False,
     ) -> None:
+        """Takes in the samples of a batch."""
         samples = samples_of(predictions, labels, weights, probabilities=probabilities)
         if not len(samples.labels):
             return
@@ -116,14 +121,17 @@ class RunMetrics:
         self._auc.negatives += other._auc.negatives
 
     def compute(self) -> Values:
+        """The metrics of all samples so far."""
         auc, auc_error = self._auc.compute()
         values = _values(self._samples, self._sums, auc, self.calibration_curve())
         return {**values, "auc_error": auc_error}
 
     def calibration_curve(self) -> CalibrationCurve:
+        """Predicted against observed click rate of all samples so far."""
         return CalibrationCurve(*self._bins)
 
     def state_dict(self) -> dict[str, Any]:
+        """The sums and histograms, for a checkpoint."""
         return {
             "samples": self._samples,
             "sums": torch.from_numpy(self._sums.copy()),
@@ -132,6 +140,7 @@ class RunMetrics:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resumes from the sums of a checkpoint."""
         self._samples = int(state["samples"])
         self._sums, self._bins = _array(state["sums"]), _array(state["calibration_bins"])
         self._auc.positives, self._auc.negatives = _array(state["auc_bins"])
@@ -148,7 +157,7 @@ def _sums(samples: Samples) -> Floats:
 
 
 def _values(count: int, sums: Floats, auc: float | None, curve: CalibrationCurve) -> Values:
-    weight, loss, positives, predicted = (float(one) for one in sums)
+    weight, loss, positives, predicted = (float(value) for value in sums)
     return {
         "samples": count,
         "click_rate": ratio(positives, weight),

@@ -69,6 +69,7 @@ def calibration_curve(
     probabilities: bool = False,
     num_bins: int = NUM_BINS,
 ) -> CalibrationCurve:
+    """Predicted and observed click rate in bins of the predicted probability."""
     return curve_of(samples_of(predictions, labels, weights, probabilities=probabilities), num_bins)
 
 
@@ -80,12 +81,14 @@ def expected_calibration_error(
     probabilities: bool = False,
     num_bins: int = NUM_BINS,
 ) -> float | None:
+    """Mean distance between predicted and observed click rate over the bins; None without samples."""
     return calibration_curve(
         predictions, labels, weights, probabilities=probabilities, num_bins=num_bins
     ).error
 
 
 def curve_of(samples: Samples, num_bins: int = NUM_BINS) -> CalibrationCurve:
+    """The curve of samples that are checked already."""
     chances, weights = samples.probabilities, samples.weights
     bins = np.minimum(np.nan_to_num(chances * num_bins).astype(np.int64), num_bins - 1)
 

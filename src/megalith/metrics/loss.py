@@ -59,4 +59,5 @@ def ne_of_sums(loss: float, positives: float, weight: float) -> float | None:
 
 
 def ratio(numerator: float, denominator: float) -> float | None:
+    """The quotient, or None where the denominator is not positive."""
     return numerator / denominator if denominator > 0.0 else None

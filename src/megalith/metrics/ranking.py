@@ -29,13 +29,14 @@ def auc(
 
 
 def exact_auc(scores: Floats, labels: Floats, weights: Floats) -> float | None:
+    """The AUC of scores, labels and weights that are checked already."""
     if not len(scores):
         return None
     order = np.argsort(scores, kind="stable")
     ranked = scores[order]
     if np.isnan(ranked[-1]):
         return None
-    # One group for each distinct score, so that ties meet as a group.
+    # One group for each distinct score, so that ties count as a group.
     starts = np.flatnonzero(np.concatenate(([True], ranked[1:] != ranked[:-1])))
     positives = np.add.reduceat((weights * labels)[order], starts)
     negatives = np.add.reduceat((weights * (1.0 - labels))[order], starts)
@@ -50,6 +51,7 @@ class AucHistogram:
         self.negatives: Floats = np.zeros(NUM_BINS)
 
     def update(self, logits: Floats, labels: Floats, weights: Floats) -> None:
+        """Takes in some samples."""
         scaled = (logits + _LARGEST_LOGIT) * (NUM_BINS / (2 * _LARGEST_LOGIT))
         # Predictions that are not numbers, of a run that diverged, lie in bin 0; log loss shows them.
         bins = np.clip(np.nan_to_num(scaled, nan=0.0), 0, NUM_BINS - 1).astype(np.int64)

@@ -27,6 +27,7 @@ class Samples:
 
     @cached_property
     def probabilities(self) -> Floats:
+        """The predicted click probabilities."""
         return sigmoid(self.logits)
 
     @property

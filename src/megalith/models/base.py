@@ -1,7 +1,7 @@
 """What every model shares: the settings of its tables, and how it is built.
 
 A model never holds tables. It says which it needs, and reads their vectors as one [batch, output_dim] tensor
-in that order; where the rows live is somebody else's business.
+in that order; where the rows are stored does not concern it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ class ModelInputs(NamedTuple):
 
     @property
     def num_features(self) -> int:
+        """Categorical features."""
         return len(self.features)
 
 
@@ -71,4 +72,5 @@ class ClickModel(nn.Module):
         return None
 
     def forward(self, dense: Tensor, embedded: Tensor) -> Tensor:
+        """The logit of each sample."""
         raise TypeError(f"{type(self).__name__} must define forward(dense, embedded).")

@@ -32,9 +32,11 @@ class CustomConfig(Config):
     options: dict[str, Any] = Field(default_factory=dict)
 
     def tables(self, features: Sequence[FeatureSpec]) -> list[TableSpec]:
+        """The tables that the custom model needs."""
         return self.load().tables(features)
 
     def build(self, inputs: ModelInputs) -> ClickModel:
+        """The custom module, with fresh weights."""
         return self.load().build(inputs)
 
     def load(self) -> ModelConfig:

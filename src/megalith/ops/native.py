@@ -15,11 +15,12 @@ from typing import Any
 
 from megalith.core.errors import MegalithError, NativeError, OutOfMemoryError, StorageError
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 """That of csrc/abi.h; both are raised when a signature changes."""
-ABI_DIGEST = "c4d55d95b1055fd1"
+ABI_DIGEST = "e228a54239221b35"
 """Of the signatures together with the version; `tests/architecture` says what to put here."""
 SIMD_LEVELS = ("portable", "avx2", "avx512")
+"""The builds of the kernels, the narrowest vector instructions first."""
 CPU_FEATURES = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl")
 """What the choice of a level depends on, in the order of their bits."""
 
@@ -39,10 +40,11 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "mg_last_error": (_text, ()),
     "mg_simd_level": (_int32, ()),
     "mg_simd_level_for": (_int32, (ctypes.c_uint32,)),
+    "mg_use_simd_level": (None, (_int32,)),
     "mg_use_torch_threads": (None, (_pointer, _pointer)),
     "mg_set_num_threads": (None, (_int32,)),
     "mg_num_threads": (_int32, ()),
-    # Text: rows to columns, keys, counts and ids (ops/text.py).
+    # Text: rows to columns, keys, counts and ids (ops/text).
     "mg_parse_delimited": (
         _Code,
         (_pointer, _int64, _int32, _pointer, _pointer, _int32, _float, _int64, *(_pointer,) * 5),
@@ -60,52 +62,53 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "mg_lookup_map": (_Code, (_pointer, _pointer, _int64, _pointer)),
     "mg_lookup_destroy": (None, (_pointer,)),
     "mg_hash_keys": (_Code, (_pointer, _int64, _int64, _pointer)),
-    # Embeddings (ops/embedding.py, ops/coupled.py).
+    # Lookups (ops/embedding).
     "mg_embedding_forward": (
         _Code,
         (
             *(_pointer, _int64, *(_pointer,) * 2, _int32, *(_pointer,) * 2, _int64),
-            *(_pointer, _int64, _int64, _pointer, _int32),
+            *(_pointer, _int64, _int64, _pointer),
         ),
     ),
+    "mg_sample_weight_gradient": (
+        _Code,
+        (_pointer, _int64, *(_pointer,) * 2, _int32, _pointer, _int64, _pointer, _int64, _pointer),
+    ),
+    "mg_lookup_fault": (
+        _Code,
+        (_pointer, _int32, _int64, _pointer, _int64, _pointer, _int64, _pointer, _int32, _pointer, _pointer),
+    ),
+    "mg_advise_huge_pages": (None, (_pointer, _int64)),
+    # Backward passes fused with optimizers (ops/optimizer).
     "mg_embedding_backward": (
         _Code,
         (
             *(_pointer, _int64, _int64, *(_pointer,) * 4, _int32, *(_pointer,) * 2, _int64, _pointer, _int64),
-            *(_pointer, _pointer, ctypes.c_uint64, _int32),
+            *(_pointer, _pointer, ctypes.c_uint64),
         ),
     ),
-    "mg_coupled_create": (_Code, (_pointer, _int64, _int64, *(_pointer,) * 5, _int64, _pointer)),
-    "mg_coupled_find": (
+    "mg_column_sharded_create": (_Code, (_pointer, _int64, _int64, *(_pointer,) * 5, _int64, _pointer)),
+    "mg_column_sharded_find_rows": (
         _Code,
-        (*(_pointer,) * 2, _int32, *(_pointer,) * 2, _int64, _pointer, _int64, _pointer, _int32, _pointer),
+        (*(_pointer,) * 2, _int32, *(_pointer,) * 2, _int64, _pointer, _int64, _pointer, _pointer),
     ),
-    "mg_coupled_add_up": (_Code, (_pointer,) * 3),
-    "mg_coupled_finish": (_Code, (_pointer, _pointer, ctypes.c_uint64)),
-    "mg_coupled_destroy": (None, (_pointer,)),
-    "mg_sample_weight_gradient": (
-        _Code,
-        (_pointer, _int64, *(_pointer,) * 2, _int32, _pointer, _int64, _pointer, _int64, _pointer, _int32),
-    ),
-    # The dot interaction (ops/interaction.py).
-    "mg_dot_interaction": (_Code, (_pointer, _pointer, _int64, _int64, _int64, _pointer, _int32)),
+    "mg_column_sharded_row_norms": (_Code, (_pointer,) * 3),
+    "mg_column_sharded_finish": (_Code, (_pointer, _pointer, ctypes.c_uint64)),
+    "mg_column_sharded_destroy": (None, (_pointer,)),
+    # The dot interaction (ops/interaction).
+    "mg_dot_interaction": (_Code, (_pointer, _pointer, _int64, _int64, _int64, _pointer)),
     "mg_dot_interaction_backward": (
         _Code,
-        (_pointer, _pointer, _pointer, _int64, _int64, _int64, _pointer, _pointer, _int32),
+        (_pointer, _pointer, _pointer, _int64, _int64, _int64, _pointer, _pointer),
     ),
+    # Ids and vectors around an exchange (ops/sharding).
     "mg_copy_columns": (_Code, (*(_pointer,) * 3, *(_int64,) * 3, _pointer, _int64)),
-    # Ids of cut rows (ops/sharing.py).
-    "mg_share_rows": (
+    "mg_bucketize_rows": (
         _Code,
         (
             *(_pointer, _int32, *(_pointer,) * 2, _int64, _pointer, _int64),
             *(*(_pointer,) * 2, _int64, *(_pointer,) * 4),
         ),
-    ),
-    "mg_advise_huge_pages": (None, (_pointer, _int64)),
-    "mg_lookup_fault": (
-        _Code,
-        (_pointer, _int32, _int64, _pointer, _int64, _pointer, _int64, _pointer, _int32, _pointer, _pointer),
     ),
     # Row pools over a disk (ops/stores).
     "mg_start_values": (_Code, (_pointer, _int64, _int64, _pointer)),
@@ -123,9 +126,9 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "mg_tiered_load": (_Code, (_pointer, _int64, _pointer, _int64, _pointer)),
     "mg_tiered_scan": (_Code, (_pointer, _int64, *(_pointer,) * 3, _int64, _pointer)),
     "mg_tiered_statistics": (_Code, (_pointer, _pointer)),
-    # The machine's own speed (bench/roofline.py).
-    "mg_random_row_read": (_Code, (_pointer, _int64, _pointer, _int64, _int64, _int32, _int32, _pointer)),
-    "mg_random_row_update": (_Code, (_pointer, _int64, _pointer, _int64, _int64, _int32, _int32)),
+    # The machine's own speed (bench/embedding/roofline.py).
+    "mg_random_row_read": (_Code, (_pointer, _int64, _pointer, _int64, _int64, _int32, _pointer)),
+    "mg_random_row_update": (_Code, (_pointer, _int64, _pointer, _int64, _int64, _int32)),
 }
 
 
@@ -139,10 +142,10 @@ def library() -> ctypes.CDLL:
         )
     core = ctypes.CDLL(str(path))
     core.mg_abi_version.restype = _int32
-    found = core.mg_abi_version()
-    if found != ABI_VERSION:
+    version = core.mg_abi_version()
+    if version != ABI_VERSION:
         raise MegalithError(
-            f"{path} speaks version {found} of the native interface and this package version {ABI_VERSION}; "
+            f"{path} has version {version} of the native interface and this package version {ABI_VERSION}; "
             "run `pip install .` again."
         )
     for name, (result, arguments) in _SIGNATURES.items():
@@ -169,7 +172,7 @@ def _refuse(code: int, function: Any, arguments: tuple[Any, ...]) -> None:
 
 
 def library_path() -> Path | None:
-    """Where the core lies: where MEGALITH_CORE says, beside this file, or where an editable install is."""
+    """Where the core is: where MEGALITH_CORE says, beside this file, or where an editable install has it."""
     import megalith.ops
 
     if os.environ.get("MEGALITH_CORE"):

@@ -5,13 +5,11 @@ shell.py         the file around every page: style, sections, charts
 collect.py       what the files of a run say
 timing.py        where its time went, from its trace
 tables.py        how large its embedding tables are and how uneven the traffic on them is
-charts.py        the charts of a run, as plotly.js figures
+charts/          the charts of a run, as plotly.js figures
 page.py          the page of a run; page.css and page.js lie beside it
 bench_page.py    the page of a saved benchmark
 plan_page.py     the page of a sharding plan: load by worker, tables
-explore_page.py  the pages of the Explorer: a predicted step, a search
-explore_cluster.py, explore_pipeline.py, explore_parts.py
-                 its cluster map, its picture of the pipeline, its bars and tables
+explore/         the pages of the Explorer: a predicted step, a search
 """
 
 from __future__ import annotations
@@ -23,9 +21,9 @@ from typing import Any
 _HOMES = {
     "write_bench_report": "bench_page",
     "write_plan_report": "plan_page",
-    "write_prediction_report": "explore_page",
+    "write_prediction_report": "explore",
     "write_report": "page",
-    "write_search_report": "explore_page",
+    "write_search_report": "explore",
 }
 __all__ = [
     "write_bench_report",

@@ -23,10 +23,10 @@ def write_bench_report(result: Path, out: Path) -> Values:
     try:
         page = render_bench(content)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
-        # Results have no schema of their own; a key that is not as expected is met while drawing.
+        # Results have no schema of their own; a key that is not as expected shows while drawing.
         raise DataError(
             f"{result} does not hold what `megalith bench {content['suite']}` writes "
-            f"({type(error).__name__}: {error}); make it again."
+            f"({type(error).__name__}: {error}); regenerate it."
         ) from error
     write_atomic(out, page)
     return {"suite": content["suite"], "time": content["time"]}
@@ -73,17 +73,17 @@ def render_bench(content: Values) -> str:
 def _embedding(results: Values) -> list[Chart]:
     measured = results["measured"]
     charts = []
-    plain = [one for one in measured if not one["axis"]]
+    plain = [entry for entry in measured if not entry["axis"]]
     if plain:
-        labels = [_label(one["shape"]) for one in plain]
+        labels = [_label(entry["shape"]) for entry in plain]
         for step in ("forward", "backward", "total"):
             series = {
-                name: [_milliseconds(one["candidates"].get(name, {}), step) for one in plain]
+                name: [_milliseconds(entry["candidates"].get(name, {}), step) for entry in plain]
                 for name in _names(plain)
             }
             caption = "Milliseconds of a step, medians; shorter is better."
             charts.append(_bars(step, step.capitalize(), caption, labels, series, "ms"))
-        roofs = [one["roofline"]["share"] for one in plain if "roofline" in one]
+        roofs = [entry["roofline"]["share"] for entry in plain if "roofline" in entry]
         if len(roofs) == len(plain):
             parts = {step: [100 * roof[step] for roof in roofs] for step in ("forward", "backward")}
             caption = (
@@ -91,25 +91,27 @@ def _embedding(results: Values) -> list[Chart]:
                 "repeat come from the caches and may pass 100%."
             )
             charts.append(_bars("roof", "Share of the memory's speed", caption, labels, parts, "%"))
-    found = dict.fromkeys((one["axis"], one["shape"]["zipf"]) for one in measured)
-    for axis, zipf in found:
+    axes = dict.fromkeys((entry["axis"], entry["shape"]["zipf"]) for entry in measured)
+    for axis, zipf in axes:
         if axis in _AXES:
-            points = [one for one in measured if (one["axis"], one["shape"]["zipf"]) == (axis, zipf)]
+            points = [entry for entry in measured if (entry["axis"], entry["shape"]["zipf"]) == (axis, zipf)]
             charts.append(_curve(axis, zipf, points))
     return charts
 
 
 def _train(results: Values) -> list[Chart]:
     sides = results["candidates"]
-    times = {"a step": [1e3 * one["median_seconds"] for one in sides.values()]}
+    times = {"a step": [1e3 * entry["median_seconds"] for entry in sides.values()]}
     caption = "Milliseconds, medians."
     if "parallel_efficiency" in results:
         caption += f" Parallel efficiency of the ranks: {results['parallel_efficiency']:.0%}."
     charts = [_bars("steps", "A training step", caption, list(sides), times, "ms")]
     if "parts" in results:
-        found = results["parts"]
-        parts = {"megalith": [1e3 * one["median_seconds"] for one in found.values()]}
-        charts.append(_bars("parts", "Where ours goes", "Milliseconds, medians.", list(found), parts, "ms"))
+        step_parts = results["parts"]
+        parts = {"megalith": [1e3 * entry["median_seconds"] for entry in step_parts.values()]}
+        charts.append(
+            _bars("parts", "Where ours goes", "Milliseconds, medians.", list(step_parts), parts, "ms")
+        )
     if "sent_bytes_a_step" in results:
         sent = results["sent_bytes_a_step"]
         sizes = {"megalith": [count / 1e6 for count in sent.values()]}
@@ -125,7 +127,9 @@ def _data(results: Values) -> list[Chart]:
         ("loader", "Samples loaded a second", "samples_per_second"),
     ):
         sides = results.get(key, {}).get("candidates", results.get(key, {}))
-        rates = {name: one[rate] for name, one in sides.items() if isinstance(one, dict) and rate in one}
+        rates = {
+            name: entry[rate] for name, entry in sides.items() if isinstance(entry, dict) and rate in entry
+        }
         if rates:
             caption = "Medians; longer is better."
             charts.append(_bars(key, title, caption, list(rates), {"a second": list(rates.values())}, "/s"))
@@ -178,8 +182,8 @@ def _curve(axis: str, zipf: float | None, points: list[Values]) -> Chart:
             "type": "scatter",
             "mode": "lines+markers",
             "name": name,
-            "x": [one["shape"][axis] for one in points],
-            "y": [_milliseconds(one["candidates"].get(name, {}), "total") for one in points],
+            "x": [entry["shape"][axis] for entry in points],
+            "y": [_milliseconds(entry["candidates"].get(name, {}), "total") for entry in points],
             "line": {"color": colour, "width": 2.2},
             "marker": {"color": colour, "size": 6},
             "hovertemplate": f"%{{y:.3f}} ms<extra>{escape(name)}</extra>",
@@ -197,7 +201,7 @@ def _curve(axis: str, zipf: float | None, points: list[Values]) -> Chart:
 
 
 def _names(measured: Sequence[Values]) -> list[str]:
-    return list(dict.fromkeys(name for one in measured for name in one["candidates"]))
+    return list(dict.fromkeys(name for entry in measured for name in entry["candidates"]))
 
 
 def _milliseconds(candidate: Values, step: str) -> float | None:

@@ -10,9 +10,9 @@ from typing import Any
 from megalith.core.errors import ConfigError
 from megalith.report.tables import TablesFacts, collect_tables
 from megalith.report.timing import TimeSpent, read_time_spent
-from megalith.train.config import Recipe
-from megalith.train.records import read_evaluation, read_metrics, read_summary
-from megalith.train.run import Run
+from megalith.train.recipe import Recipe
+from megalith.train.run.folder import RunFolder
+from megalith.train.run.records import read_evaluation, read_metrics, read_summary
 
 Values = dict[str, Any]
 
@@ -38,11 +38,13 @@ class RunFacts:
 
     @property
     def step(self) -> int:
+        """The last step."""
         steps = [entry["step"] for entry in (*self.training, *self.evaluations)]
         return int(self.summary.get("step") or max(steps, default=0))
 
     @property
     def samples(self) -> int:
+        """Samples trained on."""
         return self.step * self.recipe.data.batch_size
 
     @property
@@ -54,6 +56,7 @@ class RunFacts:
 
     @property
     def samples_per_second(self) -> float | None:
+        """Samples trained on a second; None where the run recorded no time."""
         if self.summary.get("samples_per_second"):
             return float(self.summary["samples_per_second"])
         seconds = sum(entry["seconds"] for entry in self.training)
@@ -89,7 +92,7 @@ def collect(folder: Path) -> RunFacts:
         raise ConfigError(
             f"{folder} does not exist; name the folder of a run, as `megalith train` printed it."
         )
-    run = Run(folder)
+    run = RunFolder(folder)
     recipe = run.recipe()
     entries = finite(read_metrics(run.metrics))
     training = [entry for entry in entries if entry.get("kind") == "train"]
@@ -118,12 +121,12 @@ def finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: finite(one) for key, one in value.items()}
-    return [finite(one) for one in value] if isinstance(value, (list, tuple)) else value
+        return {key: finite(item) for key, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _finals(folder: Path) -> list[Values]:
     """Test first: it is what nothing was chosen by."""
-    found = [finite(read_evaluation(path)) for path in sorted(folder.glob("evaluation-*.json"))]
+    evaluations = [finite(read_evaluation(path)) for path in sorted(folder.glob("evaluation-*.json"))]
     order = {"test": 0, "valid": 1}
-    return sorted(found, key=lambda one: (order.get(one["split"], 2), one["split"]))
+    return sorted(evaluations, key=lambda final: (order.get(final["split"], 2), final["split"]))

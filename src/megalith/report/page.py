@@ -10,7 +10,9 @@ from typing import Any
 from megalith.core.files import write_atomic
 from megalith.core.units import format_bytes, format_count, format_seconds
 from megalith.hardware.machine import this_machine
-from megalith.report import charts
+from megalith.report.charts.embedding_tables import size_chart, traffic_chart
+from megalith.report.charts.quality import calibration_chart, loss_chart, metric_chart
+from megalith.report.charts.speed import rate_chart, time_chart
 from megalith.report.collect import RunFacts, Values, collect
 from megalith.report.shell import (
     code_html,
@@ -40,17 +42,17 @@ def write_report(run: Path, out: Path) -> Values:
 def render(facts: RunFacts) -> str:
     """The complete HTML."""
     learning = [
-        charts.metric_chart(
+        metric_chart(
             facts, "ne", "Normalized entropy", "NE", "Log loss over that of always predicting the click rate."
         ),
-        charts.loss_chart(facts),
-        charts.metric_chart(
+        loss_chart(facts),
+        metric_chart(
             facts, "auc", "AUC", "AUC", "Chance that a click is ranked above a non-click; 0.5 is guessing."
         ),
-        charts.calibration_chart(facts),
+        calibration_chart(facts),
     ]
-    speed = [charts.rate_chart(facts), charts.time_chart(facts)]
-    tables = [charts.size_chart(facts), charts.traffic_chart(facts)]
+    speed = [rate_chart(facts), time_chart(facts)]
+    tables = [size_chart(facts), traffic_chart(facts)]
     body = "\n".join(
         (
             _header(facts),
@@ -86,9 +88,9 @@ def _header(facts: RunFacts) -> str:
 
 
 def _tiles(facts: RunFacts) -> str:
-    found = facts.headline()
-    where = f"{found['split']} split" if "split" in found else "last training samples"
-    rate = found["samples_per_second"]
+    headline = facts.headline()
+    where = f"{headline['split']} split" if "split" in headline else "last training samples"
+    rate = headline["samples_per_second"]
     spent = facts.time_spent
     inside = ""
     if spent and spent.parts.get("step"):
@@ -97,25 +99,25 @@ def _tiles(facts: RunFacts) -> str:
         )
     total = facts.summary.get("total_steps")
     steps = f"{facts.step:,} of {total:,} steps" if total else f"{facts.step:,} steps"
-    best = found.get("best_log_loss")
+    best = headline.get("best_log_loss")
     tiles = [
-        tile_html("AUC", _number(found.get("auc")), "1 ranks every click first"),
+        tile_html("AUC", _number(headline.get("auc")), "1 ranks every click first"),
         tile_html(
             "Log loss",
-            _number(found.get("log_loss")),
+            _number(headline.get("log_loss")),
             f"best possible {best:.4f}" if best is not None else "nats a sample",
         ),
-        tile_html("Calibration", _number(found.get("calibration"), 3), "predicted over observed clicks"),
+        tile_html("Calibration", _number(headline.get("calibration"), 3), "predicted over observed clicks"),
         tile_html("Samples a second", _NONE if rate is None else format_count(rate), inside),
         tile_html("Samples seen", format_count(facts.samples), steps),
         tile_html("Time", format_seconds(facts.seconds), "evaluation and checkpoints included"),
     ]
-    shown = _main_tile(found, where) + "".join(tiles)
+    shown = _main_tile(headline, where) + "".join(tiles)
     return f'<section class="tiles" aria-label="Headline numbers">{shown}</section>'
 
 
-def _main_tile(found: Values, where: str) -> str:
-    ne, best = found.get("ne"), found.get("best_ne")
+def _main_tile(headline: Values, where: str) -> str:
+    ne, best = headline.get("ne"), headline.get("best_ne")
     gauge = ""
     note = "Below 1 is better than predicting the click rate"
     if ne is not None and best is not None and best < 1:
@@ -127,7 +129,7 @@ def _main_tile(found: Values, where: str) -> str:
             f'<span class="reached" style="width:{100 * filled:.1f}%"></span></div>'
         )
         note = (
-            f"Best possible {best:.4f}: {100 * found['above_best']:.2f}% above it, "
+            f"Best possible {best:.4f}: {100 * headline['above_best']:.2f}% above it, "
             f"{learnt:.0%} of what can be learnt"
         )
     return (
@@ -143,19 +145,19 @@ def _evaluations(facts: RunFacts) -> str:
     columns += ["Calibration", "Calibration error"]
     rows = [
         [
-            one["split"],
-            f"{one['step']:,}",
-            f"{one['samples']:,}",
-            _number(one.get("click_rate")),
-            _number(one.get("ne")),
-            _number(one.get("best_ne")),
-            f"{100 * one['above_best']:.2f}%" if one.get("above_best") is not None else _NONE,
-            _number(one.get("log_loss")),
-            _number(one.get("auc")),
-            _number(one.get("calibration"), 3),
-            _number(one.get("calibration_error")),
+            final["split"],
+            f"{final['step']:,}",
+            f"{final['samples']:,}",
+            _number(final.get("click_rate")),
+            _number(final.get("ne")),
+            _number(final.get("best_ne")),
+            f"{100 * final['above_best']:.2f}%" if final.get("above_best") is not None else _NONE,
+            _number(final.get("log_loss")),
+            _number(final.get("auc")),
+            _number(final.get("calibration"), 3),
+            _number(final.get("calibration_error")),
         ]
-        for one in facts.finals
+        for final in facts.finals
     ]
     head = "".join(f'<th scope="col">{name}</th>' for name in columns)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)

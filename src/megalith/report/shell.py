@@ -1,6 +1,6 @@
 """The page that every report is written into: style, sections, charts, in one HTML file.
 
-plotly.js, the style and the figures are written into the file, so it can be mailed, archived and opened
+plotly.js, the style and the figures are written into the file, so it can be sent, archived and opened
 without a network; a page without charts leaves plotly.js out.
 """
 
@@ -46,7 +46,7 @@ def html_page(title: str, body: str, shown: Sequence[Chart | None], style: str =
             "<!doctype html>",
             '<html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            # The browser itself holds the page to it: nothing is fetched, from anywhere.
+            # The browser enforces it: nothing is fetched, from anywhere.
             f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
             # Without it browsers ask the server for /favicon.ico.
             '<link rel="icon" href="data:,">',
@@ -71,10 +71,12 @@ def _scripts(figures: Sequence[Figure]) -> tuple[str, ...]:
 
 
 def section_html(title: str, content: str) -> str:
+    """A section with its heading; nothing where it has no content."""
     return f"<section><h2>{title}</h2>{content}</section>" if content else ""
 
 
 def tile_html(name: str, value: str, note: str) -> str:
+    """A headline number with its name and a note."""
     return (
         f'<div class="card tile"><div class="name">{name}</div><div class="value">{value}</div>'
         f'<div class="note">{note}</div></div>'
@@ -82,22 +84,24 @@ def tile_html(name: str, value: str, note: str) -> str:
 
 
 def footer_html() -> str:
+    """Which version made the page, and when."""
     return (
         f"<footer>Made by Megalith {package_version('megalith')} on {datetime.now():%Y-%m-%d %H:%M}. "
         "This file needs no network.</footer>"
     )
 
 
-def figures_html(found: Sequence[Chart | None]) -> str:
-    shown = [chart for chart in found if chart is not None]
+def figures_html(charts: Sequence[Chart | None]) -> str:
+    """The charts of a section, two side by side."""
+    shown = [chart for chart in charts if chart is not None]
     # An odd one at the end takes the whole width instead of leaving a hole.
     odd = len(shown) - 1 if len(shown) % 2 else None
     figures = [
-        f'<figure class="card{" wide" if place == odd else ""}"><h3>{chart.title}</h3>'
+        f'<figure class="card{" wide" if index == odd else ""}"><h3>{chart.title}</h3>'
         f"<figcaption>{code_html(chart.caption)}</figcaption>"
         f'<div class="plot" id="chart-{chart.key}" role="img" aria-label="{escape(chart.title)}. '
         f'{escape(chart.caption)}" style="min-height:{chart.height}px"></div></figure>'
-        for place, chart in enumerate(shown)
+        for index, chart in enumerate(shown)
     ]
     return f'<div class="charts">{"".join(figures)}</div>' if figures else ""
 
@@ -108,6 +112,7 @@ def code_html(text: str) -> str:
 
 
 def package_version(package: str) -> str:
+    """The installed version of a package."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from megalith.core.errors import MegalithError
 from megalith.data.dataset import Dataset
 from megalith.data.stats import STATISTICS_FILE, FeatureStatistics, Statistics, measure, read_statistics
-from megalith.train.config import Recipe
+from megalith.train.recipe import Recipe
 
 MEASURED_ROWS = 5_000_000
-"""Data up to this size is measured when no statistics lie beside it: a few seconds."""
+"""Data up to this size is measured when no statistics are stored beside it: a few seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def collect_tables(recipe: Recipe) -> TablesFacts:
     except MegalithError as error:
         return TablesFacts(note=str(error))
     statistics, note = _statistics(dataset, recipe)
-    known = {one.name: one for one in statistics.features} if statistics else {}
+    known = {feature.name: feature for feature in statistics.features} if statistics else {}
     tables = [
         TableFacts(
             name=spec.name,

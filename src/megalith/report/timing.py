@@ -19,6 +19,7 @@ class TimeSpent:
 
     @property
     def total_seconds(self) -> float:
+        """Time over all sessions."""
         return sum(self.parts.values()) + self.other_seconds
 
 

@@ -1,4 +1,4 @@
-"""A sharding plan: which rectangle of which table lies on which worker. It is a file, `plan.json`.
+"""A sharding plan: which rectangle of which table is on which worker. It is a file, `plan.json`.
 
 Every placement is a list of rectangles (rows x columns) that together are the table exactly once, or, for
 `data_parallel`, the whole table once on every worker. The kind says how the rectangles were cut; what the
@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_serializer, field_validator
 
 from megalith.core.config import Config
 from megalith.core.errors import PlanError
 from megalith.core.files import read_json_object, write_atomic
 from megalith.core.schema import MAX_DENSE_ROWS, TableSpec, too_many_rows
+from megalith.sharding.plan_estimate import PlanEstimate
 
 Kind = Literal["table_wise", "row_wise", "column_wise", "data_parallel", "table_row", "table_column", "grid"]
 Codec = Literal["fp32", "fp16", "bf16", "int8"]
@@ -44,10 +45,12 @@ class Shard(Config):
 
     @property
     def num_rows(self) -> int:
+        """How many rows it has."""
         return self.rows[1] - self.rows[0]
 
     @property
     def dim(self) -> int:
+        """How many columns it has."""
         return self.columns[1] - self.columns[0]
 
 
@@ -73,16 +76,28 @@ class ShardingPlan(Config):
     """Workers [n * this, (n + 1) * this) share node n; a last node may have fewer."""
     placements: tuple[Placement, ...]
     exchange: ExchangeConfig = ExchangeConfig()
-    estimate: dict[str, Any] = Field(default_factory=dict)
-    """What the planner expects of it: step seconds, loads, bound; nothing that the runtime reads."""
+    estimate: PlanEstimate | None = None
+    """What the planner expects of it; nothing that the runtime reads. None for a plan written by hand."""
+
+    @field_validator("estimate", mode="before")
+    @classmethod
+    def _read_estimate(cls, value: Any) -> Any:
+        """An empty one stands for none."""
+        return None if value == {} else value
+
+    @field_serializer("estimate", mode="wrap")
+    def _write_estimate(self, value: PlanEstimate | None, serialize: Any) -> Any:
+        """None is written as an empty one."""
+        return {} if value is None else serialize(value)
 
     def placement(self, table: str) -> Placement:
-        return next(one for one in self.placements if one.table == table)
+        """Where a table goes."""
+        return next(placement for placement in self.placements if placement.table == table)
 
     def check(self, tables: Sequence[TableSpec]) -> None:
         """Refuses a plan that is not for these tables, with one sentence that says what to do."""
         specs = {table.name: table for table in tables}
-        named = [one.table for one in self.placements]
+        named = [placement.table for placement in self.placements]
         for name in specs:
             if named.count(name) != 1:
                 raise PlanError(
@@ -117,7 +132,7 @@ class ShardingPlan(Config):
                 raise refuse(f"names worker {shard.worker} of {self.world_size}, the first being 0")
         area = sum(shard.num_rows * shard.dim for shard in placement.shards)
         if placement.kind == "data_parallel":
-            whole = all((one.num_rows, one.dim) == (table.rows, table.dim) for one in placement.shards)
+            whole = all((shard.num_rows, shard.dim) == (table.rows, table.dim) for shard in placement.shards)
             once = len(placement.shards) == len(placement.workers) == self.world_size
             if not (whole and once):
                 raise refuse("is data_parallel but does not put the whole table on every worker")
@@ -133,6 +148,7 @@ class ShardingPlan(Config):
             raise refuse("cuts the rows of a table with max pooling")
 
     def write(self, path: Path) -> None:
+        """Writes the plan file, whole or not at all."""
         write_atomic(path, json.dumps(self.model_dump(mode="json"), indent=1) + "\n")
 
 
@@ -153,12 +169,12 @@ def read_plan(path: Path) -> ShardingPlan:
 def _overlap(shards: Sequence[Shard]) -> tuple[int, int] | None:
     """The first cell that two rectangles share. They are few, so pairs are looked at."""
     ordered = sorted(shards, key=lambda shard: shard.rows)
-    for index, one in enumerate(ordered):
+    for index, shard in enumerate(ordered):
         for other in ordered[index + 1 :]:
-            if other.rows[0] >= one.rows[1]:
+            if other.rows[0] >= shard.rows[1]:
                 break
-            if one.columns[0] < other.columns[1] and other.columns[0] < one.columns[1]:
-                return other.rows[0], max(one.columns[0], other.columns[0])
+            if shard.columns[0] < other.columns[1] and other.columns[0] < shard.columns[1]:
+                return other.rows[0], max(shard.columns[0], other.columns[0])
     return None
 
 
@@ -166,7 +182,7 @@ def _missing(shards: Sequence[Shard], table: TableSpec) -> tuple[int, int]:
     """The first cell that no rectangle has; none lies in two of them, and there is one."""
     for row in sorted({0, *(edge for shard in shards for edge in shard.rows)} - {table.rows}):
         column = 0
-        for left, right in sorted(one.columns for one in shards if one.rows[0] <= row < one.rows[1]):
+        for left, right in sorted(shard.columns for shard in shards if shard.rows[0] <= row < shard.rows[1]):
             if left > column:
                 break
             column = right

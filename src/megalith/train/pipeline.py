@@ -1,4 +1,4 @@
-"""Batches on their way into the model: read, ids exchanged with the other ranks, rows prefetched.
+"""The input pipeline of a model: batches read, ids exchanged with the other ranks, rows prefetched.
 
     thread   | read 1, exchange 1, prefetch 1 | read 2, exchange 2, prefetch 2 |
     main     | compute 0                      | compute 1                      | compute 2
@@ -19,14 +19,20 @@ from megalith.core.trace import Tracer
 from megalith.data.batch import Batch
 
 
-class Source(Protocol):
-    """Where batches come from: a loader, or whatever else can be read on and knows where it stands."""
+class BatchSource(Protocol):
+    """What a pipeline reads: a loader, or anything else with a position that can be saved."""
 
-    def stream(self) -> Iterator[Batch]: ...
+    def stream(self) -> Iterator[Batch]:
+        """Batches from the current position on."""
+        ...
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_dict(self) -> dict[str, Any]:
+        """The position after the last batch that was read."""
+        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Ends its threads."""
+        ...
 
 
 class Stages(NamedTuple):
@@ -38,7 +44,7 @@ class Stages(NamedTuple):
     """Sees what was received one batch ahead of its lookup: where tables on slower memory fetch rows."""
 
 
-class Prepared(NamedTuple):
+class PreparedBatch(NamedTuple):
     """A batch that is ready to be computed."""
 
     batch: Batch
@@ -56,7 +62,7 @@ class Pipeline:
 
     def __init__(
         self,
-        loader: Source,
+        loader: BatchSource,
         stages: Stages,
         *,
         count: int | None = None,
@@ -68,14 +74,14 @@ class Pipeline:
         self._batches = loader.stream()
         self._left = count
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="megalith-pipeline") if overlap else None
-        self._next: Future[Prepared | None] | None = None
+        self._next: Future[PreparedBatch | None] | None = None
         self.position = loader.state_dict()
         self._begin()
 
-    def __iter__(self) -> Iterator[Prepared]:
+    def __iter__(self) -> Iterator[PreparedBatch]:
         return self
 
-    def __next__(self) -> Prepared:
+    def __next__(self) -> PreparedBatch:
         prepared = self._prepare() if self._next is None else self._next.result()
         if prepared is None:
             raise StopIteration
@@ -107,7 +113,7 @@ class Pipeline:
         if self._executor is not None:
             self._next = self._executor.submit(self._prepare)
 
-    def _prepare(self) -> Prepared | None:
+    def _prepare(self) -> PreparedBatch | None:
         if self._left is not None:
             if self._left <= 0:
                 return None
@@ -127,4 +133,4 @@ class Pipeline:
             if prefetch is not None:
                 with self._tracer.span("prefetch rows"):
                     prefetch(received)
-        return Prepared(batch, received, position)
+        return PreparedBatch(batch, received, position)

@@ -1,4 +1,8 @@
-"""Finding a recipe: by the name of one that ships with the package, by path, or in a run's folder."""
+"""A recipe: everything a run needs, as one YAML file with nothing left to flags.
+
+It is composed of the configs of what it sets up, each of which is beside its class. A recipe is found by the
+name of one that ships with the package, by its path, or in a run's folder.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,44 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from megalith.core.config import apply_overrides, load_yaml, parse_config
+from pydantic import Field
+
+from megalith.core.config import Config, apply_overrides, load_yaml, parse_config
 from megalith.core.errors import ConfigError, nearest
-from megalith.train.config import Recipe
+from megalith.models.registry import AnyModel
+from megalith.train.learner.dense_optimizer import AdamConfig, DenseOptimizer
+from megalith.train.learner.embeddings import EmbeddingsConfig, ShardingConfig
+from megalith.train.learner.learner import LearnerConfig
+from megalith.train.loaders import DataConfig
+from megalith.train.loop import LoopConfig
+from megalith.train.schedule import ScheduleConfig
 
 RECIPES = Path(__file__).parent / "recipes"
+
+
+class Recipe(Config):
+    """One complete run. `data.batch_size` counts the samples of a step on all ranks together."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9._-]+$")
+    data: DataConfig
+    model: AnyModel
+    embeddings: EmbeddingsConfig = EmbeddingsConfig()
+    dense: DenseOptimizer = AdamConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+    train: LoopConfig = LoopConfig(epochs=1)
+    sharding: ShardingConfig = ShardingConfig()
+
+    @property
+    def learner_config(self) -> LearnerConfig:
+        """What a learner takes of the recipe."""
+        return LearnerConfig(
+            self.model,
+            self.embeddings,
+            self.dense,
+            self.train.seed,
+            self.train.clip_norm,
+            self.data.batch_size,
+        )
 
 
 def recipe_names() -> list[str]:
@@ -18,11 +55,11 @@ def recipe_names() -> list[str]:
     return sorted(path.stem for path in RECIPES.glob("*.yaml"))
 
 
-def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
+def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """The recipe of that name or at that path, with `a.b=c` overrides laid over it.
 
-    A file that the recipe names lies beside it, so that a recipe runs from any folder; one that an override
-    names lies where the command is run.
+    Files that the recipe names are relative to its own folder, so that it runs from anywhere; those that an
+    override names are relative to the working directory.
     """
     path = find_recipe(name_or_path)
     content = _with_paths(load_yaml(path), path.parent)
@@ -59,7 +96,8 @@ def _with_one_end(content: dict[str, Any], overrides: Sequence[str]) -> dict[str
     return content
 
 
-def find_recipe(name_or_path: str) -> Path:
+def find_recipe(name_or_path: str | Path) -> Path:
+    """The file of a recipe: a path to YAML, the `config.yaml` of a run folder, or one that ships by name."""
     path = Path(name_or_path)
     if path.suffix in (".yaml", ".yml"):
         return path
@@ -67,7 +105,6 @@ def find_recipe(name_or_path: str) -> Path:
         return path / "config.yaml"
     shipped = RECIPES / f"{name_or_path}.yaml"
     if not shipped.is_file():
-        raise ConfigError(
-            f"No recipe '{name_or_path}': {nearest(name_or_path, recipe_names())} A path must end in .yaml."
-        )
+        choices = nearest(str(name_or_path), recipe_names())
+        raise ConfigError(f"No recipe '{name_or_path}': {choices} A path must end in .yaml.")
     return shipped

@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
-from megalith.train.config import ScheduleConfig
+from pydantic import Field
+
+from megalith.core.config import Config
+
+
+class ScheduleConfig(Config):
+    """A factor on every learning rate: rises over the warm-up, then falls to `end_factor` at the end."""
+
+    kind: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: int = Field(default=0, ge=0)
+    end_factor: float = Field(default=0.0, ge=0)
 
 
 def lr_factor(config: ScheduleConfig, step: int, total_steps: int) -> float:

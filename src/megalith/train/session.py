@@ -1,21 +1,23 @@
-"""A training process among others: joins them, and leaves so that none is left waiting.
+"""A process of a training job: it joins the group, and leaves it so that no rank is left waiting.
 
-Under torchrun an error on one rank ends all: that rank says its one sentence and exits with 2; the others
-find their connections closed and end too, without a word if the cause was said. torchrun then starts all of
-them again if it may (--max-restarts), and they go on from the last checkpoint.
+Under torchrun an error on one rank ends all: that rank prints its one sentence and exits with 2; the others
+find their connections closed and end too, silently if the cause was printed. torchrun then starts all of them
+again if it may (--max-restarts), and they resume from the last checkpoint.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
+import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import NamedTuple, NoReturn
 
 import torch.distributed as dist
@@ -26,8 +28,9 @@ from megalith.comm.ranks import Ranks
 from megalith.core.errors import MegalithError, sentence_of, without_controls
 
 _ACCEPTED = "megalith/accepted"
-# Of whatever was said first: the other ranks ended because of it.
-_CAUSE = "cause"
+# What ranks have said: a sentence of any kind, and one that names a cause. That a peer is lost is not worth
+# saying after either, but must not keep a slower rank from naming the cause.
+_ANY_SENTENCE, _CAUSE = "any", "cause"
 
 
 class Session(NamedTuple):
@@ -66,6 +69,25 @@ def training_session() -> Iterator[Session]:
     process_group.leave()
 
 
+@contextmanager
+def errors_before_sigterm(ranks: Ranks) -> Iterator[None]:
+    """Lets a rank that has met an error say so: as soon as one rank is lost torchrun sends SIGTERM to the
+    others, of which some are about to name the cause. For the main thread of a session."""
+    if ranks.world_size == 1 or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, _end_unless_in_error)
+    # Not put back after an error: the session ends this process.
+    yield
+    signal.signal(signal.SIGTERM, previous)
+
+
+def _end_unless_in_error(number: int, _: FrameType | None) -> None:
+    if sys.exception() is None:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+
 def _leave(ranks: Ranks, error: BaseException) -> NoReturn:
     """Ends this process at once: threads and groups that wait for others would keep it."""
     code = 2
@@ -74,21 +96,20 @@ def _leave(ranks: Ranks, error: BaseException) -> NoReturn:
     elif isinstance(error, PeerLostError):
         # A second later than what it follows from: torchrun shows the first as the cause.
         _tell_torchrun("another rank has ended", seconds_later=1)
-        if _is_first_to_say(_CAUSE):
+        if _is_first(_ANY_SENTENCE):
             _say(f"rank {ranks.rank} stops because another rank was killed or has crashed.")
     elif isinstance(error, MegalithError):
         _tell_torchrun(str(error))
-        if _is_first_to_say(str(error)):
-            _say(str(error))
+        _say_if_first(str(error))
     elif isinstance(error, KeyboardInterrupt):
         code = 130
     elif sentence := sentence_of(error):
         _tell_torchrun(sentence)
-        if _is_first_to_say(sentence):
-            _say(sentence)
+        _say_if_first(sentence)
     else:
         _tell_torchrun(traceback.format_exc())
-        _is_first_to_say(_CAUSE)
+        _is_first(_ANY_SENTENCE)
+        _is_first(_CAUSE)
         traceback.print_exc()
         code = 1
     sys.stdout.flush()
@@ -121,16 +142,19 @@ def _torchrun_store() -> dist.Store | None:
     return store
 
 
-def _is_first_to_say(sentence: str) -> bool:
-    """Most mistakes are found by all ranks alike, and others follow from one: one rank tells."""
+def _say_if_first(sentence: str) -> None:
+    """Most mistakes are found by all ranks alike, and a full disk by some with different files: one tells."""
+    _is_first(_ANY_SENTENCE)
+    if _is_first(_CAUSE):
+        _say(sentence)
+
+
+def _is_first(what: str) -> bool:
+    """Whether no other rank of this attempt has asked before."""
     try:
         store = dist.distributed_c10d._get_default_store()
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        causes = store.add(f"megalith/said/{attempt}/{_CAUSE}", 1)
-        if sentence == _CAUSE:
-            return bool(causes == 1)
-        key = hashlib.sha256(sentence.encode()).hexdigest()[:16]
-        return bool(store.add(f"megalith/said/{attempt}/{key}", 1) == 1)
+        return bool(store.add(f"megalith/said/{attempt}/{what}", 1) == 1)
     except Exception:
         # The store is gone with the process that kept it; better twice than never.
         return True

@@ -5,9 +5,23 @@ from __future__ import annotations
 import signal
 import threading
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
-from megalith.train.config import EarlyStoppingConfig
+import torch
+import torch.distributed as dist
+from pydantic import Field
+
+from megalith.comm.peer_lost import peer_errors
+from megalith.comm.ranks import Ranks
+from megalith.core.config import Config
+
+
+class EarlyStoppingConfig(Config):
+    """Stops when `metric` of the evaluation split has not improved for `patience` evaluations."""
+
+    metric: Literal["ne", "log_loss", "auc"] = "ne"
+    patience: int = Field(default=3, ge=1)
+    min_delta: float = Field(default=0.0, ge=0)
 
 
 class BestSoFar:
@@ -35,12 +49,15 @@ class BestSoFar:
 
     @property
     def exhausted(self) -> bool:
+        """Whether as many evaluations as `patience` allows have brought nothing better."""
         return self._config is not None and self.without_improvement >= self._config.patience
 
     def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it."""
         return {"step": self.step, "value": self.value, "without_improvement": self.without_improvement}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues from what `state_dict` gave."""
         self.step, self.value = state["step"], state["value"]
         self.without_improvement = state["without_improvement"]
 
@@ -67,3 +84,13 @@ class StopSignal:
             # The second Ctrl-C means now.
             raise KeyboardInterrupt
         self.requested = signal.Signals(number).name
+
+
+def agree_on_signal(ranks: Ranks, requested: str | None) -> str | None:
+    """The signal that any rank was sent, so that all stop at the same step."""
+    if ranks.world_size == 1:
+        return requested
+    number = torch.tensor(signal.Signals[requested].value if requested else 0)
+    with peer_errors():
+        dist.all_reduce(number, op=dist.ReduceOp.MAX, group=ranks.group)
+    return signal.Signals(int(number)).name if number else None

@@ -12,13 +12,15 @@ import pytest
 import torch
 
 from commands import megalith, unwrapped
-from megalith.bench import embedding
-from megalith.bench.embedding import bench_embedding, draw, shapes_of
-from megalith.bench.peers import OURS, Shape, bytes_needed, choose_peers
-from megalith.bench.roofline import distinct_rows, least_bytes, measure_bandwidth
+from megalith.bench.embedding import shapes
+from megalith.bench.embedding.roofline import distinct_rows, least_bytes, measure_bandwidth
+from megalith.bench.embedding.shapes import draw, shapes_of
+from megalith.bench.embedding.suite import bench_embedding, build_alike, measure
+from megalith.bench.peers.candidates import bytes_needed, choose_peers
+from megalith.bench.peers.lookup import OURS, LookupShape
 from megalith.core.errors import ConfigError
 
-SHAPE = Shape(tables=3, rows=300, dim=8, batch=16, lookups=4)
+SHAPE = LookupShape(tables=3, rows=300, dim=8, batch=16, lookups=4)
 needs_fbgemm = pytest.mark.skipif(
     find_spec("fbgemm_gpu") is None, reason="FBGEMM is not installed; `make bench` installs it."
 )
@@ -31,7 +33,7 @@ quiet = pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_fbgemm_makes_the_same_step(dtype: str) -> None:
     shape = replace(SHAPE, dtype=dtype, zipf=1.2)
-    sides = embedding.build_alike(shape, [OURS, "fbgemm"])
+    sides = build_alike(shape, [OURS, "fbgemm"])
     for seed in range(3):
         ids = draw(shape, seed)
         outputs = {name: side.forward(ids) for name, side in sides.items()}
@@ -44,7 +46,7 @@ def test_fbgemm_makes_the_same_step(dtype: str) -> None:
 
 
 def test_torch_reads_the_same_and_updates_the_same_rows() -> None:
-    sides = embedding.build_alike(SHAPE, [OURS, "torch"])
+    sides = build_alike(SHAPE, [OURS, "torch"])
     before = [weight.clone() for weight in sides[OURS].weights()]
     ids = draw(SHAPE, 0)
     outputs = {name: side.forward(ids) for name, side in sides.items()}
@@ -68,7 +70,7 @@ def test_skewed_ids_repeat_and_are_scattered_over_the_table() -> None:
 
 @pytest.mark.parametrize("kind", ["headline", "sweep", "scaling"])
 def test_shapes_stay_within_memory(kind: Any) -> None:
-    base = Shape(tables=26, rows=500_000, dim=64, batch=2048, lookups=1)
+    base = LookupShape(tables=26, rows=500_000, dim=64, batch=2048, lookups=1)
     shapes = [shape for _, shape in shapes_of(kind, base, ["fbgemm"])]
     assert len(shapes) == len(set(shapes)) or kind == "sweep"
     if kind != "headline":
@@ -77,12 +79,12 @@ def test_shapes_stay_within_memory(kind: Any) -> None:
 
 def test_a_peer_that_cannot_run_a_shape_says_so() -> None:
     odd = replace(SHAPE, dim=10)
-    found = embedding.measure(odd, ["fbgemm"], [draw(odd, 0)], repeats=1)
+    found = measure(odd, ["fbgemm"], [draw(odd, 0)], repeats=1)
     assert found["candidates"]["fbgemm"] == {"skipped": "not supported"}
     assert found["candidates"][OURS]["total"]["median_seconds"] > 0
     large = replace(SHAPE, rows=10**12)
     with pytest.raises(ConfigError, match="pass fewer --rows"):
-        embedding.measure(large, [], [], repeats=1)
+        measure(large, [], [], repeats=1)
 
 
 def test_the_roof_counts_each_distinct_row_once() -> None:
@@ -103,9 +105,9 @@ def test_peers_are_named_singly_or_in_a_list() -> None:
 
 
 def test_a_sweep_over_small_shapes_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding, "SWEEP_DIMS", (1, 8))
-    monkeypatch.setattr(embedding, "SWEEP_LOOKUPS", (2,))
-    monkeypatch.setattr(embedding, "SWEEP_BATCHES", (8,))
+    monkeypatch.setattr(shapes, "SWEEP_DIMS", (1, 8))
+    monkeypatch.setattr(shapes, "SWEEP_LOOKUPS", (2,))
+    monkeypatch.setattr(shapes, "SWEEP_BATCHES", (8,))
     content = bench_embedding("sweep", SHAPE, [], repeats=1)
     axes = [one["axis"] for one in content["results"]["measured"]]
     assert axes == 2 * (["dim"] * 2 + ["lookups", "batch"] + ["float16"] * 3)

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from commands import megalith, unwrapped
-from megalith.bench.peers import OURS, Shape
-from megalith.bench.train import PARTS, candidates, draw_samples
+from megalith.bench.peers.lookup import OURS, LookupShape
+from megalith.bench.train.candidates import PARTS
+from megalith.bench.train.samples import draw_samples
+from megalith.bench.train.suite import candidates
 
-SHAPE = Shape(tables=3, rows=200, dim=8, batch=16, lookups=2)
+SHAPE = LookupShape(tables=3, rows=200, dim=8, batch=16, lookups=2)
 
 
 @pytest.mark.skipif(

@@ -39,7 +39,7 @@ def run(trained, tmp_path):
 
 @pytest.fixture
 def unfinished(run):
-    """A run that `train` goes on with: one that was killed before it wrote how it ended."""
+    """A run that `train` resumes: one that was killed before it wrote how it ended."""
     (run / "summary.json").unlink()
     return run
 

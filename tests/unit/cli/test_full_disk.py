@@ -42,7 +42,7 @@ def test_events_that_cannot_grow_are_one_sentence(tmp_path):
         f"""
 from pathlib import Path
 from megalith.core.errors import StorageError
-from megalith.train.events import EventFile
+from megalith.train.run.tensorboard import EventFile
 events = EventFile(Path({str(tmp_path)!r}))
 try:
     for step in range(100):
@@ -60,7 +60,7 @@ except StorageError as error:
 def test_tensorboard_reads_the_events_of_every_session(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    from megalith.train.events import EventFile
+    from megalith.train.run.tensorboard import EventFile
 
     for session in range(2):
         events = EventFile(tmp_path)

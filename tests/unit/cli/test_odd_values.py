@@ -40,7 +40,7 @@ def test_the_hardware_of_a_job(command, value):
     "row", ["1,2,3", "a,b,no-gpu" + ",1" * 19, "x,y,a100-80g" + ",0" * 19, "x,y,a100-80g" + ",z" * 19]
 )
 def test_a_row_of_measurements(command, tmp_path, row):
-    from megalith.explore.validate import FOLDER
+    from megalith.explore.validation.measurements import FOLDER
 
     head = (FOLDER / "llm_training.csv").read_text().splitlines()[0]
     file = tmp_path / "mine.csv"

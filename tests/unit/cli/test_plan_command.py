@@ -47,8 +47,8 @@ def test_tables_of_a_file_are_planned_written_and_drawn(tables: Path, tmp_path: 
     assert [one["table"] for one in printed["placements"]] == ["users", "items", "shops"]
     assert printed["estimate"]["bound_by"] in ("link:node", "memory:hbm")
     plan = read_plan(out)
-    assert plan.estimate["step_seconds"] == printed["estimate"]["step_seconds"]
-    assert write_plan_report(out, page)["gap"] == plan.estimate["gap"]
+    assert plan.estimate.step_seconds == printed["estimate"]["step_seconds"]
+    assert write_plan_report(out, page)["gap"] == plan.estimate.gap
     html = page.read_text(encoding="utf-8")
     found = re.search(r'<script type="application/json" id="charts">(.*?)</script>', html, re.DOTALL)
     assert found is not None
@@ -110,3 +110,12 @@ def test_a_plan_without_an_estimate_is_not_drawn(tmp_path: Path) -> None:
     path.write_text(json.dumps(content))
     with pytest.raises(DataError, match="has no estimate to draw"):
         write_plan_report(path, tmp_path / "plan.html")
+
+
+def test_the_local_cluster_needs_a_number_of_ranks(tables: Path) -> None:
+    done = run("--tables", tables, "--hardware", "local")
+    assert done.returncode == 2
+    assert "--hardware local needs --world-size" in done.stderr
+    done = run("--tables", tables, "--hardware", "local", "--world-size", "2", "--seconds", "0.5", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["estimate"]["hardware"] == "these hosts"

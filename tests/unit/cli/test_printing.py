@@ -77,7 +77,7 @@ def test_a_run_in_a_folder_with_brackets_is_stopped_resumed_scored_and_reported(
     (tmp_path / "small.yaml").write_text("\n".join(lines))
     first = command("train", "small.yaml", "--out", run)
     assert first.code == 0, first.err
-    assert f"Stopped by SIGTERM; go on with: megalith train '{run}'\n" in first.out
+    assert f"Stopped by SIGTERM; resume with: megalith train '{run}'\n" in first.out
     second = command("train", run)
     assert second.code == 0, second.err
     assert f"Resuming {run} from step 3.\n" in second.err

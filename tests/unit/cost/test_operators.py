@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from megalith.cost.calibration import calibration
 from megalith.cost.memory import state_bytes
-from megalith.cost.operators import flash_attention_seconds, gemm_seconds, peak_flops, stream_seconds
+from megalith.cost.operators import (
+    AttentionShape,
+    flash_attention_seconds,
+    gemm_seconds,
+    peak_flops,
+    stream_seconds,
+)
 from megalith.hardware.catalog import catalog
 
 A100 = catalog().device("a100-80g")
@@ -60,11 +66,11 @@ def test_streams_take_their_bytes_at_the_reached_bandwidth() -> None:
 
 
 def test_causal_attention_does_half_and_backward_more() -> None:
-    shape = (A100, CONSTANTS, "bf16", 32, 4096, 4096, 128)
-    causal = flash_attention_seconds(*shape) - CONSTANTS.kernel_seconds
-    whole = flash_attention_seconds(*shape, causal=False) - CONSTANTS.kernel_seconds
+    attention = (A100, CONSTANTS, "bf16", AttentionShape(32, 4096, 4096, 128))
+    causal = flash_attention_seconds(*attention) - CONSTANTS.kernel_seconds
+    whole = flash_attention_seconds(*attention, causal=False) - CONSTANTS.kernel_seconds
     assert whole == pytest.approx(2 * causal)
-    assert flash_attention_seconds(*shape, backward=True) > 2.5 * causal
+    assert flash_attention_seconds(*attention, backward=True) > 2.5 * causal
 
 
 def test_a_device_without_a_type_uses_a_wider_one() -> None:

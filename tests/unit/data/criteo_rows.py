@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from megalith.data.dataset import Dataset
-from megalith.ops.text_twins import number_twin, signed_log_twin, token_key_twin
+from megalith.ops.text.keys_twin import token_key_twin
+from megalith.ops.text.rows_twin import number_twin, signed_log_twin
 
 NUM_NUMBERS, NUM_CATEGORIES = 13, 26
 

@@ -283,3 +283,8 @@ def test_wrong_arguments_are_named(tmp_path: Path, option: dict[str, Any], probl
     dataset = numbered_dataset(tmp_path, [20])
     with pytest.raises(ConfigError, match=problem):
         Loader(dataset, **{"splits": ["train"], "batch_size": 2, **option})
+
+
+def test_a_data_set_alone_is_read_as_its_training_split(tmp_path: Path) -> None:
+    dataset = numbered_dataset(tmp_path, [5000])
+    assert all_numbers(Loader(dataset)) == all_numbers(Loader(dataset, ["train"], 2048))

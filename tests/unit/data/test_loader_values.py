@@ -18,7 +18,7 @@ from commands import run
 from megalith.core.errors import DataError
 from megalith.data.dataset import Dataset
 from megalith.data.loader import Loader
-from megalith.data.loader.decode import permute_bags
+from megalith.data.loader.columns import permute_bags
 
 
 def read_all(dataset: Dataset) -> None:

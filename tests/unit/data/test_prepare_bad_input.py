@@ -93,9 +93,9 @@ def test_each_unreadable_file_has_its_sentence(tmp_path: Path) -> None:
         "empty.gz": (b"", "is empty"),
         "cut.gz": (compressed[:-500], "is cut off"),
         "cut.zst": (packed[:-100], "is cut off"),
-        "damaged.gz": (bytes(damaged), "is not a sound gzip file"),
-        "plain.gz": (_content(), "is not a sound gzip file"),
-        "plain.zst": (_content(), "is not a sound zstd file"),
+        "damaged.gz": (bytes(damaged), "is not a valid gzip file"),
+        "plain.gz": (_content(), "is not a valid gzip file"),
+        "plain.zst": (_content(), "is not a valid zstd file"),
         "blank.tsv": (b"\n\n", "holds no rows"),
     }
     for name, (content, message) in cases.items():

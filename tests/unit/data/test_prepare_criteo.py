@@ -165,7 +165,7 @@ def test_an_existing_vocabulary_is_applied_to_new_files(text: Path, tmp_path: Pa
 
 
 def test_hashed_ids_need_no_vocabulary(text: Path, tmp_path: Path) -> None:
-    from megalith.ops.text_twins import hash_keys_twin, token_key_twin
+    from megalith.ops.text.keys_twin import hash_keys_twin, token_key_twin
 
     dataset = run(tmp_path / "out", text, hash_buckets=1000)
     assert {feature.num_ids for feature in dataset.schema.categorical} == {1002}

@@ -240,7 +240,7 @@ def test_bad_parquet_is_named(tmp_path: Path) -> None:
     assert dataset.schema.bad_rows == 2
     assert values(tmp_path / "out", "items") == [["5"], ["7"]]
     (tmp_path / "text.parquet").write_text("not parquet")
-    with pytest.raises(DataError, match="not a sound Parquet file"):
+    with pytest.raises(DataError, match="not a valid Parquet file"):
         run("parquet", tmp_path / "no", tmp_path / "text.parquet")
     with pytest.raises(DataError, match="does not exist"):
         run("parquet", tmp_path / "no", tmp_path / "absent.parquet")

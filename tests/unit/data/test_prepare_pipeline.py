@@ -15,19 +15,19 @@ def same(value: int) -> int:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_results_and_placing_follow_the_input(threads: int) -> None:
-    placed: list[int] = []
+def test_results_and_numbering_follow_the_input(threads: int) -> None:
+    numbered: list[int] = []
 
-    def place(value: int) -> int:
-        placed.append(value)
+    def number_rows(value: int) -> int:
+        numbered.append(value)
         return value
 
-    pipeline = OrderedPipeline(iter(range(200)), same, place, lambda value: value * 2, threads)
+    pipeline = OrderedPipeline(iter(range(200)), same, number_rows, lambda value: value * 2, threads)
     assert list(pipeline.results()) == [value * 2 for value in range(200)]
-    assert placed == list(range(200))
+    assert numbered == list(range(200))
 
 
-@pytest.mark.parametrize("stage", ["items", "parse", "place", "work"])
+@pytest.mark.parametrize("stage", ["items", "parse", "number", "work"])
 def test_an_error_comes_after_the_results_before_it(stage: str) -> None:
     def fail(at: str, value: int) -> int:
         if at == stage and value >= 20:
@@ -38,7 +38,7 @@ def test_an_error_comes_after_the_results_before_it(stage: str) -> None:
     pipeline = OrderedPipeline(
         items,
         lambda value: fail("parse", value),
-        lambda value: fail("place", value),
+        lambda value: fail("number", value),
         lambda value: fail("work", value),
         3,
     )

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from megalith.data.prepare.vocabulary import counted_ids, key_texts, loaded_ids
 from megalith.data.readers import Feature
-from megalith.ops.text import KeyCounter
-from megalith.ops.text_twins import token_key_twin
+from megalith.ops.text.keys import KeyCounter
+from megalith.ops.text.keys_twin import token_key_twin
 
 
 def keys_of(tokens: list[bytes]) -> np.ndarray:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from megalith.data.readers import AVAZU, Column, DelimitedSource, TextFormat, read_chunks
+from megalith.data.readers import AVAZU, DelimitedFormat, DelimitedSource, TextColumn, read_chunks
 
 CONTENT = b"one\ntwo\r\n\nfour is longer than the others\n\nlast has no end"
 
@@ -38,7 +38,9 @@ def test_chunks_hold_whole_lines_for_every_chunk_size(tmp_path: Path, suffix: st
 
 
 def test_rows_are_the_same_wherever_chunks_end(tmp_path: Path) -> None:
-    small = TextFormat("small", ";", (Column("label", "label"), Column("size", "number"), Column("kind")))
+    small = DelimitedFormat(
+        "small", ";", (TextColumn("label", "label"), TextColumn("size", "number"), TextColumn("kind"))
+    )
     path = tmp_path / "small.txt"
     path.write_bytes(b"1;5;a\n0;;bb\nbad\n1;-3;\n0;1e3;a long value of a kind\r\n1;7;x")
     whole: list[object] | None = None

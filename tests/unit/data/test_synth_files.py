@@ -14,10 +14,11 @@ import pytest
 
 from megalith.core.errors import ConfigError, StorageError
 from megalith.data.dataset import Dataset
-from megalith.data.synth.calibration import Source
+from megalith.data.synth.calibration import SynthSource
 from megalith.data.synth.generate import TRUE_PROBABILITY, generate
-from megalith.data.synth.stream import Stream, SynthOptions
-from megalith.data.synth.text import TextFormat, scramble
+from megalith.data.synth.options import SynthOptions
+from megalith.data.synth.stream import SynthStream
+from megalith.data.synth.text import LineFormatter, scramble
 
 OPTIONS = SynthOptions("criteo", train_rows=70_000, valid_rows=500, test_rows=1000, seed=3, multi_hot=1)
 
@@ -79,8 +80,8 @@ def test_criteo_text_and_parquet_hold_the_same_rows(tmp_path: Path) -> None:
     options = SynthOptions("criteo", train_rows=20_000, test_rows=300)
     truths = generate(options, tmp_path / "text", "text")
     assert truths == generate(options, tmp_path / "parquet")
-    stream = Stream(options)
-    text = TextFormat(stream)
+    stream = SynthStream(options)
+    text = LineFormatter(stream)
     lines = (tmp_path / "text/train.tsv").read_text().splitlines()
     table = pq.read_table(tmp_path / "parquet/train/part-00000.parquet")
     assert len(lines) == 20_000
@@ -120,7 +121,7 @@ def test_avazu_text_and_parquet_hold_the_same_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["criteo", "avazu"])
-def test_text_states_its_best_loss(source: Source, tmp_path: Path) -> None:
+def test_text_states_its_best_loss(source: SynthSource, tmp_path: Path) -> None:
     truths = generate(SynthOptions(source, train_rows=500, valid_rows=100), tmp_path / "text", "text")
     stated = json.loads((tmp_path / "text/truth.json").read_text())["splits"]
     assert set(stated) == {"train", "valid"}

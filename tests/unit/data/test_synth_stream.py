@@ -13,26 +13,27 @@ import pytest
 from megalith.core.errors import ConfigError
 from megalith.data.dataset import MISSING_ID
 from megalith.data.synth.calibrate import observe
-from megalith.data.synth.calibration import Source, load_shape
-from megalith.data.synth.stream import BLOCK_ROWS, Stream, SynthOptions
+from megalith.data.synth.calibration import SynthSource, load_shape
+from megalith.data.synth.options import SynthOptions
+from megalith.data.synth.stream import BLOCK_ROWS, SynthStream
 from megalith.data.synth.truth import entropy, log_loss_sum
 
-SOURCES: tuple[Source, ...] = ("criteo", "avazu")
+SOURCES: tuple[SynthSource, ...] = ("criteo", "avazu")
 REAL_DATA = Path(__file__).parents[4] / "shared" / "data"
 
 
 @cache
-def full_stream(source: Source) -> Stream:
-    return Stream(SynthOptions(source, train_rows=load_shape(source).rows, drift=0.0, scale=1.0))
+def full_stream(source: SynthSource) -> SynthStream:
+    return SynthStream(SynthOptions(source, train_rows=load_shape(source).rows, drift=0.0, scale=1.0))
 
 
 @cache
-def drifting_stream(drift: float) -> Stream:
-    return Stream(SynthOptions("criteo", train_rows=40 * BLOCK_ROWS, drift=drift))
+def drifting_stream(drift: float) -> SynthStream:
+    return SynthStream(SynthOptions("criteo", train_rows=40 * BLOCK_ROWS, drift=drift))
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_ids_are_as_skewed_as_those_of_the_real_head(source: Source) -> None:
+def test_ids_are_as_skewed_as_those_of_the_real_head(source: SynthSource) -> None:
     stream = full_stream(source)
     rows = stream.shape.observed_rows
     blocks = [stream.block("train", number) for number in range(3)]
@@ -51,7 +52,7 @@ def test_ids_are_as_skewed_as_those_of_the_real_head(source: Source) -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_click_rate_and_predictability_are_those_of_the_real_data(source: Source) -> None:
+def test_click_rate_and_predictability_are_those_of_the_real_data(source: SynthSource) -> None:
     blocks = [full_stream(source).block("train", number) for number in range(0, 400, 50)]
     labels = np.concatenate([block.labels for block in blocks])
     probabilities = np.concatenate([block.probabilities for block in blocks])
@@ -94,7 +95,7 @@ def test_labels_follow_the_probabilities() -> None:
 
 def test_a_block_is_the_same_whenever_it_is_made() -> None:
     options = SynthOptions("avazu", train_rows=3 * BLOCK_ROWS, valid_rows=100, seed=5)
-    first, second = Stream(options), Stream(options)
+    first, second = SynthStream(options), SynthStream(options)
     later = second.block("train", 2)
     assert len(first.block("valid", 0).labels) == 100
     for one, other in zip(first.block("train", 2).ids, later.ids, strict=True):
@@ -124,7 +125,7 @@ def test_ids_enter_that_were_never_seen_before() -> None:
 
 
 def test_hours_rise_from_the_first_to_the_last() -> None:
-    stream = Stream(SynthOptions("avazu", train_rows=20_000, test_rows=1000))
+    stream = SynthStream(SynthOptions("avazu", train_rows=20_000, test_rows=1000))
     hours = np.concatenate([stream.block("train", 0).ids[0], stream.block("train", 1).ids[0]])
     assert (np.diff(hours) >= 0).all()
     assert hours[0] == 2
@@ -132,7 +133,7 @@ def test_hours_rise_from_the_first_to_the_last() -> None:
 
 
 def test_bags_move_the_probability() -> None:
-    stream = Stream(SynthOptions("criteo", train_rows=BLOCK_ROWS, multi_hot=2))
+    stream = SynthStream(SynthOptions("criteo", train_rows=BLOCK_ROWS, multi_hot=2))
     block = stream.block("train", 0)
     bag, field = block.bags[0], stream.bag_fields[0]
     lengths = np.diff(bag.offsets)
@@ -145,9 +146,9 @@ def test_bags_move_the_probability() -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_ids_stay_inside_the_declared_range(source: Source) -> None:
+def test_ids_stay_inside_the_declared_range(source: SynthSource) -> None:
     for scale in (0.001, 1.0, "auto"):
-        stream = Stream(SynthOptions(source, train_rows=50_000, drift=1.0, scale=scale))
+        stream = SynthStream(SynthOptions(source, train_rows=50_000, drift=1.0, scale=scale))
         block = stream.block("train", 3)
         for field, ids in zip(stream.fields, block.ids, strict=True):
             assert ids.min() >= 0
@@ -178,7 +179,7 @@ def test_options_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None
 
 @pytest.mark.skipif(not REAL_DATA.exists(), reason=f"real data is not at {REAL_DATA}")
 @pytest.mark.parametrize("source", SOURCES)
-def test_the_calibration_is_that_of_the_real_head(source: Source) -> None:
+def test_the_calibration_is_that_of_the_real_head(source: SynthSource) -> None:
     if source == "criteo":
         lines = (REAL_DATA / "criteo" / "head_8000.tsv").read_text().splitlines()
         columns = list(zip(*(line.split("\t") for line in lines), strict=True))
@@ -199,7 +200,7 @@ def test_the_calibration_is_that_of_the_real_head(source: Source) -> None:
         assert 1 - len(present) / len(named[shape.name]) == pytest.approx(shape.missing, abs=1e-3)
 
 
-def _shared_top_ids(stream: Stream) -> float:
+def _shared_top_ids(stream: SynthStream) -> float:
     """Of the 60 top ids of some fields at the start, the share still among the top 90 at the end."""
     kept = []
     for place, field in enumerate(stream.fields):

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 import megalith as mg
 from megalith.core.errors import ConfigError, DataError
-from megalith.embeddings.collection import Window
+from megalith.embeddings.initial_values import TableWindow
 
 BATCH = 3
 
@@ -184,7 +184,7 @@ def test_a_window_begins_with_the_values_of_the_table_it_is_cut_from():
         ((1 << 20, table.rows), (2, 3)),
     ):
         part = mg.TableSpec(name="p", rows=rows[1] - rows[0], dim=columns[1] - columns[0], features=("f",))
-        windows = {"p": Window(table, rows, columns)}
+        windows = {"p": TableWindow(table, rows, columns)}
         held = mg.EmbeddingCollection([part], seed=5, windows=windows).weight("p")
         assert torch.equal(held, whole[rows[0] : rows[1], columns[0] : columns[1]])
 

@@ -5,7 +5,7 @@ import pytest
 import megalith as mg
 from megalith.core.errors import ConfigError, PlanError
 from megalith.core.schema import MAX_DENSE_ROWS
-from megalith.embeddings.collection import Window
+from megalith.embeddings.initial_values import TableWindow
 from megalith.sharding.plan import Placement, Shard, ShardingPlan
 
 # So wide that no machine has the memory: a refusal that came later would be another one.
@@ -24,7 +24,7 @@ def test_a_dense_table_of_too_many_rows_is_refused(rows):
 
 def test_a_part_of_too_many_rows_is_refused_by_the_name_of_the_table():
     part = table(2**32, "users@0")
-    windows = {"users@0": Window(table(2**34), (0, 2**32), (0, WIDE))}
+    windows = {"users@0": TableWindow(table(2**34), (0, 2**32), (0, WIDE))}
     with pytest.raises(ConfigError, match="Table 'users' has 4,294,967,296 rows"):
         mg.EmbeddingCollection([part], windows=windows)
 

@@ -25,7 +25,7 @@ def test_every_change_on_the_way_is_counted_once() -> None:
     found = compare(one, other)
     assert [change.sections for change in found.changes] == [("cluster",), ("network",), ("training",)]
     saved = sum(change.saved_seconds for change in found.changes)
-    assert saved == pytest.approx(one_step(found.one) - one_step(found.other))
+    assert saved == pytest.approx(one_step(found.first) - one_step(found.second))
     assert found.changes[0].saved_seconds > 0 > found.changes[-1].saved_seconds
 
 
@@ -49,7 +49,7 @@ def test_what_a_prediction_filled_in_is_compared_too() -> None:
     found = compare(one, open_size)
     keys = {difference.key: difference for difference in found.differences}
     if "parallel.micro_batch" in keys:
-        assert keys["parallel.micro_batch"].other == found.other.prediction.micro_batch
+        assert keys["parallel.micro_batch"].second == found.second.prediction.micro_batch
 
 
 def test_a_job_without_a_plan_is_searched_for_one() -> None:
@@ -63,8 +63,8 @@ def test_a_job_without_a_plan_is_searched_for_one() -> None:
     }
     plan = {**content, "name": "plan", "parallel": {"tp": 4, "global_batch": 8, "micro_batch": 1}}
     said: list[str] = []
-    found = compare(load_job(plan), load_job(content), say=said.append)
-    assert found.other.searched
-    assert not found.one.searched
-    assert found.other.prediction.step_seconds <= found.one.prediction.step_seconds
+    found = compare(load_job(plan), load_job(content), progress=said.append)
+    assert found.second.searched
+    assert not found.first.searched
+    assert found.second.prediction.step_seconds <= found.first.prediction.step_seconds
     assert said

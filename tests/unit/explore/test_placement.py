@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megalith.core.errors import ConfigError
-from megalith.cost.collectives import Span, group_size
+from megalith.cost.collectives import LevelSpan, group_size
 from megalith.explore.job import Parallel
-from megalith.explore.placement import boundary, expert_groups, group, pieces, split_group, stage_device
+from megalith.explore.placement import axis_pieces, boundary, expert_groups, group, split_group, stage_device
 from megalith.hardware.catalog import catalog
 from megalith.hardware.cluster import Cluster, Level
 
@@ -30,16 +30,16 @@ def plan(**axes: object) -> Parallel:
 
 def test_the_innermost_axis_stays_in_the_node() -> None:
     parallel, machine = plan(tp=8, dp=4, pp=2), cluster(8, 8)
-    assert group(parallel, machine, ("tp",)) == (Span(8, 1),)
-    assert group(parallel, machine, ("dp",)) == (Span(1, 1), Span(4, 8))
+    assert group(parallel, machine, ("tp",)) == (LevelSpan(8, 1),)
+    assert group(parallel, machine, ("dp",)) == (LevelSpan(1, 1), LevelSpan(4, 8))
 
 
 def test_tensor_parallelism_over_two_nodes_shares_nothing() -> None:
-    assert group(plan(tp=16, dp=4), cluster(8, 8), ("tp",)) == (Span(8, 1), Span(2, 1))
+    assert group(plan(tp=16, dp=4), cluster(8, 8), ("tp",)) == (LevelSpan(8, 1), LevelSpan(2, 1))
 
 
 def test_replicas_in_and_out_of_nodes() -> None:
-    assert group(plan(tp=2, dp=32), cluster(8, 8), ("dp",)) == (Span(4, 1), Span(8, 2))
+    assert group(plan(tp=2, dp=32), cluster(8, 8), ("dp",)) == (LevelSpan(4, 1), LevelSpan(8, 2))
 
 
 def test_a_cut_axis_keeps_runs_together() -> None:
@@ -53,14 +53,14 @@ def test_a_cut_axis_keeps_runs_together() -> None:
 
 
 def test_a_group_splits_into_inside_and_across() -> None:
-    inside, across = split_group((Span(4, 2), Span(8, 2), Span(2, 2)), 2)
-    assert inside == (Span(4, 2), Span(8, 2))
-    assert across == (Span(1, 1), Span(1, 1), Span(2, 64))
+    inside, across = split_group((LevelSpan(4, 2), LevelSpan(8, 2), LevelSpan(2, 2)), 2)
+    assert inside == (LevelSpan(4, 2), LevelSpan(8, 2))
+    assert across == (LevelSpan(1, 1), LevelSpan(1, 1), LevelSpan(2, 64))
 
 
 def test_experts_take_the_innermost_replicas() -> None:
     experts, replicas = expert_groups(plan(tp=1, ep=8, dp=64), cluster(8, 8))
-    assert experts == (Span(8, 1),)
+    assert experts == (LevelSpan(8, 1),)
     assert group_size(replicas) == 8
 
 
@@ -75,7 +75,7 @@ def test_experts_take_the_innermost_replicas() -> None:
 )
 def test_a_placement_that_does_not_add_up_is_refused(placement: tuple[str, ...], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        pieces(plan(tp=8, pp=8, dp=4, placement=placement))
+        axis_pieces(plan(tp=8, pp=8, dp=4, placement=placement))
 
 
 powers = st.sampled_from([1, 2, 4, 8])

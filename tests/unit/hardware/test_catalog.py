@@ -100,7 +100,7 @@ def test_a_wrong_name_gets_the_nearest(kind: str, wrong: str, right: str) -> Non
 
 def test_two_levels_of_one_name_are_refused() -> None:
     level = LevelSpec(name="node", count=2, link="nvlink3")
-    with pytest.raises(ConfigError, match="'node' stands twice"):
+    with pytest.raises(ConfigError, match="'node' occurs twice"):
         catalog().build(ClusterSpec(device="h200", levels=(level, level)))
 
 

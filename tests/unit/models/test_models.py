@@ -14,7 +14,7 @@ from megalith.models.layers.cross import CrossNetwork
 from megalith.models.layers.interaction import factorization_term
 from megalith.models.layers.mlp import MLPConfig, build_mlp
 from megalith.models.wide_deep.config import WideDeepConfig
-from megalith.ops.interaction import dot_interaction_twin
+from megalith.ops.interaction.dot_twin import dot_interaction_twin
 
 FEATURES = tuple(FeatureSpec(name=f"f{i}", num_ids=10 + i) for i in range(3))
 SMALL = MLPConfig(layers=(8, 4))

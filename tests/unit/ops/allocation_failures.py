@@ -15,14 +15,15 @@ import torch
 
 from megalith.core.errors import MegalithError
 from megalith.core.schema import TableSpec
-from megalith.embeddings.layout import Layout
+from megalith.embeddings.descriptors import CollectionLookups
 from megalith.ops import native
-from megalith.ops.coupled import CoupledUpdate
-from megalith.ops.embedding import KINDS, Tables
-from megalith.ops.indices import lookup_fault
-from megalith.ops.interaction import dot_interaction, dot_interaction_backward
-from megalith.ops.sharing import RowCuts, share_rows
-from megalith.ops.updates import Step
+from megalith.ops.embedding.descriptors import LookupBatch, OutputGradients
+from megalith.ops.embedding.index_check import lookup_fault
+from megalith.ops.embedding.native_tables import NativeTables
+from megalith.ops.interaction.dot import dot_interaction, dot_interaction_backward
+from megalith.ops.optimizer.column_sharded import ColumnShardedUpdate
+from megalith.ops.optimizer.steps import OPTIMIZER_KINDS, OptimizerStep
+from megalith.ops.sharding.bucketize import RowBuckets, bucketize_rows
 
 BATCH = 300
 
@@ -32,7 +33,7 @@ def draw(*shape):
 
 
 class Lookup:
-    """Tables of every way that the backward pass takes, and one batch."""
+    """NativeTables of every way that the backward pass takes, and one batch."""
 
     def __init__(self, kind):
         # Rows that repeat by the thousand; more rows than bits; weights of samples; maxima; sequences.
@@ -46,7 +47,7 @@ class Lookup:
             TableSpec(name=name, rows=rows, dim=dim, features=(f"f_{name}",), pooling=pooling)
             for name, rows, dim, pooling in shapes
         ]
-        self.layout = Layout(self.tables)
+        self.lookups = CollectionLookups(self.tables)
         lengths = [50, 2, 3, 4]
         generator = torch.Generator().manual_seed(1)
         ids = [
@@ -57,10 +58,21 @@ class Lookup:
         each = torch.tensor(lengths).repeat_interleave(BATCH)
         self.offsets = torch.cat([torch.zeros(1, dtype=torch.int64), each.cumsum(0)])
         self.sample_weights = torch.rand(len(self.values), generator=generator)
-        self.gradient = draw(BATCH, self.layout.output_dim)
+        self.gradient = draw(BATCH, self.lookups.output_dim)
         self.sequence_gradients = [draw(BATCH * lengths[3], 3)]
         self.steps = torch.tensor(
-            [Step(kind=KINDS.index(kind), lr=0.1, eps=1e-3, beta1=0.9, beta2=0.99, rest1=0.1, rest2=0.01)] * 4
+            [
+                OptimizerStep(
+                    kind=OPTIMIZER_KINDS.index(kind),
+                    lr=0.1,
+                    eps=1e-3,
+                    beta1=0.9,
+                    beta2=0.99,
+                    rest1=0.1,
+                    rest2=0.01,
+                )
+            ]
+            * 4
         )
         self.start = [draw(table.rows, table.dim) for table in self.tables]
         self.states = [torch.rand(table.rows, table.dim, generator=generator) for table in self.tables]
@@ -70,51 +82,53 @@ class Lookup:
 
     @property
     def lookup(self):
-        return self.values, self.offsets, self.sample_weights, 4
+        return LookupBatch(self.values, self.offsets, self.sample_weights, 4)
+
+    @property
+    def gradients(self):
+        return OutputGradients(self.gradient, self.sequence_gradients)
 
 
 def forward(world):
     lists = world.fresh()
-    output = world.layout.output_dim, torch.float32
-    return [], lambda: [Tables(*lists).forward(world.layout.pooled_slots, *world.lookup, *output)]
+    output = world.lookups.output_dim, torch.float32
+    return [], lambda: [NativeTables(*lists).forward(world.lookups.pooled_descriptors, world.lookup, *output)]
 
 
 def backward(world, sample_weights=True):
     lists = world.fresh()
-    values, offsets, weights, count = world.lookup
-    lookup = values, offsets, weights if sample_weights else None, count
+    batch = world.lookup if sample_weights else world.lookup._replace(sample_weights=None)
     kept = [one for some in lists for one in some]
 
     def run():
-        gradients = world.gradient, world.sequence_gradients
-        Tables(*lists).backward_(world.steps, world.layout.slots, *lookup, *gradients, 5)
+        NativeTables(*lists).backward_(world.steps, world.lookups.descriptors, batch, world.gradients, 5)
         return kept
 
     return kept, run
 
 
-def coupled(world):
+def column_sharded(world):
     lists = world.fresh()
     kept = [one for some in lists for one in some]
     sections = [(table, 0, spec.rows) for table, spec in enumerate(world.tables)]
     columns = [2 * spec.dim for spec in world.tables]
-    update = CoupledUpdate(*lists, world.layout.slots, columns, sections)
+    update = ColumnShardedUpdate(*lists, world.lookups.descriptors, columns, sections)
 
     def run():
-        sums = update.begin(world.steps, *world.lookup, world.gradient, world.sequence_gradients)
+        norms = update.begin(world.steps, world.lookup, world.gradients)
         # All in memory that the first half has taken.
-        update.finish(sums, 5)
+        update.finish(norms, 5)
         return kept
 
     return kept, run
 
 
-def sharing(world):
-    cuts = RowCuts.of([(0, [0, 2500, 5000], [0, 1]), (1, [0, 9, 200_000], [2, -1])], 3)
+def bucketizing(world):
+    buckets = RowBuckets.of([(0, [0, 2500, 5000], [0, 1]), (1, [0, 9, 200_000], [2, -1])], 3)
     values, offsets, weights, _ = world.lookup
 
     def run():
-        shared = share_rows(values, offsets, weights, BATCH, cuts)
+        shared = bucketize_rows(values, offsets, weights, BATCH, buckets)
         return [shared.lengths, shared.values, shared.sample_weights]
 
     return [], run
@@ -140,8 +154,8 @@ OPERATIONS = {
     "forward": (forward, "adam"),
     "backward": (backward, "adam"),
     "backward without sample weights": (partial(backward, sample_weights=False), "adam"),
-    "column-wise update": (coupled, "lamb"),
-    "share_rows": (sharing, "adam"),
+    "column-wise update": (column_sharded, "lamb"),
+    "bucketize_rows": (bucketizing, "adam"),
     "dot_interaction": (interaction, "adam"),
     "dot_interaction_backward": (interaction_gradient, "adam"),
     "lookup_fault": (checking, "adam"),

@@ -11,10 +11,12 @@ import child_process
 import torch
 
 from megalith.core.schema import TableSpec
-from megalith.embeddings.layout import Layout
-from megalith.ops import embedding, interaction
-from megalith.ops.embedding import KINDS, SLOT_FIELDS
-from megalith.ops.updates import Step
+from megalith.embeddings.descriptors import CollectionLookups
+from megalith.ops.embedding import operators
+from megalith.ops.embedding.descriptors import LookupDescriptor
+from megalith.ops.interaction import dot
+from megalith.ops.optimizer import backward
+from megalith.ops.optimizer.steps import OPTIMIZER_KINDS, OptimizerStep
 
 FAR = 1 << 40
 TABLES = [
@@ -29,7 +31,7 @@ class Call:
     """The arguments of one good call, by name and in order."""
 
     def __init__(self, operator):
-        layout = Layout(TABLES)
+        lookups = CollectionLookups(TABLES)
         draw = torch.Generator().manual_seed(0)
         self.operator = operator
         lookup = {
@@ -40,20 +42,20 @@ class Call:
         }
         weights = [torch.randn(table.rows, table.dim, generator=draw) for table in TABLES]
         states = [torch.rand(table.rows, table.dim, generator=draw) for table in TABLES]
-        step = Step(kind=KINDS.index("adam"), lr=0.1, eps=1e-3, beta1=0.9, beta2=0.99)
-        gradient = torch.randn(BATCH, layout.output_dim, generator=draw)
-        pooled = {"weights": weights, "slots": layout.pooled_slots.clone(), **lookup}
-        every = {"slots": layout.slots.clone(), **lookup}
+        step = OptimizerStep(kind=OPTIMIZER_KINDS.index("adam"), lr=0.1, eps=1e-3, beta1=0.9, beta2=0.99)
+        gradient = torch.randn(BATCH, lookups.output_dim, generator=draw)
+        pooled = {"weights": weights, "descriptors": lookups.pooled_descriptors.clone(), **lookup}
+        every = {"descriptors": lookups.descriptors.clone(), **lookup}
         vectors = {
             "first": torch.randn(BATCH, 8, generator=draw),
             "rest": torch.randn(BATCH, 24, generator=draw),
             "dim": 8,
         }
         self.arguments = {
-            "embedding_forward": pooled | {"output_dim": layout.output_dim, "dtype": torch.float32},
+            "embedding_forward": pooled | {"output_dim": lookups.output_dim, "dtype": torch.float32},
             "embedding_sequence": {"weights": weights}
             | every
-            | {"slot": 3, "dim": 3, "dtype": torch.float32},
+            | {"number": 3, "dim": 3, "dtype": torch.float32},
             "embedding_backward_": {"weights": weights, "first": states, "second": copy.deepcopy(states)}
             | {"steps": torch.tensor([step] * 3)}
             | every
@@ -69,11 +71,11 @@ class Call:
     def __setitem__(self, name, value):
         self.arguments[name] = value
 
-    def field(self, slot, name, value):
-        self["slots"][slot, SLOT_FIELDS.index(name)] = value
+    def field(self, number, name, value):
+        self["descriptors"][number, LookupDescriptor._fields.index(name)] = value
 
     def run(self):
-        home = interaction if self.operator.startswith("dot") else embedding
+        (home,) = (module for module in (operators, backward, dot) if hasattr(module, self.operator))
         return getattr(home, self.operator)(*self.arguments.values())
 
     def tables(self):
@@ -93,8 +95,8 @@ def item(name, position, value):
     return lambda call: call[name].__setitem__(position, value(call[name][position]))
 
 
-def field(slot, name, value):
-    return lambda call: call.field(slot, name, value)
+def field(number, name, value):
+    return lambda call: call.field(number, name, value)
 
 
 def gapped(tensor):
@@ -117,12 +119,14 @@ CASES = dict(
         # Types.
         *on(LOOKUPS, "weights of another type", item("weights", 0, lambda one: one.double())),
         *on(
-            LOOKUPS, "weights of another type than the slot says", item("weights", 0, lambda one: one.half())
+            LOOKUPS,
+            "weights of another type than the descriptor says",
+            item("weights", 0, lambda one: one.half()),
         ),
         *on(LOOKUPS, "float values", put("values", lambda call: call["values"].float())),
         *on(LOOKUPS, "int16 values", put("values", lambda call: call["values"].short())),
         *on(LOOKUPS, "int32 offsets", put("offsets", lambda call: call["offsets"].int())),
-        *on(LOOKUPS, "int32 slots", put("slots", lambda call: call["slots"].int())),
+        *on(LOOKUPS, "int32 descriptors", put("descriptors", lambda call: call["descriptors"].int())),
         *on(LOOKUPS, "float64 sample weights", put("sample_weights", lambda c: c["sample_weights"].double())),
         *on("embedding_forward embedding_sequence", "an output of integers", put("dtype", torch.int32)),
         *on("embedding_backward_", "float64 steps", put("steps", lambda call: call["steps"].double())),
@@ -151,12 +155,24 @@ CASES = dict(
         ),
         # Shapes.
         *on(LOOKUPS, "flat weights", item("weights", 0, lambda one: one.view(-1))),
-        *on(LOOKUPS, "fewer rows than the slot says", item("weights", 0, lambda one: one[:10].clone())),
-        *on(LOOKUPS, "fewer columns than the slot says", item("weights", 0, lambda one: one[:, :2].clone())),
+        *on(LOOKUPS, "fewer rows than the descriptor says", item("weights", 0, lambda one: one[:10].clone())),
+        *on(
+            LOOKUPS,
+            "fewer columns than the descriptor says",
+            item("weights", 0, lambda one: one[:, :2].clone()),
+        ),
         *on(LOOKUPS, "a table of no columns", item("weights", 0, lambda one: one[:, :0].clone())),
         *on(LOOKUPS, "values in two dimensions", put("values", lambda call: call["values"].view(4, 6))),
-        *on(LOOKUPS, "slots in one dimension", put("slots", lambda call: call["slots"].view(-1))),
-        *on(LOOKUPS, "slots of too few fields", put("slots", lambda call: call["slots"][:, :5].clone())),
+        *on(
+            LOOKUPS,
+            "descriptors in one dimension",
+            put("descriptors", lambda call: call["descriptors"].view(-1)),
+        ),
+        *on(
+            LOOKUPS,
+            "descriptors of too few fields",
+            put("descriptors", lambda call: call["descriptors"][:, :5].clone()),
+        ),
         *on(LOOKUPS, "too few sample weights", put("sample_weights", torch.ones(3))),
         *on(LOOKUPS, "no offsets at all", put("offsets", torch.zeros(0, dtype=torch.int64))),
         *on(LOOKUPS, "offsets of half a batch", put("offsets", torch.arange(0, 24, 3))),
@@ -189,13 +205,13 @@ CASES = dict(
         *on(LOOKUPS, "an unknown type", field(0, "dtype", 7)),
         *on(POOLED + " embedding_backward_", "columns too far", field(0, "column", 1 << 30)),
         *on(POOLED + " embedding_backward_", "columns below zero", field(0, "column", -(1 << 30))),
-        *on("embedding_forward", "a slot that does not pool", field(0, "pooling", 3)),
+        *on("embedding_forward", "a lookup that does not pool", field(0, "pooling", 3)),
         *on("embedding_forward", "an output of fewer columns", put("output_dim", 3)),
         *on("embedding_forward", "an output of more columns", put("output_dim", 300)),
         *on("embedding_forward", "an output below zero", put("output_dim", -3)),
-        *on("embedding_sequence", "a slot that is not there", put("slot", 100)),
-        *on("embedding_sequence", "a slot below zero", put("slot", -9)),
-        *on("embedding_sequence", "a slot that pools", put("slot", 0)),
+        *on("embedding_sequence", "a lookup that is not there", put("number", 100)),
+        *on("embedding_sequence", "a lookup below zero", put("number", -9)),
+        *on("embedding_sequence", "a lookup that pools", put("number", 0)),
         *on("embedding_sequence", "fewer columns", put("dim", 1)),
         *on("embedding_sequence", "more columns", put("dim", 300)),
         *on("embedding_backward_", "a sequence that is not there", field(3, "sequence", 1 << 30)),
@@ -274,7 +290,7 @@ CASES = dict(
 # Odd, but clear: only read, and copied where the core wants them in one piece.
 TAKEN = {
     name: case
-    for name in ("slots", "values", "offsets", "sample_weights")
+    for name in ("descriptors", "values", "offsets", "sample_weights")
     for name, case in on(LOOKUPS, f"{name} with gaps", put(name, lambda call, name=name: gapped(call[name])))
 }
 TAKEN |= on("embedding_backward_", "steps with gaps", put("steps", lambda call: gapped(call["steps"])))

@@ -10,7 +10,7 @@ import torch
 
 from megalith.core.errors import NativeError
 from megalith.ops import native
-from megalith.ops.text import KeyCounter, KeyLookup, hash_keys
+from megalith.ops.text.keys import KeyCounter, KeyLookup, hash_keys
 
 
 def test_the_core_is_built_and_of_this_version():

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from megalith.bench.embedding import bench_embedding
-from megalith.bench.peers import Shape
+from megalith.bench.embedding.suite import bench_embedding
+from megalith.bench.peers.lookup import LookupShape
 from megalith.bench.runner import save_result
-from megalith.bench.train import bench_train
+from megalith.bench.train.suite import bench_train
 from megalith.core.errors import DataError
 from megalith.report import write_bench_report
 
-SHAPE = Shape(tables=2, rows=100, dim=8, batch=4, lookups=1)
+SHAPE = LookupShape(tables=2, rows=100, dim=8, batch=4, lookups=1)
 
 
 def charts_of(content: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -39,8 +39,8 @@ def test_headline_shapes_are_drawn_pass_by_pass(tmp_path: Path) -> None:
 
 
 def test_scaling_is_drawn_over_its_axes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("megalith.bench.embedding.SWEEP_LOOKUPS", (1, 2))
-    monkeypatch.setattr("megalith.bench.embedding.SCALING_ROWS", (10, 100))
+    monkeypatch.setattr("megalith.bench.embedding.shapes.SWEEP_LOOKUPS", (1, 2))
+    monkeypatch.setattr("megalith.bench.embedding.shapes.SCALING_ROWS", (10, 100))
     charts = charts_of(bench_embedding("scaling", SHAPE, [], repeats=1), tmp_path)
     assert charts["rows-uniform"]["data"][0]["x"] == [10, 100]
     assert charts["lookups-uniform"]["data"][0]["x"] == [1, 2]

@@ -11,13 +11,13 @@ import pytest
 
 from megalith.core.errors import ConfigError, DataError
 from megalith.data.synth.generate import generate
-from megalith.data.synth.stream import SynthOptions
+from megalith.data.synth.options import SynthOptions
 from megalith.report import write_report
-from megalith.report.charts import thin
+from megalith.report.charts.lines import thin
 from megalith.report.collect import collect
 from megalith.report.timing import read_time_spent
 from megalith.train.recipe import load_recipe
-from megalith.train.run import Run
+from megalith.train.run.folder import RunFolder
 from megalith.train.trainer import Trainer
 
 CHARTS = {"ne", "log_loss", "auc", "calibration", "rate", "time", "sizes", "traffic"}
@@ -30,9 +30,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     generate(options, folder / "data", threads=1)
     overrides = ["data.batch_size=200", "train.log_every=1", "train.eval_every=7", "train.tensorboard=false"]
     recipe = load_recipe("demo", [f"data.path={folder / 'data'}", *overrides])
-    run = Run(folder / "run")
-    run.create(recipe)
-    Trainer(recipe, run).fit()
+    run = RunFolder(folder / "run")
+    Trainer(recipe, run).train()
     return run.folder
 
 

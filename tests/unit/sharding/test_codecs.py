@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megalith.sharding.runtime.codecs import row_codec
+from megalith.sharding.codecs import row_codec
 
 # Relative to the largest magnitude of the vector (int8) or to the number itself (the others).
 PRECISION = {"fp32": 0.0, "fp16": 2**-11, "bf16": 2**-8, "int8": 0.51 / 127}
@@ -53,8 +53,8 @@ def test_a_block_can_be_cut_between_any_rows(codec, case, data):
 
 
 def test_bytes_of_a_row():
-    found = {codec: row_codec(codec, [64, 64]).row_bytes for codec in PRECISION}
-    assert found == {"fp32": 512, "fp16": 260, "bf16": 256, "int8": 136}
+    sizes = {codec: row_codec(codec, [64, 64]).row_bytes for codec in PRECISION}
+    assert sizes == {"fp32": 512, "fp16": 260, "bf16": 256, "int8": 136}
 
 
 def test_gradients_of_a_large_batch_survive_half_precision():

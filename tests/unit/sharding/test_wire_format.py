@@ -1,4 +1,4 @@
-"""Bytes on the wire: what the planner charges is what the runtime sends."""
+"""Bytes that travel: what the planner charges is what the runtime sends."""
 
 import pytest
 import torch
@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megalith.core.schema import TableSpec
-from megalith.sharding.runtime.codecs import row_codec
-from megalith.sharding.runtime.input_dist import _distinct_by_stream
+from megalith.sharding.codecs import row_codec
+from megalith.sharding.runtime.input_dist.message import distinct_by_stream
 from megalith.sharding.wire_format import CODEC_BYTES, id_bytes, row_bytes
 
 
@@ -36,6 +36,6 @@ LARGE = (1 << 63) - 1
 )
 def test_ids_of_64_bits_are_deduplicated_without_overflow(streams):
     values = [torch.tensor(stream, dtype=torch.int64) for stream in streams]
-    distinct, positions = _distinct_by_stream(values)
-    assert distinct[positions].tolist() == [one for stream in streams for one in stream]
-    assert distinct.tolist() == [one for stream in streams for one in sorted(set(stream))]
+    distinct, positions = distinct_by_stream(values)
+    assert distinct[positions].tolist() == [value for stream in streams for value in stream]
+    assert distinct.tolist() == [value for stream in streams for value in sorted(set(stream))]

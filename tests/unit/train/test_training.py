@@ -13,24 +13,21 @@ from commands import megalith
 from forked import Forked, signalled_at_call
 from megalith.checkpoint.store import CheckpointStore
 from megalith.core.files import read_jsonl
-from megalith.train.config import ScheduleConfig
 from megalith.train.recipe import load_recipe
-from megalith.train.reporter import CLOCK_KEYS
-from megalith.train.run import Run
-from megalith.train.schedule import lr_factor
+from megalith.train.run.folder import RunFolder
+from megalith.train.run.reporter import CLOCK_KEYS
+from megalith.train.schedule import ScheduleConfig, lr_factor
 from megalith.train.trainer import Trainer
 
 
 def trained(recipe, folder, *overrides):
     """Trains in this process and returns the run."""
     settings = load_recipe(str(recipe), overrides)
-    run = Run(folder)
+    run = RunFolder(folder)
     trainer = Trainer(settings, run)
     if run.config.exists():
         trainer.resume()
-    else:
-        run.create(settings)
-    trainer.fit()
+    trainer.train()
     return run
 
 
@@ -56,11 +53,10 @@ def whole(small_data, tmp_path_factory):
 
 
 def train_until_call(recipe, folder, overrides, wanted, thread):
-    settings, run = load_recipe(str(recipe), overrides), Run(folder)
-    trainer = Trainer(settings, run)
-    run.create(settings)
+    trainer = Trainer(load_recipe(recipe, overrides), folder)
+    trainer.create()
     signalled_at_call(signal.SIGKILL, wanted, thread)
-    trainer.fit()
+    trainer.train()
 
 
 # A run calls some 300,000 functions, 80,000 of them for its steps and 20,000 for each checkpoint.
@@ -80,7 +76,7 @@ def test_a_run_killed_at_any_instant_resumes_bit_identically(
     assert outcome(trained(recipe, folder)) == outcome(whole)
 
 
-def test_sigterm_saves_and_stops_cleanly_and_the_run_goes_on(recipe, tmp_path, whole):
+def test_sigterm_saves_and_stops_cleanly_and_the_run_resumes(recipe, tmp_path, whole):
     folder = tmp_path / "stopped"
     signalled = partial(signalled_at_call, signal.SIGTERM, 3, function=Trainer.save)
     stopped = megalith("train", recipe, "--out", folder, "--json", first=signalled)
@@ -92,7 +88,7 @@ def test_sigterm_saves_and_stops_cleanly_and_the_run_goes_on(recipe, tmp_path, w
     assert CheckpointStore(folder / "checkpoints").latest() == summary["step"]
     resumed = megalith("train", folder)
     assert resumed.returncode == 0, resumed.stderr
-    assert outcome(Run(folder)) == outcome(whole)
+    assert outcome(RunFolder(folder)) == outcome(whole)
 
 
 def test_early_stopping_goes_back_to_the_best_step(recipe, tmp_path):
@@ -116,7 +112,7 @@ def test_early_stopping_goes_back_to_the_best_step(recipe, tmp_path):
 
 
 def test_clipping_bounds_the_dense_gradient(recipe, tmp_path):
-    trainer = Trainer(load_recipe(str(recipe), ["train.clip_norm=0.01"]), Run(tmp_path))
+    trainer = Trainer(load_recipe(str(recipe), ["train.clip_norm=0.01"]), RunFolder(tmp_path))
     trainer.learner.step(next(iter(trainer.loader)), 1.0)
     norms = [parameter.grad.norm() for parameter in trainer.learner.dense.parameters()]
     assert torch.stack(norms).norm() <= 0.01 + 1e-6
@@ -129,13 +125,13 @@ def test_every_optimizer_lowers_the_loss_and_survives_a_checkpoint(recipe, tmp_p
     if dense == "sgd":
         overrides.append("dense.momentum=0.9")
     settings = load_recipe(str(recipe), [*overrides, "train.epochs=null", "train.steps=24"])
-    trainer = Trainer(settings, Run(tmp_path))
+    trainer = Trainer(settings, RunFolder(tmp_path))
     batches = trainer.loader.stream()
     losses = [float(trainer.learner.step(next(batches), 1.0)[0]) for _ in range(12)]
     trainer.store.save(12, trainer.state_dict(), {})
     losses += [float(trainer.learner.step(next(batches), 1.0)[0]) for _ in range(12)]
     assert sum(losses[-6:]) < sum(losses[:6])
-    again = Trainer(settings, Run(tmp_path))
+    again = Trainer(settings, RunFolder(tmp_path))
     again.resume()
     batches = again.loader.stream()
     assert [float(again.learner.step(next(batches), 1.0)[0]) for _ in range(12)] == losses[12:]

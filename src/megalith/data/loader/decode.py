@@ -7,9 +7,7 @@ the window's order. Whatever is wrong becomes a DataError with the file, the col
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,39 +16,20 @@ import pyarrow.parquet as pq
 
 from megalith.core.errors import DataError
 from megalith.core.schema import FeatureSpec
-from megalith.data.dataset import Dataset, DatasetSchema
-from megalith.data.loader.plan import Part, RowGroup, Window
+from megalith.data.dataset import Dataset
+from megalith.data.loader.checks import (
+    AGAIN,
+    column_names,
+    not_a_label,
+    not_a_weight,
+    not_finite,
+    outside,
+    read_footer,
+)
+from megalith.data.loader.columns import Array, BagColumn, WindowColumns, permute_bags
+from megalith.data.loader.plan import RowGroup, RowGroupSlice, ShuffleWindow
 
-Array = npt.NDArray[Any]
-
-AGAIN = "run `megalith data prepare` again"
 _INT32_LIMIT = 2**31
-
-
-@dataclass(frozen=True, slots=True)
-class Bags:
-    """A multi-hot column: the ids of all rows, row after row, and how many each row has."""
-
-    values: Array
-    lengths: npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """The rows of a window, column after column."""
-
-    dense: npt.NDArray[np.float32]
-    """[num_dense, rows]"""
-    labels: npt.NDArray[np.float32]
-    weights: npt.NDArray[np.float32] | None
-    ids: Array
-    """[one-hot features, rows], int32 where every id fits"""
-    bags: tuple[Bags, ...]
-    """One for each multi-hot feature."""
-
-    @property
-    def rows(self) -> int:
-        return len(self.labels)
 
 
 class ParquetRows:
@@ -64,7 +43,7 @@ class ParquetRows:
         for split in splits:
             rows = 0
             for path in dataset.files(split):
-                metadata = _open(path, self.schema)
+                metadata = read_footer(path, self.schema)
                 self._add(path, metadata)
                 rows += metadata.num_rows
             expected = dataset.split(split).rows
@@ -78,7 +57,7 @@ class ParquetRows:
         self.multi_hot = [feature for feature in self.schema.categorical if feature.multi_hot]
         small = all(feature.num_ids <= _INT32_LIMIT for feature in self.one_hot)
         self._id_type = np.int32 if small else np.int64
-        self._names = _column_names(self.schema)
+        self._names = column_names(self.schema)
 
     def _add(self, path: Path, metadata: pq.FileMetaData) -> None:
         file, first_row = len(self._paths), 0
@@ -90,8 +69,8 @@ class ParquetRows:
                 self.groups.append(RowGroup(file, index, first_row, rows))
             first_row += rows
 
-    def read(self, window: Window, order: npt.NDArray[np.int64] | None) -> Columns:
-        """The window's rows in `order`, which may leave some out; None takes all as they lie."""
+    def read(self, window: ShuffleWindow, order: npt.NDArray[np.int64] | None) -> WindowColumns:
+        """The window's rows in `order`, which may leave some out; None takes all in file order."""
         tables = self._tables(window)
         schema = self.schema
         rows = window.rows if order is None else len(order)
@@ -109,20 +88,20 @@ class ParquetRows:
 
         dense = np.empty((len(schema.numeric), rows), np.float32)
         for position, name in enumerate(schema.numeric):
-            gather(name, _not_finite, dense[position])
+            gather(name, not_finite, dense[position])
         labels = np.empty(rows, np.float32)
-        gather(schema.label, _not_a_label, labels)
+        gather(schema.label, not_a_label, labels)
         weights = None
         if schema.weight is not None:
             weights = np.empty(rows, np.float32)
-            gather(schema.weight, _not_a_weight, weights)
+            gather(schema.weight, not_a_weight, weights)
         ids = np.empty((len(self.one_hot), rows), self._id_type)
         for position, feature in enumerate(self.one_hot):
-            gather(feature.name, _outside(feature.num_ids), ids[position])
+            gather(feature.name, outside(feature.num_ids), ids[position])
         bags = tuple(self._bags(feature, window, tables, order) for feature in self.multi_hot)
-        return Columns(dense, labels, weights, ids, bags)
+        return WindowColumns(dense, labels, weights, ids, bags)
 
-    def _tables(self, window: Window) -> list[pa.Table]:
+    def _tables(self, window: ShuffleWindow) -> list[pa.Table]:
         tables = []
         file, reader = -1, None
         for part in window.parts:
@@ -139,11 +118,11 @@ class ParquetRows:
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{path} can no longer be read; {AGAIN}.") from error
 
-    def _read_part(self, reader: pq.ParquetFile | None, part: Part) -> pa.Table:
+    def _read_part(self, reader: pq.ParquetFile | None, part: RowGroupSlice) -> pa.Table:
         assert reader is not None
         group = part.group
         try:
-            # Our own threads each decode a window; Arrow's pool inside them would only get in the way.
+            # Our own threads each decode a window; Arrow's pool inside them would only compete with them.
             table = reader.read_row_group(group.index, columns=self._names, use_threads=False)
         except (OSError, pa.ArrowException) as error:
             where = f"rows {group.first_row:,} to {group.first_row + group.rows - 1:,}"
@@ -162,7 +141,7 @@ class ParquetRows:
                 return name
         return self._names[0]
 
-    def _flat(self, part: Part, name: str, table: pa.Table) -> Array:
+    def _flat(self, part: RowGroupSlice, name: str, table: pa.Table) -> Array:
         column = table.column(name)
         if column.null_count:
             row = int(np.argmax(column.is_null().to_numpy()))
@@ -174,10 +153,10 @@ class ParquetRows:
     def _bags(
         self,
         feature: FeatureSpec,
-        window: Window,
+        window: ShuffleWindow,
         tables: list[pa.Table],
         order: npt.NDArray[np.int64] | None,
-    ) -> Bags:
+    ) -> BagColumn:
         values, lengths = [], []
         for part, table in zip(window.parts, tables, strict=True):
             part_values, part_lengths = self._part_bags(feature, part, table)
@@ -185,11 +164,13 @@ class ParquetRows:
             lengths.append(part_lengths)
         all_values, all_lengths = np.concatenate(values), np.concatenate(lengths)
         return (
-            Bags(all_values, all_lengths) if order is None else permute_bags(all_values, all_lengths, order)
+            BagColumn(all_values, all_lengths)
+            if order is None
+            else permute_bags(all_values, all_lengths, order)
         )
 
     def _part_bags(
-        self, feature: FeatureSpec, part: Part, table: pa.Table
+        self, feature: FeatureSpec, part: RowGroupSlice, table: pa.Table
     ) -> tuple[Array, npt.NDArray[np.int64]]:
         name = feature.name
         column = table.column(name)
@@ -210,7 +191,7 @@ class ParquetRows:
             position = int(np.argmax(flat.is_null().to_numpy(zero_copy_only=False)))
             raise self._error(part, name, row_of(position), "an id in the list is missing")
         values = flat.to_numpy()
-        bad = _outside(feature.num_ids)(values)
+        bad = outside(feature.num_ids)(values)
         if len(bad):
             position = int(bad[0])
             problem = f"id {values[position]} is outside [0, {feature.num_ids:,})"
@@ -221,7 +202,7 @@ class ParquetRows:
             raise self._error(part, name, row, problem)
         return values, lengths
 
-    def _refuse(self, part: Part, name: str, array: Array, check: Callable[[Array], Array]) -> None:
+    def _refuse(self, part: RowGroupSlice, name: str, array: Array, check: Callable[[Array], Array]) -> None:
         bad = check(array)
         if len(bad):
             row = int(bad[0])
@@ -236,86 +217,6 @@ class ParquetRows:
                 problem = f"value {array[row]} is not finite"
             raise self._error(part, name, row, problem)
 
-    def _error(self, part: Part, name: str, row: int, problem: str) -> DataError:
+    def _error(self, part: RowGroupSlice, name: str, row: int, problem: str) -> DataError:
         path, row = self._paths[part.group.file], part.group.first_row + part.start + row
-        return DataError(f"{path}, column '{name}', row {row:,}: {problem}; mend the source and {AGAIN}.")
-
-
-def permute_bags(values: Array, lengths: npt.NDArray[np.int64], order: npt.NDArray[np.int64]) -> Bags:
-    """The bags in another order.
-
-    >>> permute_bags(np.array([5, 6, 7]), np.array([1, 0, 2]), np.array([2, 0, 1])).values.tolist()
-    [6, 7, 5]
-    """
-    starts = np.cumsum(lengths) - lengths
-    new_lengths = lengths[order]
-    new_starts = np.cumsum(new_lengths) - new_lengths
-    # Position i of the result, in bag b, comes from i - new_starts[b] + starts[order[b]].
-    source = np.repeat(starts[order] - new_starts, new_lengths)
-    source += np.arange(len(source))
-    return Bags(values[source], new_lengths)
-
-
-def _column_names(schema: DatasetSchema) -> list[str]:
-    weight = [] if schema.weight is None else [schema.weight]
-    return [schema.label, *weight, *schema.numeric, *schema.feature_names]
-
-
-def _open(path: Path, schema: DatasetSchema) -> pq.FileMetaData:
-    """The footer of a Parquet file whose columns are what the schema says they are."""
-    try:
-        metadata = pq.read_metadata(path)
-        fields = metadata.schema.to_arrow_schema()
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path} is not a whole Parquet file (cut off or damaged); {AGAIN}.") from error
-    bags = {feature.name for feature in schema.categorical if feature.multi_hot}
-    ids = set(schema.feature_names) - bags
-    for name in _column_names(schema):
-        if name not in fields.names:
-            raise DataError(f"{path}, column '{name}' is missing; {AGAIN}.")
-        found = fields.field(name).type
-        if name in bags:
-            right, wanted = _is_list(found) and pa.types.is_integer(found.value_type), "lists of integers"
-        elif name in ids:
-            right, wanted = pa.types.is_integer(found), "integers"
-        else:
-            plain = pa.types.is_floating(found) or pa.types.is_integer(found)
-            right, wanted = plain or pa.types.is_boolean(found), "numbers"
-        if not right:
-            raise DataError(f"{path}, column '{name}' has type {found} and must hold {wanted}; {AGAIN}.")
-    return metadata
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-
-
-# Each check gives the positions of bad values; a minimum and a maximum settle the usual case of none.
-
-_NONE: Array = np.empty(0, np.int64)
-
-
-def _outside(num_ids: int) -> Callable[[Array], Array]:
-    def check(array: Array) -> Array:
-        if not len(array) or (array.min() >= 0 and array.max() < num_ids):
-            return _NONE
-        return np.flatnonzero((array < 0) | (array >= num_ids))
-
-    return check
-
-
-def _not_finite(array: Array) -> Array:
-    # Not-a-number passes through a minimum; infinities are the minimum or the maximum.
-    if np.isfinite(array.min()) and np.isfinite(array.max()):
-        return _NONE
-    return np.flatnonzero(~np.isfinite(array))
-
-
-def _not_a_label(array: Array) -> Array:
-    return _NONE if array.min() >= 0 and array.max() <= 1 else np.flatnonzero(~((array >= 0) & (array <= 1)))
-
-
-def _not_a_weight(array: Array) -> Array:
-    if array.min() >= 0 and np.isfinite(array.max()):
-        return _NONE
-    return np.flatnonzero(~((array >= 0) & np.isfinite(array)))
+        return DataError(f"{path}, column '{name}', row {row:,}: {problem}; fix the source and {AGAIN}.")

@@ -1,7 +1,7 @@
 """`Loader`: batches of a prepared data set, in a seeded order, from the exact batch where a run stopped.
 
 Threads decode windows ahead of the reader and cut them into batches; the reader takes finished batches in the
-order of the plan and joins those that cross a window's border. The order never depends on threads or timing.
+order of the plan and joins those that span two windows. The order never depends on threads or timing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -22,48 +22,50 @@ from megalith.data.batch import Batch
 from megalith.data.dataset import Dataset
 from megalith.data.loader.decode import ParquetRows
 from megalith.data.loader.pieces import cut, empty_batch, join
-from megalith.data.loader.plan import Sharding, Window, even_slice, plan_epoch, rank_rows, row_order
+from megalith.data.loader.plan import RowSharding, ShuffleWindow, plan_epoch, row_order
+from megalith.data.loader.steps import EpochSteps, RowRanges, Share
 
 _Pieces = list[Batch]
-_Ranges = list[tuple[int, int]]
 
-Share = Literal["rows", "slices", "batches"]
 STATE_VERSION = 1
 
 
 class Loader:
-    """Iterates over batches of some splits.
+    """Reads a prepared data set in batches: shuffled, prefetched, and resumable at the exact batch.
 
-    `for batch in loader` yields the rest of the current epoch; the next `for` goes on with the next epoch, in
+    Example:
+        dataset = mg.Dataset("data/criteo")   # a folder that `megalith data prepare` or `data synth` wrote
+        loader = mg.Loader(dataset, batch_size=2048, seed=1)
+        for batch in loader:                  # one epoch of the split `train`
+            train_on(batch.dense, batch.values, batch.offsets, batch.labels)
+        state = loader.state_dict()           # loader.load_state_dict(state) resumes at the next batch
+
+    `for batch in loader` yields the rest of the current epoch; the next `for` begins the next epoch, in
     another order. `stream()` goes through all epochs without a pause between them. After `epochs` epochs
     there is nothing left to yield; None means no end.
 
-    Ranks read disjoint rows that together are every row once, and all take `len(loader)` steps an epoch.
-    `share` says which rows are whose:
+    Several processes pass their `rank` and `world_size`. They read disjoint rows that together are every row
+    once, and all take `len(loader)` steps an epoch. `share` says how they divide the rows:
 
     - `rows`: each rank has rows of its own, shuffles them and makes batches of `batch_size` from them.
     - `slices`: a rank yields its contiguous slice of the very batch that one process would read; `batch_size`
-      is that of all ranks together. What is learnt, and where a run stands, then depends on no world size: a
-      state taken on some ranks loads on any other number.
-    - `batches`: the batches that one process would read are dealt out whole, one to each rank in turn.
+      is that of all ranks together. What is learnt, and the state of the loader, then depend on no world
+      size: a state taken on some ranks loads on any other number.
+    - `batches`: the batches that one process would read go whole to one rank after the other.
 
     With `drop_last` every batch is full and the rows that do not fill one on every rank are left out of this
     epoch. Without it nothing is left out: the last batch of an epoch may be short, and so even empty on some
     ranks.
 
     A window of `shuffle_window_rows` rows on each rank (at least one row group) is decoded and shuffled as
-    one; `prefetch` windows are held ahead of the reader, each about 10 bytes for every column and row.
-
-    Example:
-        loader = Loader(Dataset("data/criteo"), ["train"], batch_size=2048, seed=1)
-        for batch in loader: ...
+    one; `threads` threads keep `prefetch` windows ready, each about 10 bytes for every column and row.
     """
 
     def __init__(
         self,
         dataset: Dataset,
-        splits: Sequence[str],
-        batch_size: int,
+        splits: Sequence[str] = ("train",),
+        batch_size: int = 2048,
         *,
         rank: int = 0,
         world_size: int = 1,
@@ -90,49 +92,25 @@ class Loader:
         self.wait_seconds = 0.0
         """Time for which the reader has waited for a window, over the loader's life."""
         self._rows = ParquetRows(dataset, splits)
-        self._share, self._rank, self._world_size = share, rank, world_size
-        # Where ranks cut batches and not rows, every one of them follows the order of one process.
-        place = (rank, world_size) if share == "rows" else (0, 1)
-        self._sharding = Sharding(*place, shuffle_window_rows, shuffle, seed)
-        self._drop_last = drop_last
+        self._steps = EpochSteps(self._rows.rows, batch_size, rank, world_size, share, drop_last)
+        self._sharding = RowSharding(*self._steps.order_rank, shuffle_window_rows, shuffle, seed)
         self._prefetch = prefetch
         self._threads = threads
         self._epoch = 0
         self._batch = 0
         # Weak, so that leaving a `for` by `break` ends the iteration and its threads at once.
         self._active: weakref.ref[Generator[Batch, None, None]] | None = None
-        # Rows of one step in the order that this rank follows, those of other ranks' slices included.
-        self._step_rows = batch_size * world_size if share == "batches" else batch_size
-        self._num_batches, self._rows_an_epoch = self._extent()
-        if drop_last and not self._num_batches:
-            raise DataError(self._too_few_rows())
-
-    def _too_few_rows(self) -> str:
-        rows, ranks = self._rows.rows, self._world_size
-        if self._share == "slices":
-            over, most = f" over {ranks} ranks", rows
-        else:
-            over, most = f" on each of {ranks} ranks", rows // ranks
-        smaller = f"a smaller one (data.batch_size={most} at most)" if most else "other splits or fewer ranks"
-        return (
-            f"{self.dataset.folder}: {rows:,} rows do not fill one batch of {self.batch_size:,}"
-            f"{over if ranks > 1 else ''}; take {smaller}."
-        )
-
-    def _extent(self) -> tuple[int, int]:
-        """Steps of an epoch, and the rows in them in the order that this rank follows."""
-        rank, world_size, rows = self._sharding.rank, self._sharding.world_size, self._rows.rows
-        if self._drop_last:
-            steps = rows // world_size // self._step_rows
-            return steps, steps * self._step_rows
-        return -(-rank_rows(rows, 0, world_size) // self._step_rows), rank_rows(rows, rank, world_size)
+        if drop_last and not self._steps.num_steps:
+            raise DataError(f"{dataset.folder}: {self._steps.too_few_rows()}")
 
     @property
     def features(self) -> tuple[FeatureSpec, ...]:
+        """The categorical features, in the order of `Batch.values`."""
         return self.dataset.schema.categorical
 
     @property
     def num_dense(self) -> int:
+        """Numeric columns: the width of `Batch.dense`."""
         return len(self.dataset.schema.numeric)
 
     @property
@@ -147,7 +125,7 @@ class Loader:
 
     def __len__(self) -> int:
         """Batches of an epoch on each rank."""
-        return self._num_batches
+        return self._steps.num_steps
 
     def set_epoch(self, epoch: int) -> None:
         """The next batch will be the first of `epoch`."""
@@ -155,24 +133,24 @@ class Loader:
         self._epoch, self._batch = epoch, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the next batch to be yielded lies; the same on every rank, whatever has been prefetched."""
+        """The position of the next batch; the same on every rank, whatever has been prefetched."""
         return {
             "version": STATE_VERSION,
             "epoch": self._epoch,
             "batch": self._batch,
-            "order": self._what_orders_rows(),
+            "order": self._order(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where `state` was taken. Windows before that place are not decoded."""
+        """Resumes where `state` was taken; windows before that position are not decoded."""
         if state.get("version") != STATE_VERSION:
             raise CheckpointError(
                 f"The loader's state has version {state.get('version')}, this package reads {STATE_VERSION}; "
                 "resume with the package that wrote it."
             )
-        ours, theirs = self._what_orders_rows(), state["order"]
+        ours, theirs = self._order(), state["order"]
         if state["batch"]:
-            # At the start of an epoch any shape may take over; within one, only the order that was begun.
+            # At the start of an epoch any order may begin; within one, only the same order may resume.
             for key, value in ours.items():
                 if theirs.get(key) != value:
                     raise CheckpointError(
@@ -203,8 +181,8 @@ class Loader:
         return batches
 
     def _batches(self, end_epoch: int | None) -> Generator[Batch, None, None]:
-        """Batches from the current position up to `end_epoch`; the only place where threads live."""
-        if not self._num_batches or (end_epoch is not None and self._epoch >= end_epoch):
+        """Batches from the current position up to `end_epoch`; the only code that starts threads."""
+        if not self._steps.num_steps or (end_epoch is not None and self._epoch >= end_epoch):
             return
         tasks = self._windows(end_epoch)
         pending: deque[Future[_Pieces]] = deque()
@@ -221,7 +199,7 @@ class Loader:
                 submit()
             while end_epoch is None or self._epoch < end_epoch:
                 pieces: _Pieces = []
-                start, stop = self._own(self._batch)
+                start, stop = self._steps.own(self._batch)
                 missing = stop - start
                 while missing > 0:
                     if not ready:
@@ -231,52 +209,30 @@ class Loader:
                     missing -= pieces[-1].batch_size
                 # Before the yield: whoever holds a batch finds the state of the one after it.
                 self._batch += 1
-                if self._batch == self._num_batches:
+                if self._batch == self._steps.num_steps:
                     self._epoch, self._batch = self._epoch + 1, 0
                 yield join(pieces, len(self.features)) if pieces else self.empty_batch()
         finally:
             # Also on `break` and on an error: at most the windows being decoded are waited for.
             executor.shutdown(wait=True, cancel_futures=True)
 
-    def _windows(self, end_epoch: int | None) -> Iterator[tuple[Window, _Ranges]]:
+    def _windows(self, end_epoch: int | None) -> Iterator[tuple[ShuffleWindow, RowRanges]]:
         """The windows from the current position on, each with the ranges of its rows that are wanted, one for
         each batch; windows in which this rank has no rows are left out."""
         epoch, first_step = self._epoch, self._batch
         while end_epoch is None or epoch < end_epoch:
             for window in plan_epoch(self._rows.groups, self._sharding, epoch):
-                ranges = self._ranges(window, first_step)
+                ranges = self._steps.ranges(window, first_step)
                 if ranges:
                     yield window, ranges
             epoch, first_step = epoch + 1, 0
 
-    def _ranges(self, window: Window, first_step: int) -> _Ranges:
-        begin, end = window.first_row, min(window.first_row + window.rows, self._rows_an_epoch)
-        ranges = []
-        for step in range(max(begin // self._step_rows, first_step), -(-end // self._step_rows)):
-            start, stop = self._own(step)
-            start, stop = max(start, begin), min(stop, end)
-            if start < stop:
-                ranges.append((start - begin, stop - begin))
-        return ranges
-
-    def _own(self, step: int) -> tuple[int, int]:
-        """This rank's rows of a step, counted from the start of the epoch."""
-        first = step * self._step_rows
-        rows = max(min(self._step_rows, self._rows_an_epoch - first), 0)
-        start, stop = 0, rows
-        if self._share == "slices":
-            start, stop = even_slice(rows, self._rank, self._world_size)
-        elif self._share == "batches":
-            start = min(self._rank * self.batch_size, rows)
-            stop = min(start + self.batch_size, rows)
-        return first + start, first + stop
-
-    def _decode(self, window: Window, ranges: _Ranges) -> _Pieces:
+    def _decode(self, window: ShuffleWindow, ranges: RowRanges) -> _Pieces:
         """On a thread: the wanted ranges of the shuffled window's rows, each a batch or a part of one."""
         order = row_order(window, self._sharding)
         bounds = [0, *accumulate(stop - start for start, stop in ranges)]
         if bounds[-1] < window.rows:
-            # Only what is ours is gathered; the rest was decoded and checked, and goes.
+            # Only this rank's rows are gathered; the rest was decoded and checked, and is dropped.
             wanted = np.concatenate([np.arange(start, stop) for start, stop in ranges])
             order = wanted if order is None else order[wanted]
         return cut(self._rows.read(window, order), self.features, bounds)
@@ -292,18 +248,18 @@ class Loader:
         """A batch of no rows, for a rank that must take part in a step without any."""
         return empty_batch(self.num_dense, self.dataset.schema.weight is not None)
 
-    def _what_orders_rows(self) -> dict[str, Any]:
+    def _order(self) -> dict[str, Any]:
         """All that the order of rows depends on, apart from the rank."""
         return {
             "splits": ",".join(self.splits),
             "rows": self._rows.rows,
             "row_groups": len(self._rows.groups),
-            "batch_size": self._step_rows,
+            "batch_size": self._steps.step_rows,
             "world_size": self._sharding.world_size,
             "shuffle": self._sharding.shuffle,
             "seed": self._sharding.seed,
             "shuffle_window_rows": self._sharding.window_rows,
-            "drop_last": self._drop_last,
+            "drop_last": self._steps.drop_last,
         }
 
 

@@ -1,4 +1,4 @@
-"""Cuts a window's columns into batches, and joins the pieces of a batch that crosses a window's border."""
+"""Cuts a window's columns into batches, and joins the pieces of a batch that spans two windows."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import Tensor
 
 from megalith.core.schema import FeatureSpec
 from megalith.data.batch import Batch
-from megalith.data.loader.decode import Columns
+from megalith.data.loader.columns import WindowColumns
 
 
-def cut(columns: Columns, features: Sequence[FeatureSpec], bounds: Sequence[int]) -> list[Batch]:
-    """The rows between each two neighbours of `bounds` as a batch."""
+def cut(columns: WindowColumns, features: Sequence[FeatureSpec], bounds: Sequence[int]) -> list[Batch]:
+    """The rows between consecutive `bounds`, each as a batch."""
     make = _BagCutter(columns, features).cut if columns.bags else _cut_one_hot
     return [make(columns, start, stop) for start, stop in pairwise(bounds)]
 
@@ -55,7 +55,7 @@ def empty_batch(num_dense: int, weighted: bool) -> Batch:
     )
 
 
-def _cut_one_hot(columns: Columns, start: int, stop: int) -> Batch:
+def _cut_one_hot(columns: WindowColumns, start: int, stop: int) -> Batch:
     ids = columns.ids[:, start:stop]
     values = np.empty(ids.shape, np.int64)
     values[...] = ids
@@ -65,7 +65,7 @@ def _cut_one_hot(columns: Columns, start: int, stop: int) -> Batch:
 class _BagCutter:
     """Cuts windows with multi-hot features: where each row's ids begin is worked out once for a window."""
 
-    def __init__(self, columns: Columns, features: Sequence[FeatureSpec]) -> None:
+    def __init__(self, columns: WindowColumns, features: Sequence[FeatureSpec]) -> None:
         one_hot, multi_hot = iter(columns.ids), iter(columns.bags)
         self._features = [
             (next(multi_hot).values if feature.multi_hot else next(one_hot)) for feature in features
@@ -78,7 +78,7 @@ class _BagCutter:
         self._begins = np.zeros((len(features), columns.rows + 1), np.int64)
         np.cumsum(self._lengths, axis=1, out=self._begins[:, 1:])
 
-    def cut(self, columns: Columns, start: int, stop: int) -> Batch:
+    def cut(self, columns: WindowColumns, start: int, stop: int) -> Batch:
         slices = [
             values[begins[start] : begins[stop]]
             for values, begins in zip(self._features, self._begins, strict=True)
@@ -88,8 +88,8 @@ class _BagCutter:
         return _batch(columns, start, stop, torch.from_numpy(values), _offsets(lengths))
 
 
-def _batch(columns: Columns, start: int, stop: int, values: Tensor, offsets: Tensor) -> Batch:
-    # Copies, so that a batch that someone keeps does not hold its whole window in memory.
+def _batch(columns: WindowColumns, start: int, stop: int, values: Tensor, offsets: Tensor) -> Batch:
+    # Copies, so that a batch that is kept does not keep its whole window in memory.
     weights = None if columns.weights is None else torch.from_numpy(columns.weights[start:stop].copy())
     dense = np.ascontiguousarray(columns.dense[:, start:stop].T)
     return Batch(
@@ -103,7 +103,7 @@ def _batch(columns: Columns, start: int, stop: int, values: Tensor, offsets: Ten
 
 @lru_cache(maxsize=8)
 def _one_hot_offsets(count: int) -> Tensor:
-    """0, 1, ..., count: shared by all batches of one size, so nobody may write to it."""
+    """0, 1, ..., count: shared by all batches of one size, and so never written to."""
     return torch.arange(count + 1, dtype=torch.int64)
 
 

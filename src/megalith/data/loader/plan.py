@@ -27,7 +27,7 @@ class RowGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RowGroupSlice:
     """Rows [start, stop) of a row group."""
 
     group: RowGroup
@@ -36,11 +36,12 @@ class Part:
 
     @property
     def rows(self) -> int:
+        """Rows of the slice."""
         return self.stop - self.start
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class ShuffleWindow:
     """What is decoded and shuffled as one: this rank's share of some row groups."""
 
     epoch: int
@@ -48,11 +49,11 @@ class Window:
     first_row: int
     """Rows that this rank has read in the epoch before the window."""
     rows: int
-    parts: tuple[Part, ...]
+    parts: tuple[RowGroupSlice, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Sharding:
+class RowSharding:
     """How rows are spread over ranks and windows."""
 
     rank: int
@@ -83,14 +84,14 @@ def even_slice(rows: int, rank: int, world_size: int) -> tuple[int, int]:
     return start, start + size + (rank < larger)
 
 
-def plan_epoch(groups: Sequence[RowGroup], sharding: Sharding, epoch: int) -> list[Window]:
+def plan_epoch(groups: Sequence[RowGroup], sharding: RowSharding, epoch: int) -> list[ShuffleWindow]:
     """The windows of one rank and epoch, in the order in which they are read; empty shares are left out."""
     ordered = _ordered(groups, sharding, epoch)
     rank, world_size = sharding.rank, sharding.world_size
     largest = max((group.rows for group in groups), default=1)
     # A multiple of the world size: row groups of one size then fall to one rank each, none decoded twice.
     groups_per_window = world_size * max(1, sharding.window_rows // max(largest, 1))
-    windows: list[Window] = []
+    windows: list[ShuffleWindow] = []
     begin = 0
     for first in range(0, len(ordered), groups_per_window):
         members = ordered[first : first + groups_per_window]
@@ -99,24 +100,25 @@ def plan_epoch(groups: Sequence[RowGroup], sharding: Sharding, epoch: int) -> li
             members.sort(key=lambda group: (group.file, group.index))
         end = begin + sum(group.rows for group in members)
         counts = [
-            rank_rows(end, one, world_size) - rank_rows(begin, one, world_size) for one in range(rank + 1)
+            rank_rows(end, member, world_size) - rank_rows(begin, member, world_size)
+            for member in range(rank + 1)
         ]
         if counts[rank]:
             parts = _slice(members, sum(counts[:rank]), counts[rank])
             before = rank_rows(begin, rank, world_size)
-            windows.append(Window(epoch, first // groups_per_window, before, counts[rank], parts))
+            windows.append(ShuffleWindow(epoch, first // groups_per_window, before, counts[rank], parts))
         begin = end
     return windows
 
 
-def row_order(window: Window, sharding: Sharding) -> npt.NDArray[np.int64] | None:
+def row_order(window: ShuffleWindow, sharding: RowSharding) -> npt.NDArray[np.int64] | None:
     """The shuffled order of a window's rows, or None where rows keep their order."""
     if not sharding.shuffle:
         return None
     return _generator(sharding.seed, window.epoch, 1, window.index, sharding.rank).permutation(window.rows)
 
 
-def _ordered(groups: Sequence[RowGroup], sharding: Sharding, epoch: int) -> list[RowGroup]:
+def _ordered(groups: Sequence[RowGroup], sharding: RowSharding, epoch: int) -> list[RowGroup]:
     if not sharding.shuffle:
         return list(groups)
     return [groups[i] for i in _generator(sharding.seed, epoch, 0, 0, 0).permutation(len(groups))]
@@ -127,13 +129,13 @@ def _generator(*key: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(key)))
 
 
-def _slice(groups: Sequence[RowGroup], start: int, count: int) -> tuple[Part, ...]:
+def _slice(groups: Sequence[RowGroup], start: int, count: int) -> tuple[RowGroupSlice, ...]:
     """Rows [start, start + count) of the groups laid end to end."""
     parts = []
     begin = 0
     for group in groups:
         low, high = max(start - begin, 0), min(start + count - begin, group.rows)
         if low < high:
-            parts.append(Part(group, low, high))
+            parts.append(RowGroupSlice(group, low, high))
         begin += group.rows
     return tuple(parts)

@@ -7,6 +7,6 @@ threads.
 """
 
 from megalith.data.prepare.options import PrepareOptions
-from megalith.data.prepare.run import Prepared, prepare
+from megalith.data.prepare.run import PrepareResult, prepare
 
-__all__ = ["PrepareOptions", "Prepared", "prepare"]
+__all__ = ["PrepareOptions", "PrepareResult", "prepare"]

@@ -55,7 +55,7 @@ class PrepareOptions(Config):
     chunk_bytes: int = Field(default=4 << 20, ge=1)
 
     @model_validator(mode="after")
-    def _one_way_to_ids(self) -> PrepareOptions:
+    def _one_source_of_ids(self) -> PrepareOptions:
         if self.vocabulary_from and (self.hash_buckets or self.max_vocabulary):
             raise ValueError(
                 "--vocabulary-from decides the ids; leave out --hash-buckets and --max-vocabulary"

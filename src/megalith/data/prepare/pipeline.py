@@ -1,10 +1,10 @@
-"""A pipeline over threads: read one at a time, parse side by side, place in order, work side by side.
+"""A pipeline over threads: read one at a time, parse in parallel, number rows in order, work in parallel.
 
-    item -> parse(item) -> place(parsed) -> work(placed) -> result
+    item -> parse(item) -> number_rows(parsed) -> work(numbered) -> result
 
-Workers take turns at reading, so no reader thread is needed; `place` sees the items in input order and so can
-number rows; results come out in input order. An error comes out where its item stands in the order, after all
-results before it, so that the first bad row of the input is the one reported, whatever the threads did.
+Workers take turns at reading, so no reader thread is needed; `number_rows` is called in input order; results
+come out in input order. An error comes out where its item stands in the order, after all results before it,
+so that the first bad row of the input is the one reported, whatever the threads did.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from typing import Any, Generic, TypeVar
 
 Item = TypeVar("Item")
 Parsed = TypeVar("Parsed")
-Placed = TypeVar("Placed")
+Numbered = TypeVar("Numbered")
 Result = TypeVar("Result")
 
 _END = object()
 
 
-class OrderedPipeline(Generic[Item, Parsed, Placed, Result]):
+class OrderedPipeline(Generic[Item, Parsed, Numbered, Result]):
     """One run over `items`; `results` may be called once."""
 
     def __init__(
         self,
         items: Iterator[Item],
         parse: Callable[[Item], Parsed],
-        place: Callable[[Parsed], Placed],
-        work: Callable[[Placed], Result],
+        number_rows: Callable[[Parsed], Numbered],
+        work: Callable[[Numbered], Result],
         threads: int,
     ) -> None:
-        self._items, self._parse, self._place, self._work = items, parse, place, work
+        self._items, self._parse, self._number_rows, self._work = items, parse, number_rows, work
         self._threads = threads
         self._reading = threading.Lock()
         self._change = threading.Condition()
         self._results: dict[int, Any] = {}
-        self._num_read = self._num_placed = self._num_taken = self._num_busy = 0
+        self._num_read = self._num_numbered = self._num_taken = self._num_busy = 0
         self._exhausted = self._stopped = False
 
     def results(self) -> Generator[Result, None, None]:
@@ -110,13 +110,13 @@ class OrderedPipeline(Generic[Item, Parsed, Placed, Result]):
     def _step(self, number: int, item: Item) -> Result | None:
         parsed = self._parse(item)
         with self._change:
-            self._change.wait_for(lambda: self._stopped or self._num_placed == number)
+            self._change.wait_for(lambda: self._stopped or self._num_numbered == number)
             if self._stopped:
                 return None
-            placed = self._place(parsed)
-            self._num_placed = number + 1
+            numbered = self._number_rows(parsed)
+            self._num_numbered = number + 1
             self._change.notify_all()
-        return self._work(placed)
+        return self._work(numbered)
 
     def _finish(self, number: int, result: object) -> None:
         with self._change:

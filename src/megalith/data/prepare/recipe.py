@@ -16,8 +16,8 @@ from megalith.data.readers import (
     DelimitedSource,
     EntryShape,
     EntrySource,
+    LogSource,
     ParquetSource,
-    Source,
     choose_columns,
     scan_shape,
 )
@@ -26,8 +26,8 @@ from megalith.data.readers.block import Numeric
 _TEXT_FORMATS = {"criteo": CRITEO, "avazu": AVAZU}
 
 
-class Recipe(Config):
-    """Transforms, and what the entries or columns of the files are."""
+class PrepareRecipe(Config):
+    """How raw files become columns: transforms, and what the entries or columns of the files are."""
 
     source: str
     numeric: Numeric = "log"
@@ -38,9 +38,11 @@ class Recipe(Config):
 
     @property
     def label(self) -> str:
+        """The name of the column of labels."""
         return self.columns.label if self.columns else "label"
 
-    def open(self, paths: Sequence[Path], chunk_bytes: int) -> Source:
+    def open(self, paths: Sequence[Path], chunk_bytes: int) -> LogSource:
+        """The reader of these files."""
         if self.entries is not None:
             return EntrySource(paths, self.entries, chunk_bytes)
         if self.columns is not None:
@@ -50,7 +52,7 @@ class Recipe(Config):
         )
 
 
-def make_recipe(options: PrepareOptions) -> Recipe:
+def make_prepare_recipe(options: PrepareOptions) -> PrepareRecipe:
     """From the options and a look at the files, or from the data set that the vocabulary is taken from."""
     if options.vocabulary_from is not None:
         return _existing_recipe(options, options.vocabulary_from)
@@ -62,7 +64,7 @@ def make_recipe(options: PrepareOptions) -> Recipe:
         columns = choose_columns(
             options.files[0], options.label, options.numbers, options.categories, options.dropped
         )
-    return Recipe(
+    return PrepareRecipe(
         source=options.source,
         numeric=options.numeric or "log",
         missing_number=options.missing_number or 0.0,
@@ -72,14 +74,14 @@ def make_recipe(options: PrepareOptions) -> Recipe:
     )
 
 
-def _existing_recipe(options: PrepareOptions, folder: Path) -> Recipe:
+def _existing_recipe(options: PrepareOptions, folder: Path) -> PrepareRecipe:
     schema = Dataset(folder).schema
     content = schema.preparation.get("recipe")
     if not isinstance(content, dict):
         raise ConfigError(
             f"{folder} was not made by `megalith data prepare`, so it has no vocabulary to apply."
         )
-    recipe = parse_config(Recipe, content, f"{folder}/schema.json")
+    recipe = parse_config(PrepareRecipe, content, f"{folder}/schema.json")
     if recipe.source != options.source:
         raise ConfigError(
             f"{folder} was prepared from {recipe.source} files; its vocabulary does not fit {options.source}."

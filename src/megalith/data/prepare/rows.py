@@ -7,14 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from megalith.core.errors import DataError
-from megalith.data.readers import BadRow, Block
+from megalith.data.readers import BadRow, LogBlock
 
 _SHOWN_BAD_ROWS = 100
 
 
-class Placed(NamedTuple):
+class NumberedBlock(NamedTuple):
+    """Consecutive rows, and the number of the first of them in the input."""
+
     first_row: int
-    block: Block
+    block: LogBlock
 
 
 @dataclass(slots=True)
@@ -26,6 +28,7 @@ class BadRows:
     first: list[BadRow] = field(default_factory=list)
 
     def add(self, bad: BadRow) -> None:
+        """Counts one more bad row; raises a DataError once there are more than allowed."""
         self.count += 1
         if self.count > self.allowed:
             others = f" (More than {self.allowed} rows are bad.)" if self.allowed else ""
@@ -38,7 +41,7 @@ class BadRows:
 
 
 class RowNumbers:
-    """Sees the blocks of a source in order."""
+    """Numbers the rows of a source, block after block in input order."""
 
     def __init__(self, bad_rows: BadRows, limit: int | None, progress: Callable[[int], None]) -> None:
         self.num_rows = 0
@@ -48,9 +51,11 @@ class RowNumbers:
 
     @property
     def full(self) -> bool:
+        """Whether the limit of rows is reached."""
         return self._limit is not None and self.num_rows >= self._limit
 
-    def place(self, block: Block) -> Placed:
+    def number(self, block: LogBlock) -> NumberedBlock:
+        """Numbers the rows of the next block, and cuts it at the limit."""
         if self._limit is not None:
             # Independent of where blocks end: a bad row counts if a row within the limit follows it.
             room = self._limit - self.num_rows
@@ -60,12 +65,13 @@ class RowNumbers:
             bad_rows = list(block.bad_rows)
         for bad in bad_rows:
             self._bad_rows.add(bad)
-        placed = Placed(self.num_rows, block)
+        numbered = NumberedBlock(self.num_rows, block)
         self.num_rows += block.num_rows
         self._progress(self.num_rows)
-        return placed
+        return numbered
 
     def until_full(self, items: Iterator[Any]) -> Iterator[Any]:
+        """The items up to the limit of rows."""
         for item in items:
             if self.full:
                 return

@@ -20,13 +20,13 @@ from megalith.core.schema import FeatureSpec
 from megalith.data.dataset import SCHEMA_FILE, DatasetSchema, Split, read_schema, write_schema
 from megalith.data.prepare.options import PrepareOptions
 from megalith.data.prepare.pipeline import OrderedPipeline
-from megalith.data.prepare.recipe import Recipe, make_recipe
-from megalith.data.prepare.rows import BadRows, Placed, RowNumbers
+from megalith.data.prepare.recipe import PrepareRecipe, make_prepare_recipe
+from megalith.data.prepare.rows import BadRows, NumberedBlock, RowNumbers
 from megalith.data.prepare.splits import ValidRule
 from megalith.data.prepare.vocabulary import IdMaps, counted_ids, hashed_ids, loaded_ids, vocabulary_path
-from megalith.data.prepare.writer import Column, SplitWriter
-from megalith.data.readers import Bag, Source, open_text
-from megalith.ops.text import KeyCounter
+from megalith.data.prepare.writer import OutputColumn, SplitWriter
+from megalith.data.readers import Bag, LogSource, open_text
+from megalith.ops.text.keys import KeyCounter
 
 Progress = Callable[[str, int, int | None], None]
 """Called with the stage, the rows done and, where it is known, the rows in all."""
@@ -35,8 +35,8 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """What came of a preparation."""
+class PrepareResult:
+    """The prepared data set's schema, and what preparing it took."""
 
     schema: DatasetSchema
     seconds: float
@@ -44,7 +44,7 @@ class Prepared:
     """Times a table of counts went to disk for want of memory."""
 
 
-def prepare(options: PrepareOptions, progress: Progress | None = None) -> Prepared:
+def prepare(options: PrepareOptions, progress: Progress | None = None) -> PrepareResult:
     """Prepares files into `options.out`, which appears when it is complete and not before."""
     begin = time.perf_counter()
     out = options.out
@@ -55,16 +55,21 @@ def prepare(options: PrepareOptions, progress: Progress | None = None) -> Prepar
                 _check_input(path, options)
         work_folder = folder / ".work"
         work_folder.mkdir()
-        run = _Run(options, make_recipe(options), folder, work_folder, progress or (lambda *_: None))
+        run = _Run(options, make_prepare_recipe(options), folder, work_folder, progress or (lambda *_: None))
         schema = run.prepare()
         shutil.rmtree(work_folder)
         write_schema(folder, schema)
-    return Prepared(schema, time.perf_counter() - begin, run.num_spills)
+    return PrepareResult(schema, time.perf_counter() - begin, run.num_spills)
 
 
 class _Run:
     def __init__(
-        self, options: PrepareOptions, recipe: Recipe, folder: Path, work_folder: Path, progress: Progress
+        self,
+        options: PrepareOptions,
+        recipe: PrepareRecipe,
+        folder: Path,
+        work_folder: Path,
+        progress: Progress,
     ) -> None:
         self.options, self.recipe = options, recipe
         self.folder, self.work_folder = folder, work_folder
@@ -97,7 +102,7 @@ class _Run:
         rows = RowNumbers(
             BadRows(self.options.max_bad_rows), self.options.limit_rows, self._report("counting rows")
         )
-        for _ in self._pipeline(self.source, rows, lambda placed: None):
+        for _ in self._pipeline(self.source, rows, lambda numbered: None):
             pass
         return rows.num_rows
 
@@ -116,13 +121,13 @@ class _Run:
                 BadRows(options.max_bad_rows), options.limit_rows, self._report("counting values")
             )
 
-            def count(placed: Placed) -> None:
-                valid = rule.mask(placed.first_row, placed.block.num_rows)
+            def count(numbered: NumberedBlock) -> None:
+                valid = rule.mask(numbered.first_row, numbered.block.num_rows)
                 chosen = None if valid is None else ~valid
                 # Threads begin at different features, so that they seldom wait for each other.
                 for step in range(len(features)):
-                    feature = (step + placed.first_row) % len(features)
-                    column = placed.block.keys[feature]
+                    feature = (step + numbered.first_row) % len(features)
+                    column = numbered.block.keys[feature]
                     if isinstance(column, Bag):
                         column = column if chosen is None else column.take(chosen)
                         counter.add(feature, column.keys)
@@ -156,21 +161,21 @@ class _Run:
                 )
 
     def _write(
-        self, split: str, source: Source, ids: IdMaps, rule: ValidRule, bad_rows: BadRows
+        self, split: str, source: LogSource, ids: IdMaps, rule: ValidRule, bad_rows: BadRows
     ) -> dict[str, Split]:
         total = self.num_rows if split == "train" else None
         rows = RowNumbers(bad_rows, self.options.limit_rows, self._report(f"writing {split}", total))
         schema = self._columns_schema()
 
-        def to_columns(placed: Placed) -> tuple[list[Column], list[Column] | None]:
-            block = placed.block
-            columns: list[Column] = [block.labels, *block.numbers]
+        def to_columns(numbered: NumberedBlock) -> tuple[list[OutputColumn], list[OutputColumn] | None]:
+            block = numbered.block
+            columns: list[OutputColumn] = [block.labels, *block.numbers]
             for column, to_ids in zip(block.keys, ids.maps, strict=True):
                 if isinstance(column, Bag):
                     columns.append((to_ids(column.keys), column.row_ends))
                 else:
                     columns.append(to_ids(column))
-            valid = rule.mask(placed.first_row, block.num_rows)
+            valid = rule.mask(numbered.first_row, block.num_rows)
             if valid is None:
                 return columns, None
             return [_take(column, ~valid) for column in columns], [_take(column, valid) for column in columns]
@@ -190,10 +195,10 @@ class _Run:
                 writer.abandon()
 
     def _pipeline(
-        self, source: Source, rows: RowNumbers, work: Callable[[Placed], Result]
+        self, source: LogSource, rows: RowNumbers, work: Callable[[NumberedBlock], Result]
     ) -> Generator[Result, None, None]:
         items = rows.until_full(source.items())
-        return OrderedPipeline(items, source.parse, rows.place, work, self.options.threads).results()
+        return OrderedPipeline(items, source.parse, rows.number, work, self.options.threads).results()
 
     def _report(self, stage: str, total: int | None = None) -> Callable[[int], None]:
         return lambda rows: self.progress(stage, rows, total)
@@ -239,7 +244,7 @@ class _Run:
         )
 
 
-def _take(column: Column, rows: NDArray[np.bool_]) -> Column:
+def _take(column: OutputColumn, rows: NDArray[np.bool_]) -> OutputColumn:
     if isinstance(column, tuple):
         ids, ends = column
         lengths = np.diff(ends, prepend=0)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from megalith.core.errors import DataError
 from megalith.data.dataset import FIRST_ID
 from megalith.data.readers import Feature
-from megalith.ops.text import HASHED_KEY, KeyCounter, KeyLookup, Keys, hash_keys
+from megalith.ops.text.keys import HASHED_KEY, KeyCounter, KeyLookup, Keys, hash_keys
 
 FOLDER = "vocabulary"
 _PIECE_ENTRIES = 1 << 18
@@ -32,7 +32,7 @@ ToIds = Callable[[Keys], NDArray[np.int32]]
 
 
 class IdMaps:
-    """For each feature the way from keys to ids, and the number of ids there are."""
+    """For each feature the function from keys to ids, and how many ids there are."""
 
     def __init__(self, maps: Sequence[ToIds], num_ids: Sequence[int]) -> None:
         self.maps = tuple(maps)
@@ -40,6 +40,7 @@ class IdMaps:
 
 
 def hashed_ids(num_features: int, num_buckets: int) -> IdMaps:
+    """Ids by hashing: no vocabulary is kept."""
     return IdMaps(
         [partial(hash_keys, num_buckets=num_buckets)] * num_features, [FIRST_ID + num_buckets] * num_features
     )
@@ -77,8 +78,8 @@ def loaded_ids(
     sizes = []
     for feature, path in zip(features, paths, strict=True):
         with _sound(path, origin):
-            found = pq.read_metadata(path)
-            size, kind = found.num_rows, found.schema.to_arrow_schema().field("key").type
+            metadata = pq.read_metadata(path)
+            size, kind = metadata.num_rows, metadata.schema.to_arrow_schema().field("key").type
         if kind != pa.uint64():
             raise DataError(f"{path} is no vocabulary (its keys are {kind}); prepare {origin} again.")
         sizes.append(size)
@@ -95,7 +96,7 @@ def loaded_ids(
 
 @contextmanager
 def _sound(path: Path, origin: Path) -> Iterator[None]:
-    """What goes wrong with a vocabulary file is said of it, not of the folder that is being written."""
+    """Errors name the vocabulary file that is damaged, not the folder that is being written."""
     try:
         yield
     except FileNotFoundError as error:
@@ -105,6 +106,7 @@ def _sound(path: Path, origin: Path) -> Iterator[None]:
 
 
 def vocabulary_path(folder: Path, feature: str) -> Path:
+    """The file of one feature's vocabulary."""
     return folder / FOLDER / f"{quote(feature, safe=' ')}.parquet"
 
 

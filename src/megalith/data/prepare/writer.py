@@ -25,7 +25,7 @@ COMPRESSION = "lz4"
 DICTIONARY_IDS = 4096
 """A feature with no more ids than this is written with a dictionary."""
 
-Column = NDArray[np.float32] | NDArray[np.int32] | tuple[NDArray[np.int32], NDArray[np.int64]]
+OutputColumn = NDArray[np.float32] | NDArray[np.int32] | tuple[NDArray[np.int32], NDArray[np.int64]]
 """Numbers, ids, or the ids and row ends of a multi-hot feature."""
 
 
@@ -40,7 +40,7 @@ class SplitWriter:
             for name, count in num_ids.items()
             if count <= DICTIONARY_IDS
         ]
-        self._pieces: list[Sequence[Column]] = []
+        self._pieces: list[Sequence[OutputColumn]] = []
         self._num_waiting = 0
         self._writer: pq.ParquetWriter | None = None
         self._part_rows = 0
@@ -49,7 +49,8 @@ class SplitWriter:
         self._positives = 0.0
         (folder / split).mkdir()
 
-    def add(self, columns: Sequence[Column]) -> None:
+    def add(self, columns: Sequence[OutputColumn]) -> None:
+        """Takes some rows, column by column; writes row groups as they fill."""
         num_rows = len(columns[0])
         if num_rows == 0:
             return
@@ -59,6 +60,7 @@ class SplitWriter:
             self._write_groups(last=False)
 
     def close(self) -> Split:
+        """Writes what is left and describes the split."""
         if self._num_waiting:
             self._write_groups(last=True)
         elif not self._files:
@@ -76,7 +78,9 @@ class SplitWriter:
             self._writer = None
 
     def _write_groups(self, last: bool) -> None:
-        columns = [_join([piece[place] for piece in self._pieces]) for place in range(len(self._schema))]
+        columns = [
+            _join([piece[position] for piece in self._pieces]) for position in range(len(self._schema))
+        ]
         batch = pa.record_batch([_array(column) for column in columns], schema=self._schema)
         whole = batch.num_rows if last else batch.num_rows // GROUP_ROWS * GROUP_ROWS
         for start in range(0, whole, GROUP_ROWS):
@@ -108,7 +112,7 @@ class SplitWriter:
         self._part_rows += batch.num_rows
 
 
-def _join(pieces: Sequence[Column]) -> Column:
+def _join(pieces: Sequence[OutputColumn]) -> OutputColumn:
     if len(pieces) == 1:
         return pieces[0]
     if isinstance(pieces[0], tuple):
@@ -121,7 +125,7 @@ def _join(pieces: Sequence[Column]) -> Column:
     return np.concatenate([piece for piece in pieces if isinstance(piece, np.ndarray)])
 
 
-def _tail(column: Column, start: int) -> Column:
+def _tail(column: OutputColumn, start: int) -> OutputColumn:
     # Copies, so that the large arrays behind the views can go.
     if isinstance(column, tuple):
         ids, ends = column
@@ -130,7 +134,7 @@ def _tail(column: Column, start: int) -> Column:
     return column[start:].copy()
 
 
-def _array(column: Column) -> pa.Array:
+def _array(column: OutputColumn) -> pa.Array:
     if isinstance(column, tuple):
         ids, ends = column
         offsets = np.zeros(len(ends) + 1, np.int32)

@@ -1,13 +1,13 @@
-"""Readers of click logs: a `Source` yields raw items and parses an item into a `Block` of columns.
+"""Readers of click logs: a `LogSource` yields raw items and parses an item into a `LogBlock` of columns.
 
-A new delimited format is a `TextFormat` of a few lines in `formats`. Reading is streaming throughout: memory
-holds a few chunks, never a file.
+A new delimited format is a `DelimitedFormat` of a few lines in `formats`. Reading is streaming throughout:
+memory holds a few chunks, never a file.
 """
 
-from megalith.data.readers.block import BadRow, Bag, Block, Feature, Source
+from megalith.data.readers.block import BadRow, Bag, Feature, LogBlock, LogSource
 from megalith.data.readers.delimited import DelimitedSource
 from megalith.data.readers.entries import EntryShape, EntrySource, scan_shape
-from megalith.data.readers.formats import AVAZU, CRITEO, Column, TextFormat
+from megalith.data.readers.formats import AVAZU, CRITEO, DelimitedFormat, TextColumn
 from megalith.data.readers.parquet import ColumnChoice, ParquetSource, choose_columns
 from megalith.data.readers.streams import TextChunk, open_text, read_chunks
 
@@ -15,18 +15,18 @@ __all__ = [
     "AVAZU",
     "BadRow",
     "Bag",
-    "Block",
     "CRITEO",
-    "Column",
     "ColumnChoice",
+    "DelimitedFormat",
     "DelimitedSource",
     "EntryShape",
     "EntrySource",
     "Feature",
+    "LogBlock",
+    "LogSource",
     "ParquetSource",
-    "Source",
     "TextChunk",
-    "TextFormat",
+    "TextColumn",
     "choose_columns",
     "open_text",
     "read_chunks",

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from megalith.ops.text import Keys
+from megalith.ops.text.keys import Keys
 
 Numeric = Literal["log", "bucket", "none"]
 """What becomes of numbers: log is sign(x) * log(1 + |x|); bucket a categorical feature of floor(log(x)^2)."""
@@ -34,16 +34,18 @@ class Bag:
     row_ends: NDArray[np.int64]
 
     def take(self, rows: NDArray[np.bool_]) -> Bag:
+        """The rows that the mask chooses."""
         lengths = np.diff(self.row_ends, prepend=0)
         return Bag(self.keys[np.repeat(rows, lengths)], np.cumsum(lengths[rows]))
 
     def head(self, rows: int) -> Bag:
+        """The first rows."""
         ends = self.row_ends[:rows]
         return Bag(self.keys[: ends[-1] if rows else 0], ends)
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class LogBlock:
     """Consecutive rows of a source, in input order."""
 
     labels: NDArray[np.float32]
@@ -54,9 +56,10 @@ class Block:
 
     @property
     def num_rows(self) -> int:
+        """Rows that could be read."""
         return len(self.labels)
 
-    def head(self, rows: int) -> Block:
+    def head(self, rows: int) -> LogBlock:
         """The first rows, and the bad rows that stand before the last of them."""
         if rows >= self.num_rows:
             return self
@@ -78,18 +81,25 @@ class Feature(NamedTuple):
     multi_hot: bool = False
 
 
-class Source(Protocol):
-    """Rows of one or several files. `items` is read by one thread at a time; `parse` runs in any thread."""
+class LogSource(Protocol):
+    """Rows of one or several files, as `data prepare` reads them.
+
+    `items` is read by one thread at a time; `parse` runs in any thread.
+    """
 
     @property
-    def numeric(self) -> tuple[str, ...]: ...
+    def numeric(self) -> tuple[str, ...]:
+        """Names of the numeric columns."""
 
     @property
-    def features(self) -> tuple[Feature, ...]: ...
+    def features(self) -> tuple[Feature, ...]:
+        """The categorical columns."""
 
-    def items(self) -> Iterator[Any]: ...
+    def items(self) -> Iterator[Any]:
+        """Raw pieces of the files, in order."""
 
-    def parse(self, item: Any) -> Block: ...
+    def parse(self, item: Any) -> LogBlock:
+        """The rows of one piece."""
 
 
 def shown(token: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Rows of a `TextFormat`."""
+"""Reads delimited text, such as Criteo's TSV and Avazu's CSV, as a `DelimitedFormat` describes it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from megalith.core.errors import DataError, nearest
-from megalith.data.readers.block import BadRow, Block, Feature, Numeric, shown
-from megalith.data.readers.formats import Column, TextFormat
+from megalith.data.readers.block import BadRow, Feature, LogBlock, Numeric, shown
+from megalith.data.readers.formats import DelimitedFormat, TextColumn
 from megalith.data.readers.streams import CHUNK_BYTES, TextChunk, read_chunks
-from megalith.ops.text import ColumnPlan, Problem, Role, parse_delimited, plan_columns
+from megalith.ops.text.rows import ColumnPlan, ParseProblem, Role, parse_delimited, plan_columns
 
 _NUMBER_ROLES = {"log": Role.NUMBER_LOG, "bucket": Role.BUCKET, "none": Role.NUMBER}
 _ROLES = {"label": Role.LABEL, "category": Role.CATEGORY, "hour": Role.HOUR, "skip": Role.SKIP}
@@ -19,7 +19,7 @@ _HOUR_FEATURES = ("hour_of_day", "weekday")
 
 class _Item(NamedTuple):
     chunk: TextChunk
-    columns: tuple[Column, ...]
+    columns: tuple[TextColumn, ...]
     plan: ColumnPlan
 
 
@@ -28,7 +28,7 @@ class DelimitedSource:
 
     def __init__(
         self,
-        text_format: TextFormat,
+        text_format: DelimitedFormat,
         paths: Sequence[Path],
         numeric: Numeric = "log",
         missing_number: float = 0.0,
@@ -43,12 +43,14 @@ class DelimitedSource:
 
     @property
     def numeric(self) -> tuple[str, ...]:
+        """Names of the numeric columns."""
         if self._numeric == "bucket":
             return ()
         return tuple(column.name for column in self.text_format.columns if column.kind == "number")
 
     @property
     def features(self) -> tuple[Feature, ...]:
+        """The categorical columns."""
         names: list[str] = []
         for column in self.text_format.columns:
             if column.kind == "hour":
@@ -58,6 +60,7 @@ class DelimitedSource:
         return tuple(Feature(name) for name in names)
 
     def items(self) -> Iterator[_Item]:
+        """Chunks of whole lines, with the columns as the file's header orders them."""
         for path in self.paths:
             columns, plan = self.text_format.columns, self._plan
             num_chunks = 0
@@ -71,12 +74,13 @@ class DelimitedSource:
             if num_chunks == 0:
                 raise DataError(f"{path} is empty; leave it out or get it again.")
 
-    def parse(self, item: _Item) -> Block:
+    def parse(self, item: _Item) -> LogBlock:
+        """The rows of one chunk."""
         chunk, columns, plan = item
         rows = parse_delimited(chunk.text, self.text_format.delimiter, plan, self._missing_number)
         bad = []
         for line, before, kind, field, offset, length in rows.problems.tolist():
-            if kind == Problem.FIELD_COUNT:
+            if kind == ParseProblem.FIELD_COUNT:
                 problem = f"has {field} fields instead of {len(columns)}"
             else:
                 token = shown(bytes(chunk.text[offset : offset + length]))
@@ -84,12 +88,12 @@ class DelimitedSource:
                     f"has {token} in field {field} ({columns[field - 1].name}), which is not {_MEANT[kind]}"
                 )
             bad.append(BadRow(str(chunk.path), chunk.first_line + line, problem, before))
-        return Block(rows.labels, tuple(rows.numbers), tuple(rows.keys), tuple(bad))
+        return LogBlock(rows.labels, tuple(rows.numbers), tuple(rows.keys), tuple(bad))
 
-    def _role(self, column: Column) -> Role:
+    def _role(self, column: TextColumn) -> Role:
         return _NUMBER_ROLES[self._numeric] if column.kind == "number" else _ROLES[column.kind]
 
-    def _plan_for_header(self, path: Path, header: bytes) -> tuple[tuple[Column, ...], ColumnPlan]:
+    def _plan_for_header(self, path: Path, header: bytes) -> tuple[tuple[TextColumn, ...], ColumnPlan]:
         """The columns as this file's header orders them; each fills the same output column as ever."""
         names = (
             header.decode("utf-8", "replace")
@@ -97,7 +101,7 @@ class DelimitedSource:
             .rstrip("\r")
             .split(self.text_format.delimiter)
         )
-        expected = {column.name: place for place, column in enumerate(self.text_format.columns)}
+        expected = {column.name: index for index, column in enumerate(self.text_format.columns)}
         for name in names:
             if name not in expected:
                 raise DataError(
@@ -110,16 +114,16 @@ class DelimitedSource:
                     f"{path}, line 1: the header names column '{name}' {names.count(name)} times instead of "
                     "once; correct it."
                 )
-        places = [expected[name] for name in names]
-        columns = tuple(self.text_format.columns[place] for place in places)
+        order = [expected[name] for name in names]
+        columns = tuple(self.text_format.columns[index] for index in order)
         plan = plan_columns(
-            [self._role(column) for column in columns], [int(self._plan.slots[at]) for at in places]
+            [self._role(column) for column in columns], [int(self._plan.outputs[index]) for index in order]
         )
         return columns, plan
 
 
 _MEANT = {
-    Problem.NOT_A_LABEL: "0 or 1",
-    Problem.NOT_A_NUMBER: "a number",
-    Problem.NOT_AN_HOUR: "an hour as YYMMDDHH",
+    ParseProblem.NOT_A_LABEL: "0 or 1",
+    ParseProblem.NOT_A_NUMBER: "a number",
+    ParseProblem.NOT_AN_HOUR: "an hour as YYMMDDHH",
 }

@@ -16,9 +16,10 @@ import numpy as np
 
 from megalith.core.config import Config
 from megalith.core.errors import DataError
-from megalith.data.readers.block import BadRow, Bag, Block, Feature, shown
+from megalith.data.readers.block import BadRow, Bag, Feature, LogBlock, shown
 from megalith.data.readers.streams import CHUNK_BYTES, TextChunk, read_chunks
-from megalith.ops.text import EntryRows, Keys, Problem, parse_entries
+from megalith.ops.text.keys import Keys
+from megalith.ops.text.rows import EntryRows, ParseProblem, parse_entries
 
 FieldsChoice = Literal["auto", "positional", "bag", "named"]
 
@@ -36,6 +37,7 @@ class EntryShape(Config):
 
     @property
     def features(self) -> tuple[Feature, ...]:
+        """The categorical columns that the entries become."""
         if self.kind == "positional":
             return tuple(Feature(f"f{position}") for position in range(self.num_positions))
         if self.kind == "bag":
@@ -53,21 +55,25 @@ class EntrySource:
 
     @property
     def numeric(self) -> tuple[str, ...]:
+        """No names: these formats have no numeric columns."""
         return ()
 
     @property
     def features(self) -> tuple[Feature, ...]:
+        """The categorical columns."""
         return self.shape.features
 
     def items(self) -> Iterator[TextChunk]:
+        """Chunks of whole lines."""
         return _chunks(self.paths, self._chunk_bytes)
 
-    def parse(self, item: TextChunk) -> Block:
+    def parse(self, item: TextChunk) -> LogBlock:
+        """The rows of one chunk."""
         shape = self.shape
         positions = shape.num_positions if shape.kind == "positional" else None
         rows = parse_entries(item.text, shape.kind == "named", positions)
         bad = tuple(_bad_row(item, problem, shape) for problem in rows.problems.tolist())
-        return Block(rows.labels, (), self._columns(item, rows), bad)
+        return LogBlock(rows.labels, (), self._columns(item, rows), bad)
 
     def _columns(self, chunk: TextChunk, rows: EntryRows) -> tuple[Keys | Bag, ...]:
         if self.shape.kind == "positional":
@@ -149,11 +155,11 @@ def _is_named(path: Path) -> bool:
 def _bad_row(chunk: TextChunk, problem: list[int], shape: EntryShape) -> BadRow:
     line, before, kind, field, offset, length = problem
     token = shown(bytes(chunk.text[offset : offset + length]))
-    if kind == Problem.FIELD_COUNT:
+    if kind == ParseProblem.FIELD_COUNT:
         said = f"has {field - 1} entries instead of {shape.num_positions}"
-    elif kind == Problem.NOT_A_LABEL:
+    elif kind == ParseProblem.NOT_A_LABEL:
         said = f"begins with {token}, which is not a label (-1, 0 or 1)"
-    elif kind == Problem.NOT_ONE:
+    elif kind == ParseProblem.NOT_ONE:
         said = f"has {token} as entry {field - 1}, whose value is not 1 (weighted entries are not supported)"
     else:
         form = "field:index:value" if shape.kind == "named" else "index:value"

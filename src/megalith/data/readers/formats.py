@@ -9,41 +9,43 @@ ColumnKind = Literal["label", "number", "category", "hour", "skip"]
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TextColumn:
+    """One column of a text format: its name, and what its values are."""
+
     name: str
     kind: ColumnKind = "category"
 
 
 @dataclass(frozen=True, slots=True)
-class TextFormat:
+class DelimitedFormat:
     """A format of one row a line. With a header, columns are found by name and may stand in any order."""
 
     name: str
     delimiter: str
-    columns: tuple[Column, ...]
+    columns: tuple[TextColumn, ...]
     header: bool = False
 
 
-CRITEO = TextFormat(
+CRITEO = DelimitedFormat(
     "criteo",
     "\t",
     (
-        Column("label", "label"),
-        *(Column(f"I{number}", "number") for number in range(1, 14)),
-        *(Column(f"C{number}") for number in range(1, 27)),
+        TextColumn("label", "label"),
+        *(TextColumn(f"I{number}", "number") for number in range(1, 14)),
+        *(TextColumn(f"C{number}") for number in range(1, 27)),
     ),
 )
 """Criteo display ads: a label, 13 integers and 26 hexadecimal values; blanks are missing values."""
 
-AVAZU = TextFormat(
+AVAZU = DelimitedFormat(
     "avazu",
     ",",
     (
-        Column("id", "skip"),
-        Column("click", "label"),
-        Column("hour", "hour"),
+        TextColumn("id", "skip"),
+        TextColumn("click", "label"),
+        TextColumn("hour", "hour"),
         *(
-            Column(name)
+            TextColumn(name)
             for name in (
                 *("C1", "banner_pos", "site_id", "site_domain", "site_category", "app_id", "app_domain"),
                 *(

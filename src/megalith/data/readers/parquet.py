@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from megalith.core.config import Config
 from megalith.core.errors import ConfigError, DataError, nearest
-from megalith.data.readers.block import BadRow, Bag, Block, Feature, Numeric
-from megalith.ops.text import Keys, token_keys
+from megalith.data.readers.block import BadRow, Bag, Feature, LogBlock, Numeric
+from megalith.ops.text.keys import Keys, token_keys
 
 _BATCH_ROWS = 16384
 
@@ -96,10 +96,12 @@ class ParquetSource:
 
     @property
     def numeric(self) -> tuple[str, ...]:
+        """Names of the numeric columns."""
         return () if self._numeric == "bucket" else self.columns.numbers
 
     @property
     def features(self) -> tuple[Feature, ...]:
+        """The categorical columns."""
         buckets = self.columns.numbers if self._numeric == "bucket" else ()
         return (
             *(Feature(name) for name in buckets),
@@ -107,6 +109,7 @@ class ParquetSource:
         )
 
     def items(self) -> Iterator[_Item]:
+        """Record batches, each with the number of its first row."""
         names = [self.columns.label, *self.columns.numbers, *(name for name, _ in self.columns.features)]
         for path in self.paths:
             with _open(path) as file:
@@ -127,7 +130,8 @@ class ParquetSource:
                         f"{path} is damaged after row {first_row - 1} ({error}); get it again."
                     ) from error
 
-    def parse(self, item: _Item) -> Block:
+    def parse(self, item: _Item) -> LogBlock:
+        """The rows of one record batch."""
         path, first_row, batch = item
         good, problems = self._check(item)
         bad = [
@@ -140,8 +144,8 @@ class ParquetSource:
         keys = [_keys(path, kept, name, multi_hot) for name, multi_hot in self.columns.features]
         if self._numeric == "bucket":
             buckets = [_bucket_keys(column) for column in numbers]
-            return Block(labels, (), (*buckets, *keys), tuple(bad))
-        return Block(labels, tuple(self._transform(column) for column in numbers), tuple(keys), tuple(bad))
+            return LogBlock(labels, (), (*buckets, *keys), tuple(bad))
+        return LogBlock(labels, tuple(self._transform(column) for column in numbers), tuple(keys), tuple(bad))
 
     def _check(self, item: _Item) -> tuple[NDArray[np.bool_], dict[int, str]]:
         path, _, batch = item
@@ -201,8 +205,8 @@ def _scalar_keys(path: Path, column: pa.Array, name: str) -> Keys:
     _, offsets, data = texts.buffers()
     if len(texts) == 0:
         return np.empty(0, np.uint64)
-    places = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    return token_keys(b"" if data is None else memoryview(data), places)
+    bounds = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    return token_keys(b"" if data is None else memoryview(data), bounds)
 
 
 def _bucket_keys(values: NDArray[np.float64]) -> Keys:
@@ -225,7 +229,7 @@ def _open(path: Path) -> pq.ParquetFile:
     except IsADirectoryError as error:
         raise DataError(f"{path} is a folder; name the files in it.") from error
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path} is not a sound Parquet file ({error}); get it again.") from error
+        raise DataError(f"{path} is not a valid Parquet file ({error}); get it again.") from error
 
 
 def _is_list(kind: pa.DataType) -> bool:

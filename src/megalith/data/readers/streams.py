@@ -50,7 +50,7 @@ def open_text(path: Path) -> Iterator[Any]:
             ) from error
         if codec and error.errno is None:
             raise DataError(
-                f"{path} is not a sound {codec} file ({error}); get it again or rename it."
+                f"{path} is not a valid {codec} file ({error}); get it again or rename it."
             ) from error
         raise DataError(f"{path} cannot be read ({error.strerror or error}); check the disk.") from error
 

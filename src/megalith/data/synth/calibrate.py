@@ -22,10 +22,10 @@ from megalith.data.synth.calibration import (
     KNOT_QUANTILES,
     KNOT_RANKS,
     CategoricalShape,
+    DatasetShape,
     NumericShape,
     Observed,
-    Shape,
-    Source,
+    SynthSource,
 )
 from megalith.data.synth.sampler import STEPS, id_table
 
@@ -55,15 +55,16 @@ _SAMPLES = 12
 _ROUNDS = 6
 
 
-def calibrate_criteo(path: Path) -> Shape:
+def calibrate_criteo(path: Path) -> DatasetShape:
+    """The shape of Criteo Kaggle, from the first rows of its `train.txt`."""
     rows = [line.rstrip("\n").split("\t") for line in path.open(encoding="utf-8")]
     columns = list(zip(*rows, strict=True))
-    numeric = [_numeric(f"I{place}", columns[place]) for place in range(1, 14)]
+    numeric = [_numeric(f"I{position}", columns[position]) for position in range(1, 14)]
     categorical = [
-        _categorical(f"C{place + 1}", cardinality, columns[14 + place])
-        for place, cardinality in enumerate(CRITEO_CARDINALITIES)
+        _categorical(f"C{position + 1}", cardinality, columns[14 + position])
+        for position, cardinality in enumerate(CRITEO_CARDINALITIES)
     ]
-    return Shape(
+    return DatasetShape(
         source="criteo",
         rows=45_840_617,
         click_rate=0.256,
@@ -73,7 +74,8 @@ def calibrate_criteo(path: Path) -> Shape:
     )
 
 
-def calibrate_avazu(path: Path) -> Shape:
+def calibrate_avazu(path: Path) -> DatasetShape:
+    """The shape of Avazu, from the first rows of its `train` file."""
     header, *rows = [line.rstrip("\n").split(",") for line in path.open(encoding="utf-8")]
     columns = dict(zip(header, zip(*rows, strict=True), strict=True))
     categorical = [CategoricalShape(name="hour", cardinality=AVAZU_CARDINALITIES["hour"], text="hour")]
@@ -82,7 +84,7 @@ def calibrate_avazu(path: Path) -> Shape:
         if name in AVAZU_TEXT_BASES:
             fitted = fitted.model_copy(update={"text": "integer", "text_base": AVAZU_TEXT_BASES[name]})
         categorical.append(fitted)
-    return Shape(
+    return DatasetShape(
         source="avazu",
         rows=40_428_967,
         click_rate=0.17,
@@ -154,7 +156,8 @@ def _simulate(
     return tops / _SAMPLES, once / _SAMPLES
 
 
-def main(source: Source, path: Path) -> None:
+def main(source: SynthSource, path: Path) -> None:
+    """Prints the YAML of a data set."""
     shape = calibrate_criteo(path) if source == "criteo" else calibrate_avazu(path)
     content = shape.model_dump(mode="json", exclude_defaults=True)
     yaml.safe_dump(content, sys.stdout, sort_keys=False, width=110, default_flow_style=None)

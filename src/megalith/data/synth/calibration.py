@@ -22,7 +22,7 @@ KNOT_RANKS = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
 KNOT_QUANTILES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999, 1.0)
 """Quantiles at which the values of a numeric field are stated."""
 
-Source = Literal["criteo", "avazu"]
+SynthSource = Literal["criteo", "avazu"]
 
 
 class Observed(Config):
@@ -61,10 +61,10 @@ class NumericShape(Config):
     quantiles: tuple[float, ...] = Field(min_length=len(KNOT_QUANTILES), max_length=len(KNOT_QUANTILES))
 
 
-class Shape(Config):
+class DatasetShape(Config):
     """One data set."""
 
-    source: Source
+    source: SynthSource
     rows: int
     click_rate: float = Field(gt=0.0, lt=1.0)
     observed_rows: int
@@ -73,8 +73,8 @@ class Shape(Config):
 
 
 @cache
-def load_shape(source: Source) -> Shape:
+def load_shape(source: SynthSource) -> DatasetShape:
     """The numbers of a data set that ships with the package."""
     name = f"{source}.yaml"
     content: Any = yaml.safe_load((files(__package__) / name).read_text(encoding="utf-8"))
-    return parse_config(Shape, content, name)
+    return parse_config(DatasetShape, content, name)

@@ -1,9 +1,9 @@
 """Ids that rise, fall and enter as time passes.
 
 A field's popularity ranks stay; what changes is the id that holds a rank. Over the whole stream a share
-`drift` of the body's ranks changes hands once, each at a time of its own: half of them swap ids with another
+`drift` of the body's ranks changes its id once, each at a time of its own: half of them swap ids with another
 rank (one id rises, one falls), half go to an id never seen before. The few ids above 2% of the rows keep
-their places. Nothing depends on earlier rows, so any block can be made alone.
+their ranks. Nothing depends on earlier rows, so any block can be made alone.
 """
 
 from __future__ import annotations

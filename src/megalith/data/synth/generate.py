@@ -24,8 +24,10 @@ from megalith.core.errors import ConfigError
 from megalith.core.files import new_folder, write_atomic
 from megalith.core.schema import FeatureSpec
 from megalith.data.dataset import FIRST_ID, DatasetSchema, Split, write_schema
-from megalith.data.synth.stream import BLOCK_ROWS, MAX_BAG, SPLITS, Block, Stream, SynthOptions
-from megalith.data.synth.text import AVAZU_START, TextFormat
+from megalith.data.synth.fields import MAX_BAG
+from megalith.data.synth.options import SPLITS, SynthOptions
+from megalith.data.synth.stream import BLOCK_ROWS, SynthBlock, SynthStream
+from megalith.data.synth.text import AVAZU_START, LineFormatter
 from megalith.data.synth.truth import entropy, log_loss_sum
 
 ROW_GROUP_ROWS = 65_536
@@ -83,7 +85,7 @@ def generate(
     if output_format == "text" and options.multi_hot:
         raise ConfigError("Text has no multi-hot columns; leave out --multi-hot or choose --format parquet.")
     with new_folder(out, overwrite) as folder:
-        stream = Stream(options)
+        stream = SynthStream(options)
         write = _write_text if output_format == "text" else _write_parquet
         workers = threads or min(os.cpu_count() or 1, 8)
         with ThreadPoolExecutor(workers) as pool:
@@ -93,7 +95,7 @@ def generate(
                     truths[split], names[split] = write(stream, split, folder, pool, workers, progress)
         description = {
             "options": asdict(options),
-            "splits": {name: asdict(one) for name, one in truths.items()},
+            "splits": {name: asdict(truth) for name, truth in truths.items()},
         }
         if output_format == "text":
             write_atomic(folder / TRUTH_FILE, json.dumps(description, indent=1) + "\n")
@@ -103,7 +105,7 @@ def generate(
 
 
 def _write_parquet(
-    stream: Stream, split: str, folder: Path, pool: ThreadPoolExecutor, workers: int, progress: Progress
+    stream: SynthStream, split: str, folder: Path, pool: ThreadPoolExecutor, workers: int, progress: Progress
 ) -> tuple[SplitTruth, list[str]]:
     (folder / split).mkdir()
     schema = _arrow_schema(stream)
@@ -133,12 +135,12 @@ def _write_parquet(
 
 
 def _write_text(
-    stream: Stream, split: str, folder: Path, pool: ThreadPoolExecutor, workers: int, progress: Progress
+    stream: SynthStream, split: str, folder: Path, pool: ThreadPoolExecutor, workers: int, progress: Progress
 ) -> tuple[SplitTruth, list[str]]:
-    text = TextFormat(stream)
+    text = LineFormatter(stream)
     before = sum(stream.options.rows[name] for name in SPLITS[: SPLITS.index(split)])
 
-    def lines(stream: Stream, blocks: list[Block], first_row: int) -> bytes:
+    def lines(stream: SynthStream, blocks: list[SynthBlock], first_row: int) -> bytes:
         parts = []
         for block in blocks:
             parts.append(text.lines(block, before + first_row))
@@ -157,11 +159,11 @@ def _write_text(
 
 
 def _in_order(
-    stream: Stream,
+    stream: SynthStream,
     split: str,
     pool: ThreadPoolExecutor,
     workers: int,
-    build: Callable[[Stream, list[Block], int], Any],
+    build: Callable[[SynthStream, list[SynthBlock], int], Any],
 ) -> Iterator[_Group]:
     """Row groups of a split in order, a few ahead of the writer."""
 
@@ -186,26 +188,28 @@ def _in_order(
         yield ahead.popleft().result()
 
 
-def _record_batch(stream: Stream, blocks: list[Block], first_row: int) -> pa.RecordBatch:
+def _record_batch(stream: SynthStream, blocks: list[SynthBlock], first_row: int) -> pa.RecordBatch:
     def joined(columns: Iterator[np.ndarray]) -> pa.Array:
         return pa.array(np.concatenate(list(columns)))
 
     arrays = [joined(block.labels for block in blocks)]
-    arrays += [joined(block.logs[place] for block in blocks) for place in range(len(stream.shape.numeric))]
-    for place, field in enumerate(stream.fields):
+    arrays += [
+        joined(block.logs[position] for block in blocks) for position in range(len(stream.shape.numeric))
+    ]
+    for position, field in enumerate(stream.fields):
         if field.shape.text == "hour":
-            arrays += [joined(part(block.ids[place]) for block in blocks) for part in HOUR_PARTS.values()]
+            arrays += [joined(part(block.ids[position]) for block in blocks) for part in HOUR_PARTS.values()]
         else:
-            arrays.append(joined(block.ids[place] for block in blocks))
-    for place in range(len(stream.bag_fields)):
-        bags = [block.bags[place] for block in blocks]
+            arrays.append(joined(block.ids[position] for block in blocks))
+    for position in range(len(stream.bag_fields)):
+        bags = [block.bags[position] for block in blocks]
         lists = [pa.ListArray.from_arrays(pa.array(bag.offsets), pa.array(bag.ids)) for bag in bags]
         arrays.append(pa.concat_arrays(lists))
     arrays.append(joined(block.probabilities for block in blocks))
     return pa.record_batch(arrays, schema=_arrow_schema(stream))
 
 
-def _arrow_schema(stream: Stream) -> pa.Schema:
+def _arrow_schema(stream: SynthStream) -> pa.Schema:
     columns = [("label", pa.float32())]
     columns += [(shape.name, pa.float32()) for shape in stream.shape.numeric]
     columns += [(feature.name, pa.int32()) for feature in _one_hot(stream)]
@@ -213,7 +217,7 @@ def _arrow_schema(stream: Stream) -> pa.Schema:
     return pa.schema([*columns, (TRUE_PROBABILITY, pa.float32())])
 
 
-def _one_hot(stream: Stream) -> list[FeatureSpec]:
+def _one_hot(stream: SynthStream) -> list[FeatureSpec]:
     features = []
     for field in stream.fields:
         if field.shape.text == "hour":
@@ -224,7 +228,7 @@ def _one_hot(stream: Stream) -> list[FeatureSpec]:
     return features
 
 
-def _schema(stream: Stream, truths: dict[str, SplitTruth], names: dict[str, list[str]]) -> DatasetSchema:
+def _schema(stream: SynthStream, truths: dict[str, SplitTruth], names: dict[str, list[str]]) -> DatasetSchema:
     multi_hot = [
         FeatureSpec(name=field.shape.name, num_ids=field.cardinality + FIRST_ID, max_length=MAX_BAG)
         for field in stream.bag_fields

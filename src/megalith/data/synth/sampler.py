@@ -38,6 +38,7 @@ class StepTable:
 
     @property
     def wide(self) -> bool:
+        """Whether a step covers more numbers than 16 bits can count."""
         return bool(self.width.max() > 0xFFFF)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megalith.data.dataset import FIRST_ID, MISSING_ID
-from megalith.data.synth.stream import Block, Stream
+from megalith.data.synth.stream import SynthBlock, SynthStream
 
 AVAZU_START = datetime(2014, 10, 21)
 
@@ -25,10 +25,10 @@ _INTEGER_WIDTH = 9
 _HEX_WIDTH = 8
 
 
-class TextFormat:
-    """Turns blocks of one stream into lines."""
+class LineFormatter:
+    """Turns blocks of one stream into lines of text."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: SynthStream) -> None:
         self.stream = stream
         self.criteo = stream.options.source == "criteo"
         self.separator = ord("\t" if self.criteo else ",")
@@ -39,15 +39,17 @@ class TextFormat:
 
     @property
     def extension(self) -> str:
+        """The ending of the file's name."""
         return "tsv" if self.criteo else "csv"
 
     def header(self) -> bytes:
+        """The first line of the file; empty for Criteo, which has none."""
         if self.criteo:
             return b""
         names = ["id", "click", *(field.shape.name for field in self.stream.fields)]
         return (",".join(names) + "\n").encode()
 
-    def lines(self, block: Block, first_row: int) -> bytes:
+    def lines(self, block: SynthBlock, first_row: int) -> bytes:
         """The rows of a block; `first_row` counts from the start of the stream."""
         rows = len(block.labels)
         columns: list[NDArray[np.uint8]] = []
@@ -57,8 +59,8 @@ class TextFormat:
         columns.append(label)
         for values, missing in zip(block.numbers, block.numbers_missing, strict=True):
             columns.append(_blank(_integers(values), missing))
-        for place, ids in enumerate(block.ids):
-            columns.append(self.id_column(place, ids))
+        for position, ids in enumerate(block.ids):
+            columns.append(self.id_column(position, ids))
         width = sum(column.shape[1] for column in columns) + len(columns)
         matrix = np.empty((rows, width), dtype=np.uint8)
         at = 0
@@ -69,15 +71,15 @@ class TextFormat:
         matrix[:, -1] = ord("\n")
         return matrix.tobytes().translate(None, b"\0")
 
-    def id_column(self, place: int, ids: NDArray[np.int32]) -> NDArray[np.uint8]:
+    def id_column(self, position: int, ids: NDArray[np.int32]) -> NDArray[np.uint8]:
         """The text of one field's ids, as rows of bytes; a missing value is blank."""
-        shape = self.stream.fields[place].shape
+        shape = self.stream.fields[position].shape
         ranks = np.maximum(ids - FIRST_ID, 0)
         if shape.text == "hour":
             return self.hours[ranks]
         if shape.text == "integer":
             return _integers(ranks + np.int32(shape.text_base))
-        text = _hexadecimal(scramble(ranks.astype(np.uint32) + np.uint32(self.first_numbers[place])))
+        text = _hexadecimal(scramble(ranks.astype(np.uint32) + np.uint32(self.first_numbers[position])))
         return _blank(text, ids == MISSING_ID if shape.missing > 0 else None)
 
 

@@ -47,11 +47,12 @@ class FieldEffects:
     """Change of a weight from the start of the stream to its end."""
 
     def at(self, time: float) -> Floats:
+        """The weights at `time` (0 the start of the stream, 1 its end)."""
         return self.start + np.float32(time) * self.slope
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class FieldProduct:
     """Adds the dot product of two fields' small vectors."""
 
     left: int
@@ -101,7 +102,7 @@ def plant_curve(shape: NumericShape, generator: np.random.Generator) -> Curve:
 
 def plant_products(
     shares: list[NDArray[np.float64]], keys: list[int], generator: np.random.Generator
-) -> list[Product]:
+) -> list[FieldProduct]:
     """Products of pairs of fields whose first ids cover most rows, so that every product is seen often."""
     covering = [
         field for field, share in enumerate(shares) if share[0] < 0.7 and share[:PRODUCT_IDS].sum() > 0.6
@@ -118,7 +119,7 @@ def plant_products(
             signs = generator.choice((-1.0, 1.0), (taking_part, PRODUCT_RANK))
             vector[:taking_part] = signs * generator.uniform(0.5, 1.5, signs.shape) * weight[:, None]
             vectors.append(vector)
-        products.append(Product(int(left), int(right), vectors[0], vectors[1]))
+        products.append(FieldProduct(int(left), int(right), vectors[0], vectors[1]))
     return products
 
 

@@ -15,11 +15,11 @@ from megalith.cost.memory import traffic_bytes
 from megalith.explore.flags.plan_notes import (
     headline,
     host_count,
+    layers_per_stage,
     network_settings,
     placement_note,
     plan_of,
     sharded_copies,
-    stage_layers,
 )
 from megalith.explore.flags.ranks import HostRanks, TrainerFile, host_ranks
 from megalith.explore.job import Job, Parallel, TransformerModel
@@ -160,7 +160,7 @@ def _parallel(
 def _stages(
     job: Job, model: TransformerModel, parallel: Parallel, prediction: Prediction, missing: list[str]
 ) -> Flags:
-    layers = stage_layers(model, parallel)
+    layers = layers_per_stage(model, parallel)
     flags: Flags = []
     if parallel.pp == 1:
         return flags

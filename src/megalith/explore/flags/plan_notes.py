@@ -1,4 +1,4 @@
-"""What both trainers' files say of a plan in words: the headline, and what no trainer's flag can hold."""
+"""What both trainers' files say of a plan: headline, network settings, hosts, and what no flag expresses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def plan_of(job: Job) -> tuple[TransformerModel, Parallel]:
     return job.model, job.parallel
 
 
-def stage_layers(model: TransformerModel, parallel: Parallel) -> tuple[int, ...]:
+def layers_per_stage(model: TransformerModel, parallel: Parallel) -> tuple[int, ...]:
     """Layers of each virtual stage in the order data visits them."""
     if parallel.layers_per_stage:
         return parallel.layers_per_stage
@@ -76,6 +76,7 @@ def host_count(job: Job) -> tuple[int, int]:
 
 
 def placement_note(ranks: HostRanks | None, job: Job) -> str | None:
+    """The sentence for a placement that no numbering of the hosts reaches; None if one does."""
     if ranks is not None:
         return None
     _, parallel = plan_of(job)

@@ -1,4 +1,4 @@
-"""Which rank each host takes.
+"""The rank that each host takes, so that a trainer's process groups lie where the plan has them.
 
 A trainer lays its axes over ranks in one fixed order; a plan may want another, and may cut an axis in two.
 Hosts can be given any rank, so most placements are reached by renumbering them: a host's number, counted
@@ -13,7 +13,7 @@ from math import prod
 
 from megalith.core.errors import PlanError
 from megalith.explore.job import Job, Parallel
-from megalith.explore.placement import pieces
+from megalith.explore.placement import axis_pieces
 
 _LARGEST_HOST = 16
 _TRAY = 4
@@ -29,8 +29,8 @@ class TrainerFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Digit:
-    """A run of `size` devices along an axis; neighbours are `stride` apart on that axis."""
+class RankDigit:
+    """One digit of a device's number: `size` coordinates of an axis, `stride` apart on it."""
 
     axis: str
     size: int
@@ -50,6 +50,7 @@ class HostRanks:
         return all(weight == 1 for _, weight in self.digits) and len(self.digits) <= 1
 
     def rank_of(self, host: int) -> int:
+        """The rank of host number `host`, counted through the cluster from the inside out."""
         rank = 0
         for size, weight in self.digits:
             host, digit = divmod(host, size)
@@ -59,9 +60,9 @@ class HostRanks:
     def shell(self, variable: str) -> str:
         """The same as arithmetic of a POSIX shell."""
         terms, below = [], 1
-        for place, (size, weight) in enumerate(self.digits):
+        for index, (size, weight) in enumerate(self.digits):
             digit = variable if below == 1 else f"{variable} / {below}"
-            if place + 1 < len(self.digits):
+            if index + 1 < len(self.digits):
                 digit += f" % {size}"
             terms.append(f"({digit}) * {weight}" if weight > 1 else f"({digit})")
             below *= size
@@ -69,20 +70,21 @@ class HostRanks:
 
 
 def axis_sizes(parallel: Parallel) -> dict[str, int]:
+    """Size of each parallel axis that devices are laid out by."""
     return {"tp": parallel.tp, "cp": parallel.cp, "dp": parallel.dp, "pp": parallel.pp}
 
 
-def placement_digits(parallel: Parallel) -> list[Digit]:
+def placement_digits(parallel: Parallel) -> list[RankDigit]:
     """The placement as digits from the innermost device out, axes of size 1 left out.
 
     >>> placement_digits(Parallel(pp=8, dp=2, global_batch=16, placement=("pp:4", "dp", "pp:2")))[0]
-    Digit(axis='pp', size=4, stride=1)
+    RankDigit(axis='pp', size=4, stride=1)
     """
     done = dict.fromkeys(axis_sizes(parallel), 1)
     digits = []
-    for piece in pieces(parallel):
+    for piece in axis_pieces(parallel):
         if piece.count > 1:
-            digits.append(Digit(piece.axis, piece.count, done[piece.axis]))
+            digits.append(RankDigit(piece.axis, piece.count, done[piece.axis]))
         done[piece.axis] *= piece.count
     return digits
 
@@ -96,14 +98,14 @@ def processes_per_host(job: Job) -> int:
 
 
 def host_ranks(job: Job, orders: Sequence[tuple[str, ...]]) -> HostRanks | None:
-    """How hosts are numbered so that the first of the trainer's `orders` that can has the plan's placement.
+    """A numbering of the hosts that gives one of the trainer's axis `orders` the plan's placement.
 
     None when no order can: then devices of one host would need ranks that are not neighbours.
     """
     if job.parallel is None:
         raise PlanError(f"Job '{job.name}' has no parallel section to write flags for; run `explore search`.")
-    found = [_number(job, order) for order in orders]
-    usable = [ranks for ranks in found if ranks is not None]
+    numbered = [_number(job, order) for order in orders]
+    usable = [ranks for ranks in numbered if ranks is not None]
     return next((ranks for ranks in usable if ranks.as_counted), usable[0] if usable else None)
 
 
@@ -135,6 +137,7 @@ def _number(job: Job, order: tuple[str, ...]) -> HostRanks | None:
 
 
 def _merged(digits: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Adjacent digits whose weights continue each other, as one."""
     merged: list[tuple[int, int]] = []
     for size, weight in digits:
         if merged and weight == merged[-1][0] * merged[-1][1]:

@@ -11,20 +11,20 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from megalith.explore.cost.step import scheduled_cost
 from megalith.explore.flags.plan_notes import (
     headline,
     host_count,
+    layers_per_stage,
     network_settings,
     placement_note,
     plan_of,
     sharded_copies,
-    stage_layers,
 )
 from megalith.explore.flags.ranks import HostRanks, TrainerFile, host_ranks
 from megalith.explore.job import Job, Parallel, TransformerModel
 from megalith.explore.pipeline.operations import Schedule
 from megalith.explore.plan import make_plan
-from megalith.explore.predict import scheduled_step
 from megalith.explore.prediction import Prediction
 
 VERSION = "v0.2.2"
@@ -135,7 +135,7 @@ def _parallelism(job: Job, model: TransformerModel, parallel: Parallel, missing:
                 f"sharding {sharding}: beside other axes torchtitan has FSDP only; this gathers parameters "
                 "once a step and keeps gradients sharded (as zero2)."
             )
-    found: Table = {
+    table: Table = {
         "data_parallel_replicate_degree": replicate,
         "data_parallel_shard_degree": shard,
         "fsdp_reshard_after_forward": reshard,
@@ -146,9 +146,9 @@ def _parallelism(job: Job, model: TransformerModel, parallel: Parallel, missing:
     if parallel.tp > 1 and not parallel.sequence_parallel:
         missing.append("sequence_parallel=false: torchtitan's tensor parallelism always splits the sequence.")
     if model.experts:
-        found["expert_parallel_degree"] = parallel.ep
-        found["expert_tensor_parallel_degree"] = parallel.tp if parallel.ep > 1 else 1
-    return found
+        table["expert_parallel_degree"] = parallel.ep
+        table["expert_tensor_parallel_degree"] = parallel.tp if parallel.ep > 1 else 1
+    return table
 
 
 def _schedule(
@@ -159,7 +159,7 @@ def _schedule(
     model, _ = plan_of(job)
     micro_batch = parallel.micro_batch or prediction.micro_batch
     table["pipeline_parallel_microbatch_size"] = micro_batch
-    table["module_fqns_per_model_part"] = _modules(stage_layers(model, parallel))
+    table["module_fqns_per_model_part"] = _modules(layers_per_stage(model, parallel))
     training = job.training
     name = _SCHEDULES.get(training.schedule)
     if training.schedule == "dualpipe":
@@ -173,7 +173,7 @@ def _schedule(
     table["pipeline_parallel_schedule"] = "PipelineScheduleMulti"
     table["pipeline_parallel_schedule_csv"] = SCHEDULE_FILE
     # The very order that was simulated: some depend on the costs of links.
-    schedule, _ = scheduled_step(make_plan(job, micro_batch, training.recompute or prediction.recompute))
+    schedule, _ = scheduled_cost(make_plan(job, micro_batch, training.recompute or prediction.recompute))
     return [TrainerFile(SCHEDULE_FILE, schedule_csv(schedule))]
 
 
@@ -254,5 +254,5 @@ def _toml(comments: list[str], tables: Mapping[str, Table]) -> str:
 def _value(value: Any) -> str:
     """What TOML and JSON write alike: numbers, booleans, strings, and lists of them."""
     if isinstance(value, list) and value and isinstance(value[0], list):
-        return "[\n" + "".join(f"    {_value(one)},\n" for one in value) + "]"
+        return "[\n" + "".join(f"    {_value(item)},\n" for item in value) + "]"
     return json.dumps(value)

@@ -16,10 +16,10 @@ _FOLDER = Path(__file__).parent
 @lru_cache(maxsize=1)
 def model_catalog() -> dict[str, dict[str, Any]]:
     """Name -> description, as `model:` in a job takes it."""
-    found: dict[str, dict[str, Any]] = {}
+    entries: dict[str, dict[str, Any]] = {}
     for path in sorted(_FOLDER.glob("*.yaml")):
-        found |= load_yaml(path)
-    return {name: {"kind": "transformer", "name": name, **entry} for name, entry in found.items()}
+        entries |= load_yaml(path)
+    return {name: {"kind": "transformer", "name": name, **entry} for name, entry in entries.items()}
 
 
 def describe_model(name: str) -> dict[str, Any]:

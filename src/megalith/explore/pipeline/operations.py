@@ -1,4 +1,4 @@
-"""What a pipeline does and in which order: operations, runs of operations that repeat, schedules.
+"""What a pipeline does and in which order: operations, segments of operations that repeat, schedules.
 
 A micro-batch visits virtual stages 0, 1, 2, ... forward and the same ones backward. Each stage lies on a
 device (`placement`); the stages of one device are its chunks, numbered in the order data visits them. A
@@ -42,6 +42,7 @@ class Segment(NamedTuple):
     shift: int = 0
 
     def expand(self) -> Iterable[Op]:
+        """The operations, written out."""
         for turn in range(self.repeats):
             by = turn * self.shift
             for op in self.ops:
@@ -74,6 +75,7 @@ class Schedule:
 
     @property
     def stages(self) -> int:
+        """Virtual stages of all devices."""
         return self.devices * self.chunks
 
     @property
@@ -89,7 +91,7 @@ class Schedule:
         stages: list[list[int]] = [[] for _ in range(self.devices)]
         for stage, device in enumerate(self.placement):
             stages[device].append(stage)
-        return tuple(tuple(mine) for mine in stages)
+        return tuple(tuple(own) for own in stages)
 
     @classmethod
     def from_order(

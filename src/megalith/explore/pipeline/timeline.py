@@ -11,10 +11,10 @@ CAUSES = ("bubble", "transfer", "parameters", "gradient", "optimizer")
 exchanged after the last operation, weights are updated."""
 
 
-class Span(NamedTuple):
+class TimelineSpan(NamedTuple):
     """Something that took time, on a device (its number) or on a link (its name)."""
 
-    place: Hashable
+    resource: Hashable
     kind: str
     """F, B, W, BW, FB on a device; forward, backward, parameters, gradient on a link; optimizer."""
     chunk: int
@@ -47,5 +47,5 @@ class Timeline:
     peak_activations: tuple[float, ...]
     """By device: the most that is held between forward and weight gradient at one time, in micro-batches of
     one chunk (or in the unit of `StepCosts.activation`)."""
-    spans: tuple[Span, ...] = field(default=(), compare=False)
+    spans: tuple[TimelineSpan, ...] = field(default=(), compare=False)
     """Everything that happened, when asked for."""

@@ -14,33 +14,33 @@ from __future__ import annotations
 from dataclasses import replace
 
 from megalith.core.errors import PlanError
-from megalith.explore.crosspipe import USUAL_PATHS
 from megalith.explore.job import Job
 from megalith.explore.load import resolve_cluster
-from megalith.explore.search.choices import Fabric
-from megalith.explore.search.joint import search_job
-from megalith.explore.search.result import Plan
-from megalith.explore.search.space import Restriction
-from megalith.explore.search.usual import copies_across
+from megalith.explore.scenarios.crosspipe import USUAL_PATHS
+from megalith.explore.search.cluster_search import search_job
+from megalith.explore.search.result import RankedPlan
+from megalith.explore.search.space.baseline_layouts import replicas_across_sites
+from megalith.explore.search.space.decisions import NetworkChoice
+from megalith.explore.search.space.restriction import Restriction
 from megalith.hardware.cluster import Cluster
 
 NETWORKS = (
-    Fabric("ecmp", "flat", multipath=USUAL_PATHS),
-    Fabric("ecmp", "hierarchical", multipath=USUAL_PATHS),
+    NetworkChoice("ecmp", "flat", multipath=USUAL_PATHS),
+    NetworkChoice("ecmp", "hierarchical", multipath=USUAL_PATHS),
 )
 
 
-def production(job: Job, *, workers: int = 1, budget: float = 1500) -> Plan:
+def production(job: Job, *, workers: int = 1, budget: float = 1500) -> RankedPlan:
     """The best production-like plan; PlanError if none fits."""
     only = production_space(resolve_cluster(job.cluster, job.hardware))
-    found = search_job(job, only=only, workers=workers, budget=budget)
-    if not found.plans:
+    result = search_job(job, only=only, workers=workers, budget=budget)
+    if not result.plans:
         raise PlanError(
             f"{job.name or 'The job'} has no copy of the model that fits in one site; take larger sites."
         )
-    return found.plans[0]
+    return result.plans[0]
 
 
 def production_space(cluster: Cluster) -> Restriction:
     """What production chooses from."""
-    return replace(copies_across(cluster), fabrics=NETWORKS)
+    return replace(replicas_across_sites(cluster), networks=NETWORKS)

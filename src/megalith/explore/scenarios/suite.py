@@ -8,14 +8,15 @@ from typing import Any
 
 from megalith.core.bounds import checked_bound, gap_to
 from megalith.core.errors import ConfigError, PlanError, nearest
-from megalith.explore.crosspipe import crosspipe
 from megalith.explore.job import Job
 from megalith.explore.load import load_job, resolve_cluster, scenario_names
 from megalith.explore.prediction import Prediction
 from megalith.explore.scenarios.baselines import production, production_space
-from megalith.explore.search.joint import search, search_job
-from megalith.explore.search.result import Plan, SearchResult
-from megalith.explore.search.space import Restriction
+from megalith.explore.scenarios.crosspipe import crosspipe
+from megalith.explore.search.cluster_search import search_job
+from megalith.explore.search.joint_search import search
+from megalith.explore.search.result import RankedPlan, SearchResult
+from megalith.explore.search.space.restriction import Restriction
 
 PAPER_OVER_PRODUCTION = 0.6462
 PAPER_OVER_STATE_OF_THE_ART = 0.3759
@@ -23,7 +24,7 @@ PAPER_OVER_STATE_OF_THE_ART = 0.3759
 _BUDGET = 600
 _ABLATION_BUDGET = 300
 
-Say = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,24 +33,27 @@ class ScenarioRow:
 
     name: str
     devices: int
-    best: Plan
+    best: RankedPlan
     gap: float
     """Of the best plan to the lower bound of the search; 0 where a baseline beats all that it may choose."""
-    production: Plan | None
+    production: RankedPlan | None
     """None: no copy of the model fits in a site."""
-    crosspipe: Plan | None
+    crosspipe: RankedPlan | None
     seconds: float
     """What the search took."""
 
     @property
     def over_production(self) -> float | None:
+        """Speed-up of the best plan over the production-like one; None if that does not fit."""
         return _speed_up(self.production, self.best)
 
     @property
     def over_crosspipe(self) -> float | None:
+        """Speed-up of the best plan over the CrossPipe-like one; None if that does not fit."""
         return _speed_up(self.crosspipe, self.best)
 
     def to_dict(self) -> dict[str, Any]:
+        """One entry of what `explore scenarios --json` prints."""
         return {
             "name": self.name,
             "devices": self.devices,
@@ -73,18 +77,19 @@ def scenario_jobs(names: Sequence[str] | None = None) -> Iterator[Job]:
 
 
 def run_scenarios(
-    progress: Say | None = None, names: Sequence[str] | None = None, *, workers: int | None = None
+    progress: Progress | None = None, names: Sequence[str] | None = None, *, workers: int | None = None
 ) -> list[ScenarioRow]:
     """Rows of the scenarios named, or of all."""
-    say = progress or (lambda _: None)
     rows = []
     for job in scenario_jobs(names):
-        say(job.name)
+        if progress is not None:
+            progress(job.name)
         rows.append(run_scenario(job, workers=workers))
     return rows
 
 
 def run_scenario(job: Job, *, workers: int | None = None, budget: int = _BUDGET) -> ScenarioRow:
+    """A scenario's best plan beside the two baselines."""
     result = search(job, workers=workers, budget=budget)
     baselines = _or_none(production, job), _or_none(crosspipe, job)
     # The baselines' plans are plans of the joint space too, even if the budget did not reach them.
@@ -108,20 +113,20 @@ def ablation(job: Job, *, budget: int = _ABLATION_BUDGET) -> dict[str, float | N
     base = production_space(cluster)
     free = Restriction()
     spaces = {
-        "placement": replace(base, layout=free.layout, sharing=free.sharing),
-        "schedule": replace(base, rhythm=free.rhythm),
-        "network": replace(base, fabrics=free.fabrics),
+        "placement": replace(base, layout=free.layout, sharding=free.sharding),
+        "schedule": replace(base, pipeline=free.pipeline),
+        "network": replace(base, networks=free.networks),
         "joint": free,
     }
     start = _or_none(production, job)
-    found: dict[str, float | None] = {}
+    speed_ups: dict[str, float | None] = {}
     for name, only in spaces.items():
         plans = search_job(job, only=only, budget=budget).plans
-        found[name] = _speed_up(start, plans[0]) if plans else None
-    return found
+        speed_ups[name] = _speed_up(start, plans[0]) if plans else None
+    return speed_ups
 
 
-def scenario_gap(result: SearchResult, best: Plan, baselines: Sequence[Plan | None]) -> float:
+def scenario_gap(result: SearchResult, best: RankedPlan, baselines: Sequence[RankedPlan | None]) -> float:
     """Of the best plan to the bound of the search, to which every plan of its space is held."""
     bound, step = result.lower_bound_seconds, best.prediction.step_seconds
     for plan in baselines:
@@ -132,18 +137,18 @@ def scenario_gap(result: SearchResult, best: Plan, baselines: Sequence[Plan | No
     return gap_to(min(bound, step), step)
 
 
-def _speed_up(baseline: Plan | None, best: Plan) -> float | None:
+def _speed_up(baseline: RankedPlan | None, best: RankedPlan) -> float | None:
     return baseline.prediction.step_seconds / best.prediction.step_seconds - 1 if baseline else None
 
 
-def _or_none(find: Callable[[Job], Plan], job: Job) -> Plan | None:
+def _or_none(find: Callable[[Job], RankedPlan], job: Job) -> RankedPlan | None:
     try:
         return find(job)
     except PlanError:
         return None
 
 
-def _summary(plan: Plan) -> dict[str, Any]:
+def _summary(plan: RankedPlan) -> dict[str, Any]:
     parallel, training, network = plan.job.parallel, plan.job.training, plan.job.network
     assert parallel is not None
     prediction: Prediction = plan.prediction

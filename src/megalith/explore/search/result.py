@@ -10,7 +10,7 @@ from megalith.explore.prediction import Prediction
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RankedPlan:
     """A complete job, what is predicted of it, and where it comes from."""
 
     job: Job
@@ -29,6 +29,7 @@ class Plan:
         return self.job.training.local_steps > 1 or self.job.training.compression != "none"
 
     def to_dict(self) -> dict[str, Any]:
+        """As `--json` prints it."""
         return {
             "provenance": self.provenance,
             "changes_mathematics": self.changes_mathematics,
@@ -56,15 +57,18 @@ class Sensitivity:
     """Which of the Top plans is then the best, from 0."""
 
     def to_dict(self) -> dict[str, Any]:
+        """As `--json` prints it."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    best: Plan
-    top: tuple[Plan, ...]
+    """The answer of a search: the best plans, what is proved about the rest, and why."""
+
+    best: RankedPlan
+    top: tuple[RankedPlan, ...]
     """At most five, fastest first (or cheapest, when there is a deadline); the first is `best`."""
-    pareto: tuple[Plan, ...]
+    pareto: tuple[RankedPlan, ...]
     """Plans examined that no other beats in step time, memory, cross-site bytes and cost at once."""
     lower_bound_seconds: float
     """No plan of the space is faster than this: proved. The best plan may come from beyond the space and be
@@ -84,9 +88,11 @@ class SearchResult:
 
     @property
     def exact(self) -> bool:
+        """Whether the best plan is proved to be the best of its space."""
         return self.unexamined == 0
 
     def to_dict(self) -> dict[str, Any]:
+        """As `--json` prints it."""
         return {
             "best": self.best.to_dict(),
             "top": [plan.to_dict() for plan in self.top],
@@ -97,7 +103,7 @@ class SearchResult:
             "examined": self.examined,
             "pruned": self.pruned,
             "unexamined": self.unexamined,
-            "sensitivities": [one.to_dict() for one in self.sensitivities],
+            "sensitivities": [sensitivity.to_dict() for sensitivity in self.sensitivities],
             "explanation": list(self.explanation),
             "seconds": self.seconds,
         }

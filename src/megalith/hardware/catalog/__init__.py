@@ -26,6 +26,8 @@ Entry = TypeVar("Entry")
 
 
 class TierEntry(Config):
+    """A memory tier as a catalog file writes it."""
+
     name: str
     gibibytes: float = Field(gt=0)
     gigabytes_per_second: float = Field(gt=0)
@@ -33,6 +35,8 @@ class TierEntry(Config):
 
 
 class DeviceEntry(Config):
+    """A device as a catalog file writes it."""
+
     generation: str = ""
     flops: dict[str, float]
     memory: tuple[TierEntry, ...] = Field(min_length=1)
@@ -43,6 +47,7 @@ class DeviceEntry(Config):
     core_gigabytes_per_second: float = Field(default=0.0, ge=0)
 
     def build(self, name: str) -> Device:
+        """The device, in bytes and bytes a second."""
         tiers = tuple(
             MemoryTier(
                 tier.name, int(tier.gibibytes * 2**30), tier.gigabytes_per_second * 1e9, tier.latency_seconds
@@ -56,6 +61,8 @@ class DeviceEntry(Config):
 
 
 class LinkEntry(Config):
+    """A link as a catalog file writes it."""
+
     gigabytes_per_second: float | None = Field(default=None, gt=0)
     gigabits_per_second: float | None = Field(default=None, gt=0)
     latency_seconds: float = Field(ge=0)
@@ -70,6 +77,7 @@ class LinkEntry(Config):
         return self
 
     def build(self, name: str) -> Link:
+        """The link, in bytes a second."""
         rate = (self.gigabytes_per_second or (self.gigabits_per_second or 0) / 8) * 1e9
         flow = self.flow_gigabits_per_second
         return Link(
@@ -105,6 +113,8 @@ class ClusterSpec(Config):
 
 
 class CatalogFile(Config):
+    """The content of one catalog file."""
+
     devices: dict[str, DeviceEntry] = Field(default_factory=dict)
     links: dict[str, LinkEntry] = Field(default_factory=dict)
     clusters: dict[str, ClusterSpec] = Field(default_factory=dict)
@@ -112,20 +122,26 @@ class CatalogFile(Config):
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
+    """Devices, links and clusters by name; an unknown name is a ConfigError that offers the nearest."""
+
     devices: Mapping[str, Device]
     links: Mapping[str, Link]
     clusters: Mapping[str, ClusterSpec]
 
     def device(self, name: str) -> Device:
+        """The device of this name."""
         return _named(self.devices, name, "device")
 
     def link(self, name: str) -> Link:
+        """The link of this name."""
         return _named(self.links, name, "link")
 
     def cluster_spec(self, name: str) -> ClusterSpec:
+        """The description of a cluster, as its file writes it."""
         return _named(self.clusters, name, "cluster")
 
     def cluster(self, name: str) -> Cluster:
+        """The cluster of this name."""
         return self.build(self.cluster_spec(name))
 
     def build(self, spec: ClusterSpec) -> Cluster:
@@ -133,7 +149,7 @@ class Catalog:
         names = [level.name for level in spec.levels]
         doubled = next((name for name in names if names.count(name) > 1), None)
         if doubled:
-            raise ConfigError(f"cluster.levels: the name '{doubled}' stands twice; give each level its own.")
+            raise ConfigError(f"cluster.levels: the name '{doubled}' occurs twice; give each level its own.")
         levels = tuple(
             Level(level.name, level.count, self._link_of(level), level.oversubscription, level.loss)
             for level in spec.levels
@@ -178,11 +194,11 @@ def catalog(*files: Path) -> Catalog:
     links: dict[str, Link] = {}
     clusters: dict[str, ClusterSpec] = {}
     for path in (*sorted(_FOLDER.glob("*.yaml")), *files):
-        found = parse_config(CatalogFile, load_yaml(path), str(path))
-        devices |= {name: entry.build(name) for name, entry in found.devices.items()}
-        links |= {name: entry.build(name) for name, entry in found.links.items()}
+        content = parse_config(CatalogFile, load_yaml(path), str(path))
+        devices |= {name: entry.build(name) for name, entry in content.devices.items()}
+        links |= {name: entry.build(name) for name, entry in content.links.items()}
         clusters |= {
             name: spec.model_copy(update={"name": name, "levels": spec.levels})
-            for name, spec in found.clusters.items()
+            for name, spec in content.clusters.items()
         }
     return Catalog(devices, links, clusters)

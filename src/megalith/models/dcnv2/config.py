@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 
 class DCNv2Config(ModelConfig):
+    """The settings of DCN-v2 in a recipe (`kind: dcnv2`)."""
+
     kind: Literal["dcnv2"] = "dcnv2"
     num_crosses: int = Field(default=3, ge=1)
     rank: int | None = Field(default=None, ge=1)
@@ -23,6 +25,7 @@ class DCNv2Config(ModelConfig):
     input_dropout: float = Field(default=0.0, ge=0, lt=1)
 
     def build(self, inputs: ModelInputs) -> DCNv2:
+        """The module, with fresh weights."""
         from megalith.models.dcnv2.model import DCNv2
 
         return DCNv2(self, inputs)

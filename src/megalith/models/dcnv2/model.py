@@ -12,6 +12,8 @@ from megalith.models.layers.mlp import build_mlp
 
 
 class DCNv2(ClickModel):
+    """Crosses of all columns beside or before an MLP."""
+
     def __init__(self, config: DCNv2Config, inputs: ModelInputs) -> None:
         super().__init__()
         width = inputs.num_dense + inputs.num_features * config.dim
@@ -23,6 +25,7 @@ class DCNv2(ClickModel):
         self.head = nn.Linear(deep + width if self.parallel else deep, 1)
 
     def forward(self, dense: Tensor, embedded: Tensor) -> Tensor:
+        """The logit of each sample."""
         start = self.dropout(torch.cat([dense, embedded], dim=1))
         crossed = self.cross(start)
         last = torch.cat([crossed, self.mlp(start)], dim=1) if self.parallel else self.mlp(crossed)

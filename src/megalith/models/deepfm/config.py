@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 
 class DeepFMConfig(ModelConfig):
+    """The settings of DeepFM in a recipe (`kind: deepfm`)."""
+
     kind: Literal["deepfm"] = "deepfm"
     mlp: MLPConfig = MLPConfig(layers=(256, 128))
 
@@ -23,6 +25,7 @@ class DeepFMConfig(ModelConfig):
         return self.tables_of_dim(features, self.dim) + linear
 
     def build(self, inputs: ModelInputs) -> DeepFM:
+        """The module, with fresh weights."""
         from megalith.models.deepfm.model import DeepFM
 
         return DeepFM(self, inputs)

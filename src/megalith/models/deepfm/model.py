@@ -12,6 +12,8 @@ from megalith.models.layers.mlp import build_mlp
 
 
 class DeepFM(ClickModel):
+    """A linear term, pairwise dot products and an MLP, added up."""
+
     def __init__(self, config: DeepFMConfig, inputs: ModelInputs) -> None:
         super().__init__()
         self.dim = config.dim
@@ -20,6 +22,7 @@ class DeepFM(ClickModel):
         self.mlp = build_mlp(config.mlp, inputs.num_dense + self.num_columns, output_dim=1)
 
     def forward(self, dense: Tensor, embedded: Tensor) -> Tensor:
+        """The logit of each sample."""
         vectors, weights = embedded[:, : self.num_columns], embedded[:, self.num_columns :]
         logits = self.mlp(torch.cat([dense, vectors], dim=1)).squeeze(1) + weights.sum(dim=1)
         if self.linear is not None:

@@ -14,9 +14,11 @@ if TYPE_CHECKING:
 
 
 class DLRMConfig(ModelConfig):
+    """The settings of DLRM in a recipe (`kind: dlrm`)."""
+
     kind: Literal["dlrm"] = "dlrm"
     bottom: MLPConfig = MLPConfig(layers=(256, 128))
-    """Before its last layer, which always has `dim` columns so that it can meet the embeddings."""
+    """Before its last layer, which always has `dim` columns as the embeddings have."""
     top: MLPConfig = MLPConfig(layers=(256, 128))
     interaction: Literal["dot", "concat", "dot_concat"] = "dot"
     """What the top MLP reads: pairwise dot products and the bottom's vector, all vectors side by side, or
@@ -24,6 +26,7 @@ class DLRMConfig(ModelConfig):
     embedding_dropout: float = Field(default=0.0, ge=0, lt=1)
 
     def build(self, inputs: ModelInputs) -> DLRM:
+        """The module, with fresh weights."""
         from megalith.models.dlrm.model import DLRM
 
         return DLRM(self, inputs)

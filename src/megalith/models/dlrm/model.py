@@ -9,10 +9,12 @@ from megalith.models.base import ClickModel, ModelInputs
 from megalith.models.dlrm.config import DLRMConfig
 from megalith.models.layers.linear import LinearReLU
 from megalith.models.layers.mlp import build_mlp
-from megalith.ops.interaction import dot_interaction
+from megalith.ops.interaction.dot import dot_interaction
 
 
 class DLRM(ClickModel):
+    """Dot products of all pairs of vectors, scored by an MLP."""
+
     def __init__(self, config: DLRMConfig, inputs: ModelInputs) -> None:
         super().__init__()
         self.dim = config.dim
@@ -30,9 +32,11 @@ class DLRM(ClickModel):
         self.top = build_mlp(config.top, num_kept * config.dim + num_pairs, output_dim=1)
 
     def begin(self, dense: Tensor) -> Tensor | None:
+        """The bottom MLP: it needs the dense features alone."""
         return None if self.bottom is None else self.bottom(dense)
 
     def forward(self, dense: Tensor, embedded: Tensor, bottom: Tensor | None = None) -> Tensor:
+        """The logit of each sample."""
         vectors = self.dropout(embedded)
         bottom = self.begin(dense) if bottom is None else bottom
         parts = [] if bottom is None else [bottom]

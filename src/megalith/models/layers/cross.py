@@ -13,6 +13,7 @@ class CrossNetwork(nn.Module):
         self.layers = nn.ModuleList(_mixing(dim, rank) for _ in range(num_layers))
 
     def forward(self, start: Tensor) -> Tensor:
+        """The columns after all crosses, [batch, dim]."""
         crossed = start
         for layer in self.layers:
             crossed = start * layer(crossed) + crossed

@@ -21,6 +21,7 @@ class LinearReLU(nn.Linear):
     """relu(inputs @ weight.T + bias); parameters and their start values are nn.Linear's."""
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """[batch, in] -> [batch, out]; fused where the CPU has the operator."""
         plain = torch.float32 == inputs.dtype == self.weight.dtype and inputs.device.type == "cpu"
         if _FUSED is None or not plain or self.bias is None or inputs.dim() != 2 or not len(inputs):
             return F.relu(super().forward(inputs))

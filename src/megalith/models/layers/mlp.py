@@ -22,6 +22,7 @@ class MLPConfig(Config):
     dropout: float = Field(default=0.0, ge=0, lt=1)
 
     def output_dim(self, input_dim: int) -> int:
+        """Columns of the last layer; those of the input where there is no layer."""
         return self.layers[-1] if self.layers else input_dim
 
 

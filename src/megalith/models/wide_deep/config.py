@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 
 class WideDeepConfig(ModelConfig):
+    """The settings of Wide & Deep in a recipe (`kind: wide_deep`)."""
+
     kind: Literal["wide_deep"] = "wide_deep"
     mlp: MLPConfig = MLPConfig(layers=(256, 128))
 
@@ -23,6 +25,7 @@ class WideDeepConfig(ModelConfig):
         return self.tables_of_dim(features, self.dim) + wide
 
     def build(self, inputs: ModelInputs) -> WideDeep:
+        """The module, with fresh weights."""
         from megalith.models.wide_deep.model import WideDeep
 
         return WideDeep(self, inputs)

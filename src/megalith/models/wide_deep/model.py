@@ -11,6 +11,8 @@ from megalith.models.wide_deep.config import WideDeepConfig
 
 
 class WideDeep(ClickModel):
+    """A linear model and an MLP, added up."""
+
     def __init__(self, config: WideDeepConfig, inputs: ModelInputs) -> None:
         super().__init__()
         self.num_columns = inputs.num_features * config.dim
@@ -18,6 +20,7 @@ class WideDeep(ClickModel):
         self.deep = build_mlp(config.mlp, inputs.num_dense + self.num_columns, output_dim=1)
 
     def forward(self, dense: Tensor, embedded: Tensor) -> Tensor:
+        """The logit of each sample."""
         vectors, weights = embedded[:, : self.num_columns], embedded[:, self.num_columns :]
         logits = self.deep(torch.cat([dense, vectors], dim=1)).squeeze(1) + weights.sum(dim=1)
         if self.wide is not None:

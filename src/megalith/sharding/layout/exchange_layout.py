@@ -1,256 +1,217 @@
-"""What each worker is sent, holds and returns under a plan: index arithmetic, done once, without torch.
+"""`ExchangeLayout`: what each worker is sent, holds and returns under a plan.
 
-A node adds up inside itself what its workers hold of the rows of `table_row` and `grid` tables; one of them,
-the relay, then sends the sum for a rank, so that the links between nodes carry it once.
+Index arithmetic, done once, without torch. A node adds up inside itself what its workers hold of the rows of
+`table_row` and `grid` tables; one of them, the relay, then sends the sum for a rank, so that the links
+between nodes carry it once.
 """
 
 from __future__ import annotations
 
 import bisect
-import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from megalith.core.schema import TableSpec, feature_order
+from megalith.sharding.layout.output_columns import (
+    elementary_columns,
+    feature_columns,
+    merged,
+    replicated_ranges,
+    sum_levels,
+)
+from megalith.sharding.layout.row_partitions import each_stream_once, row_partitions
 from megalith.sharding.layout.types import (
     ColumnRange,
+    IdStream,
     LocalShard,
     MeanOutput,
     NodeLayout,
     RowPartition,
     SequencePiece,
-    Stream,
     WorkerLayout,
 )
-from megalith.sharding.plan import Placement, Shard, ShardingPlan
+from megalith.sharding.plan import Placement, ShardingPlan
 
-IN_NODE = ("table_row", "grid")
+SUMMED_IN_NODE = ("table_row", "grid")
+"""Kinds of placement whose rows a node adds up before they leave it."""
+
+
+class _PlacedShard(NamedTuple):
+    """A shard on its worker."""
+
+    local: LocalShard
+    first_output: int
+    """The first column of its table in the pooled output."""
+
+
+@dataclass
+class _PlacedTables:
+    """What the placements of a plan come to, table by table."""
+
+    shards: list[list[_PlacedShard]]
+    """By worker."""
+    row_partitions: dict[RowPartition, None] = field(default_factory=dict)
+    replicated: list[tuple[TableSpec, int]] = field(default_factory=list)
+    """Tables that every worker holds, and the first column of each in the pooled output."""
+    mean_outputs: list[MeanOutput] = field(default_factory=list)
+
+    def place(
+        self,
+        table: TableSpec,
+        placement: Placement,
+        features: Sequence[int],
+        first_output: int,
+        in_node: bool,
+    ) -> None:
+        """Adds a table; `features` are the numbers of its features, `in_node` whether nodes add it up."""
+        if placement.kind == "data_parallel":
+            self.replicated.append((table, first_output))
+            return
+        row_sharded = any(shard.num_rows < table.rows for shard in placement.shards)
+        for shard in placement.shards:
+            streams = tuple(IdStream(feature, shard.rows if row_sharded else None) for feature in features)
+            local = LocalShard(table, shard, row_sharded, in_node, streams)
+            self.shards[shard.worker].append(_PlacedShard(local, first_output))
+        if row_sharded:
+            self.row_partitions.update(dict.fromkeys(row_partitions(table, placement, features)))
+            if table.pooling == "mean":
+                self.mean_outputs += [
+                    MeanOutput(feature, table.padding_index, first_output + number * table.dim, table.dim)
+                    for number, feature in enumerate(features)
+                ]
 
 
 class ExchangeLayout:
-    """The layout of a plan, for all workers at once."""
+    """The layout of a plan, for all workers at once.
+
+    The sharded collection makes one, and every stage of the runtime reads its own part from it; the dry run
+    makes one for machines that are not there.
+    """
 
     def __init__(self, tables: Sequence[TableSpec], plan: ShardingPlan) -> None:
         self.features = feature_order(tables)
         self.world_size, self.workers_per_node = plan.world_size, plan.workers_per_node
         self.num_nodes = -(-plan.world_size // plan.workers_per_node)
         self.output_dim = sum(table.output_dim for table in tables)
-        placements = {placement.table: placement for placement in plan.placements}
-        positions = {feature: position for position, feature in enumerate(self.features)}
-        held: list[list[tuple[LocalShard, int]]] = [[] for _ in range(plan.world_size)]
-        row_partitions: dict[RowPartition, None] = {}
-        replicated: list[tuple[TableSpec, int]] = []
-        mean_outputs: list[MeanOutput] = []
         self.sequences = tuple(
             (table, feature) for table in tables if table.pooling == "none" for feature in table.features
         )
         """What is not pooled, in the order of outputs; the vectors of an id have one holder a column."""
         self.pooled_tables = tuple(table for table in tables if table.pooling != "none")
-        column = 0
-        for table in tables:
-            placement = placements[table.name]
-            if placement.kind == "data_parallel":
-                replicated.append((table, column))
-            else:
-                numbers = [positions[feature] for feature in table.features]
-                cut = any(shard.num_rows < table.rows for shard in placement.shards)
-                for shard, in_node in self._in_nodes(placement):
-                    rows = shard.rows if cut else None
-                    streams = tuple(Stream(number, rows) for number in numbers)
-                    held[shard.worker].append((LocalShard(table, shard, cut, in_node, streams), column))
-                if cut:
-                    row_partitions.update(dict.fromkeys(_row_partitions(table, placement, numbers)))
-                    if table.pooling == "mean":
-                        mean_outputs += [
-                            MeanOutput(number, table.padding_index, column + place * table.dim, table.dim)
-                            for place, number in enumerate(numbers)
-                        ]
-            column += table.output_dim
-        self.replicated = tuple(table for table, _ in replicated)
-        self.mean_outputs = tuple(mean_outputs)
+        placed = self._placed(tables, plan)
+        self.replicated = tuple(table for table, _ in placed.replicated)
+        """Tables that every worker holds."""
+        self.mean_outputs = tuple(placed.mean_outputs)
         """Means whose sums arrive in parts."""
-        self.row_partitions = _each_stream_once(row_partitions)
-        ordered = [
-            sorted(some, key=lambda one: (one[0].table.pooling == "none", one[0].in_node)) for some in held
-        ]
-        numbers_of = {(table.name, feature): n for n, (table, feature) in enumerate(self.sequences)}
-        node_slots: list[list[tuple[int, int]]] = [[] for _ in range(self.num_nodes)]
-        for worker, some in enumerate(ordered):
-            for local, output in some:
-                if local.in_node:
-                    node_slots[self.node_of(worker)] += _slots(local, output)
-        places = [_elementary(slots) for slots in node_slots]
-        self.workers = tuple(
-            _worker_layout(worker, some, places[self.node_of(worker)], _pieces(some, numbers_of))
-            for worker, some in enumerate(ordered)
-        )
-        self.nodes = tuple(self._node_layout(node, places[node]) for node in range(self.num_nodes))
-        self.replicated_columns = _replicated_runs(self.world_size + self.num_nodes, replicated)
+        self.row_partitions = each_stream_once(placed.row_partitions)
+        self.workers, self.nodes = self._workers_and_nodes(placed.shards)
+        self.replicated_columns = replicated_ranges(self.world_size + self.num_nodes, placed.replicated)
         self.sources = (
             *(worker.direct_columns for worker in self.workers),
             *(node.spans for node in self.nodes),
             self.replicated_columns,
         )
         """Workers, then nodes, then this rank's own replicated tables."""
-        self.levels = _levels(span for spans in self.sources for span in spans)
+        self.levels = sum_levels(columns for ranges in self.sources for columns in ranges)
         """How a rank puts its pooled output together: level 0 fills it, the others add, in worker order."""
 
     def node_of(self, worker: int) -> int:
+        """The node of a worker."""
         return worker // self.workers_per_node
 
     def node_workers(self, node: int) -> range:
+        """The workers of a node; the last node may have fewer than the others."""
         first = node * self.workers_per_node
         return range(first, min(first + self.workers_per_node, self.world_size))
 
     def relay(self, node: int, rank: int) -> int:
-        """The worker that sends a node's sums to a rank: the one of the same place in its node."""
+        """The worker that sends a node's sums to a rank: the one of the same number in its node."""
         workers = self.node_workers(node)
         return workers[rank % self.workers_per_node % len(workers)]
 
-    def _in_nodes(self, placement: Placement) -> list[tuple[Shard, bool]]:
-        """Every shard, and whether its node adds it up with others of the same columns."""
-        several = self.num_nodes > 1 and placement.kind in IN_NODE
-        return [(shard, several) for shard in placement.shards]
+    def _placed(self, tables: Sequence[TableSpec], plan: ShardingPlan) -> _PlacedTables:
+        placed = _PlacedTables([[] for _ in range(plan.world_size)])
+        placements = {placement.table: placement for placement in plan.placements}
+        numbers = {feature: number for number, feature in enumerate(self.features)}
+        first_output = 0
+        for table in tables:
+            placement = placements[table.name]
+            in_node = self.num_nodes > 1 and placement.kind in SUMMED_IN_NODE
+            features = [numbers[feature] for feature in table.features]
+            placed.place(table, placement, features, first_output, in_node)
+            first_output += table.output_dim
+        return placed
 
-    def _node_layout(self, node: int, places: dict[tuple[int, int], int]) -> NodeLayout:
-        local = {worker: number for number, worker in enumerate(self.node_workers(node))}
-        spans = [
-            span._replace(source=local[span.source])
-            for worker in self.node_workers(node)
-            for span in self.workers[worker].node_columns
+    def _workers_and_nodes(
+        self, placed: Sequence[Sequence[_PlacedShard]]
+    ) -> tuple[tuple[WorkerLayout, ...], tuple[NodeLayout, ...]]:
+        ordered = [
+            sorted(shards, key=lambda shard: (shard.local.table.pooling == "none", shard.local.in_node))
+            for shards in placed
         ]
-        outwards = [ColumnRange(self.world_size + node, place, *one) for one, place in places.items()]
-        return NodeLayout(tuple(width for _, width in places), _levels(spans), _merged(outwards))
+        summed: list[list[tuple[int, int]]] = [[] for _ in range(self.num_nodes)]
+        for worker, shards in enumerate(ordered):
+            for local, first_output in shards:
+                if local.in_node:
+                    summed[self.node_of(worker)] += feature_columns(local, first_output)
+        node_columns = [elementary_columns(columns) for columns in summed]
+        numbers = {(table.name, feature): number for number, (table, feature) in enumerate(self.sequences)}
+        workers = tuple(
+            _worker_layout(worker, shards, node_columns[self.node_of(worker)], _pieces(shards, numbers))
+            for worker, shards in enumerate(ordered)
+        )
+        nodes = tuple(
+            self._node_layout(node, columns, [workers[worker] for worker in self.node_workers(node)])
+            for node, columns in enumerate(node_columns)
+        )
+        return workers, nodes
 
-
-def _row_partitions(table: TableSpec, placement: Placement, features: Sequence[int]) -> list[RowPartition]:
-    by_columns: dict[tuple[int, int], list[Shard]] = {}
-    for shard in placement.shards:
-        by_columns.setdefault(shard.columns, []).append(shard)
-    found = []
-    for feature in features:
-        for shards in by_columns.values():
-            bounds = [0]
-            streams: list[tuple[int, Stream] | None] = []
-            for shard in sorted(shards, key=lambda one: one.rows):
-                if shard.rows[0] > bounds[-1]:
-                    bounds.append(shard.rows[0])
-                    streams.append(None)
-                bounds.append(shard.rows[1])
-                streams.append((shard.worker, Stream(feature, shard.rows)))
-            if bounds[-1] < table.rows:
-                bounds.append(table.rows)
-                streams.append(None)
-            found.append(RowPartition(feature, tuple(bounds), tuple(streams)))
-    return found
-
-
-def _each_stream_once(row_partitions: Iterable[RowPartition]) -> tuple[RowPartition, ...]:
-    """Two row_partitions may name the same stream of a worker; it is sent by the first."""
-    seen: set[tuple[int, Stream]] = set()
-    kept = []
-    for partition in row_partitions:
-        streams = tuple(None if one in seen else one for one in partition.streams)
-        seen.update(one for one in streams if one is not None)
-        if any(one is not None for one in streams):
-            kept.append(partition._replace(streams=streams))
-    return tuple(kept)
-
-
-def _slots(local: LocalShard, output: int) -> list[tuple[int, int]]:
-    """(first column, width) in the pooled output of each feature; the table's columns begin at `output`."""
-    table, (left, right) = local.table, local.shard.columns
-    if table.pooling == "none":
-        return []
-    return [(output + place * table.dim + left, right - left) for place in range(len(local.streams))]
-
-
-def _elementary(slots: Iterable[tuple[int, int]]) -> dict[tuple[int, int], int]:
-    """Ranges of columns, cut wherever one begins or ends, and the place of each when they stand in a row."""
-    slots = set(slots)
-    cuts = sorted({edge for first, width in slots for edge in (first, first + width)})
-    numbers = {edge: number for number, edge in enumerate(cuts)}
-    covered = {n for first, width in slots for n in range(numbers[first], numbers[first + width])}
-    widths = [(cuts[number], cuts[number + 1] - cuts[number]) for number in sorted(covered)]
-    places = itertools.accumulate((width for _, width in widths), initial=0)
-    return dict(zip(widths, places, strict=False))
+    def _node_layout(
+        self, node: int, node_columns: Mapping[tuple[int, int], int], workers: Sequence[WorkerLayout]
+    ) -> NodeLayout:
+        parts = [
+            columns._replace(source=number)
+            for number, worker in enumerate(workers)
+            for columns in worker.node_columns
+        ]
+        outwards = [
+            ColumnRange(self.world_size + node, start, *columns) for columns, start in node_columns.items()
+        ]
+        return NodeLayout(tuple(width for _, width in node_columns), sum_levels(parts), merged(outwards))
 
 
 def _worker_layout(
     worker: int,
-    held: Sequence[tuple[LocalShard, int]],
-    places: dict[tuple[int, int], int],
+    shards: Sequence[_PlacedShard],
+    node_columns: Mapping[tuple[int, int], int],
     pieces: tuple[SequencePiece, ...],
 ) -> WorkerLayout:
-    streams = dict.fromkeys(stream for local, _ in held for stream in local.streams)
+    streams = dict.fromkeys(stream for local, _ in shards for stream in local.streams)
     direct, in_node, column, node_column = [], [], 0, 0
-    cuts = list(places)
-    for local, output in held:
-        for first, width in _slots(local, output):
+    elementary = list(node_columns)
+    for local, first_output in shards:
+        for first, width in feature_columns(local, first_output):
             if not local.in_node:
                 direct.append(ColumnRange(worker, column, first, width))
                 column += width
                 continue
-            begin = bisect.bisect_left(cuts, (first, 0))
-            for left, part in cuts[begin : bisect.bisect_left(cuts, (first + width, 0))]:
-                in_node.append(ColumnRange(worker, node_column + left - first, places[left, part], part))
+            begin = bisect.bisect_left(elementary, (first, 0))
+            for left, part in elementary[begin : bisect.bisect_left(elementary, (first + width, 0))]:
+                in_node.append(
+                    ColumnRange(worker, node_column + left - first, node_columns[left, part], part)
+                )
             node_column += width
-    local_shards = tuple(local for local, _ in held)
-    return WorkerLayout(local_shards, tuple(streams), _merged(direct), _merged(in_node), pieces)
+    local_shards = tuple(local for local, _ in shards)
+    return WorkerLayout(local_shards, tuple(streams), merged(direct), merged(in_node), pieces)
 
 
 def _pieces(
-    held: Sequence[tuple[LocalShard, int]], numbers: Mapping[tuple[str, str], int]
+    shards: Sequence[_PlacedShard], numbers: Mapping[tuple[str, str], int]
 ) -> tuple[SequencePiece, ...]:
     return tuple(
         SequencePiece(numbers[local.table.name, feature], stream, local.shard.columns)
-        for local, _ in held
+        for local, _ in shards
         if local.table.pooling == "none"
         for feature, stream in zip(local.table.features, local.streams, strict=True)
     )
-
-
-def _replicated_runs(source: int, replicated: Sequence[tuple[TableSpec, int]]) -> tuple[ColumnRange, ...]:
-    starts = itertools.accumulate((table.output_dim for table, _ in replicated), initial=0)
-    spans = [
-        ColumnRange(source, start, output, table.output_dim)
-        for start, (table, output) in zip(starts, replicated, strict=False)
-        if table.output_dim
-    ]
-    return _merged(spans)
-
-
-def _merged(spans: Iterable[ColumnRange]) -> tuple[ColumnRange, ...]:
-    """Runs that lie side by side at both ends become one."""
-    merged: list[ColumnRange] = []
-    for span in spans:
-        last = merged[-1] if merged else None
-        if (
-            last
-            and last.source == span.source
-            and last.column + last.width == span.column
-            and last.output + last.width == span.output
-        ):
-            merged[-1] = last._replace(width=last.width + span.width)
-        else:
-            merged.append(span)
-    return tuple(merged)
-
-
-def _levels(spans: Iterable[ColumnRange]) -> tuple[tuple[ColumnRange, ...], ...]:
-    """Runs by how many sources come before them in the sum of their columns; a level has no column twice."""
-    spans = sorted(spans)
-    pieces: dict[tuple[int, int], list[ColumnRange]] = {}
-    cuts = sorted({edge for span in spans for edge in (span.output, span.output + span.width)})
-    numbers = {edge: number for number, edge in enumerate(cuts)}
-    for span in spans:
-        for number in range(numbers[span.output], numbers[span.output + span.width]):
-            left, right = cuts[number], cuts[number + 1]
-            piece = ColumnRange(span.source, span.column + left - span.output, left, right - left)
-            pieces.setdefault((left, right), []).append(piece)
-    levels: list[list[ColumnRange]] = []
-    for columns in sorted(pieces):
-        for level, piece in enumerate(pieces[columns]):
-            if level == len(levels):
-                levels.append([])
-            levels[level].append(piece)
-    return tuple(_merged(level) for level in levels)

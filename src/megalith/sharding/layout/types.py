@@ -1,6 +1,6 @@
 """What the layout of a plan is made of: value types, without torch.
 
-stream         ids that travel to a worker: those of a feature, or those of them in a range of rows
+IdStream       ids that travel to a worker: those of a feature, or those of them in a range of rows
 LocalShard     a rectangle of a table on a worker, which is a table of its own there
 SequencePiece  a feature's vectors, or some rows and columns of them, that a worker has for a sequence
 source         whose vectors a sample's rank receives: a worker, or a node that has added up its workers
@@ -16,11 +16,11 @@ from megalith.core.schema import TableSpec
 from megalith.sharding.plan import Shard
 
 
-class Stream(NamedTuple):
-    """Ids that travel to a worker."""
+class IdStream(NamedTuple):
+    """Ids that travel to a worker: those of a feature, or those of them in a range of rows."""
 
     feature: int
-    """Its number in the order of features."""
+    """The feature's number in the order of features."""
     rows: tuple[int, int] | None
     """Only ids of these rows travel, counted from the first; None sends all as they are."""
 
@@ -42,11 +42,11 @@ class LocalShard(NamedTuple):
     table: TableSpec
     """The table that it is a part of."""
     shard: Shard
-    cut: bool
+    row_sharded: bool
     """Whether rows of the table lie on several workers: then parts are sums, whatever the pooling."""
     in_node: bool
     """Whether the node adds the parts up before they leave it."""
-    streams: tuple[Stream, ...]
+    streams: tuple[IdStream, ...]
 
     @property
     def name(self) -> str:
@@ -63,19 +63,19 @@ class LocalShard(NamedTuple):
             rows=self.shard.num_rows,
             dim=self.shard.dim,
             features=tuple(_stream_name(stream) for stream in self.streams),
-            pooling="sum" if self.cut and self.table.pooling == "mean" else self.table.pooling,
+            pooling="sum" if self.row_sharded and self.table.pooling == "mean" else self.table.pooling,
             dtype=self.table.dtype,
             padding_index=padding - first if inside and padding is not None else None,
         )
 
 
 class RowPartition(NamedTuple):
-    """Streams that share out the ids of a feature by row."""
+    """A feature whose ids are shared out by row, and the streams that take them."""
 
     feature: int
     bounds: tuple[int, ...]
     """Rows where parts begin, and where the last one ends."""
-    streams: tuple[tuple[int, Stream] | None, ...]
+    streams: tuple[tuple[int, IdStream] | None, ...]
     """(worker, stream) of each part; None drops its ids."""
 
 
@@ -83,8 +83,8 @@ class SequencePiece(NamedTuple):
     """What a worker looks up for a sequence: a vector for every id of a stream, or some columns of it."""
 
     sequence: int
-    """Its number in the order of tables and features."""
-    stream: Stream
+    """The sequence's number in the order of tables and features."""
+    stream: IdStream
     columns: tuple[int, int]
     """Of the table."""
 
@@ -99,7 +99,9 @@ class MeanOutput(NamedTuple):
 
     feature: int
     padding: int | None
+    """The id that the mean leaves out."""
     output: int
+    """The first of its columns in the pooled output."""
     width: int
 
 
@@ -109,7 +111,7 @@ class WorkerLayout:
 
     local_shards: tuple[LocalShard, ...]
     """Those that nodes add up stand behind the others, those of sequences behind all."""
-    streams: tuple[Stream, ...]
+    streams: tuple[IdStream, ...]
     direct_columns: tuple[ColumnRange, ...]
     """Columns that go straight to the samples' ranks; `output` counts in the pooled output."""
     node_columns: tuple[ColumnRange, ...]
@@ -163,7 +165,7 @@ class NodeLayout:
         return sum(self.vector_widths)
 
 
-def _stream_name(stream: Stream) -> str:
+def _stream_name(stream: IdStream) -> str:
     return (
         str(stream.feature) if stream.rows is None else f"{stream.feature}[{stream.rows[0]}:{stream.rows[1]}]"
     )

@@ -1,7 +1,7 @@
-"""What the planner knows of a table's traffic: ids a sample looks up, and how unevenly they fall on rows.
+"""What the planner knows of a table's lookups: ids of a sample, and how unevenly they fall on rows.
 
 The rows of a table are seen as segments, from the first row to the last, each with its share of the lookups.
-Prepared data numbers ids by falling count, so hot rows lie first and a cut into equal numbers of rows is
+Prepared data numbers ids by falling count, so hot rows come first and a cut into equal numbers of rows is
 anything but a cut into equal loads; where hot rows are spread (hashed ids) all segments weigh alike, but a
 hot row is still read from a cache when it comes again. Segments grow with the row's number: the head, where
 rows differ, is seen row by row, the tail in large pieces.
@@ -35,7 +35,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class TableStatistics:
-    """Traffic of one table, all its features together."""
+    """Lookups of one table, all its features together."""
 
     lookups: float
     """Mean ids a sample looks up."""
@@ -120,15 +120,15 @@ def default_statistics(
 
 def from_dataset(tables: Sequence[TableSpec], statistics: Statistics) -> dict[str, TableStatistics]:
     """From what `megalith data stats --save` measured; features it does not know get the defaults."""
-    known = {one.name: one for one in statistics.features}
-    found = {}
+    known = {feature.name: feature for feature in statistics.features}
+    by_table = {}
     for table in tables:
         parts = [
             _measured(table.rows, known[feature]) if feature in known else zipf_statistics(table.rows, 1.0)
             for feature in table.features
         ]
-        found[table.name] = _joined(table.rows, parts)
-    return found
+        by_table[table.name] = _joined(table.rows, parts)
+    return by_table
 
 
 def from_batches(
@@ -142,18 +142,18 @@ def from_batches(
     for values, offsets in batches:
         batch = (len(offsets) - 1) // len(features)
         samples += batch
-        for place, name in enumerate(features):
-            seen[name].append(np.asarray(values[offsets[place * batch] : offsets[(place + 1) * batch]]))
-    found = {}
+        for number, name in enumerate(features):
+            seen[name].append(np.asarray(values[offsets[number * batch] : offsets[(number + 1) * batch]]))
+    by_table = {}
     for table in tables:
         ids = np.concatenate(
             [piece for name in table.features for piece in seen[name]] or [np.empty(0, dtype=np.int64)]
         )
         if not samples or not len(ids):
-            found[table.name] = zipf_statistics(table.rows, 0.0)
+            by_table[table.name] = zipf_statistics(table.rows, 0.0)
             continue
-        found[table.name] = _counted(table.rows, ids, samples)
-    return found
+        by_table[table.name] = _counted(table.rows, ids, samples)
+    return by_table
 
 
 def _ends(rows: int) -> Floats:

@@ -1,10 +1,10 @@
 """The workers of a plan: what each has, which share a node, what a byte between them costs.
 
 An accelerator is a worker. A processor is a host: one worker has it whole, several share its cores, memory
-and bandwidth, and hand each other vectors and gradients in shared memory. A worker is priced as if its
-neighbours were as busy as it is; `alone` says how much quicker it is while they wait. Costs
-of the exchanges come from `cost.collectives`; over a fixed group each is a latency and a slope, so they are
-asked once and then used for any number of bytes.
+and bandwidth, and hand each other vectors and gradients in shared memory. A worker is priced as if the other
+processes of its host, its peers, were as busy as it is; `idle_peer_factor` says how much quicker it is while
+they wait. Costs of the exchanges come from `cost.collectives`; over a fixed group each is a latency and a
+slope, so they are asked once and then used for any number of bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from math import ceil
 from megalith.core.bounds import ROUNDING
 from megalith.core.errors import PlanError
 from megalith.cost.calibration import Calibration, calibration
-from megalith.cost.collectives import Fabric, Group, Span, all_to_all_seconds, collective_seconds
+from megalith.cost.collectives import Fabric, Group, LevelSpan, all_to_all_seconds, collective_seconds
 from megalith.cost.operators import stream_seconds
 from megalith.hardware.catalog import LOOPBACK, SHARED_MEMORY, catalog
 from megalith.hardware.cluster import Cluster, Device, Level
@@ -27,7 +27,7 @@ _LARGE = 1e9
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LinearCost:
     """Seconds of an exchange: `latency` + `slope` x bytes."""
 
     latency: float
@@ -35,34 +35,38 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Workers:
-    """`world_size` workers; [n * per_node, (n + 1) * per_node) share node n."""
+class Topology:
+    """The workers of a plan and what exchanges between them cost: workers [n * per_node, (n + 1) * per_node)
+    share node n."""
 
     world_size: int
     per_node: int
     cluster: Cluster
     """As the workers see it: its devices are workers."""
-    all_to_all: Line
+    all_to_all: LinearCost
     """Bytes that one worker sends in equal parts to all."""
-    all_reduce: Line
-    """Bytes of a vector that everybody holds."""
-    inside: Line
-    """Bytes of a vector that the workers of a node add up, each getting a part (or gather, the way back)."""
-    across: Line
+    all_reduce: LinearCost
+    """Bytes of a vector that every worker holds."""
+    in_node: LinearCost
+    """Bytes of a vector that the workers of a node add up, each getting a part (or gather, for gradients)."""
+    across_nodes: LinearCost
     """Bytes that one worker sends in equal parts to the workers of its position in all nodes."""
-    alone: float = 1.0
-    """Seconds of a load while the neighbours wait, of those while all are at work."""
+    idle_peer_factor: float = 1.0
+    """Seconds of a load while the other processes of the host wait, over those while all are at work."""
 
     @property
     def device(self) -> Device:
+        """What a worker is: an accelerator, or its part of a processor."""
         return self.cluster.device
 
     @property
     def constants(self) -> Calibration:
+        """Of the cost model, for this device."""
         return calibration(self.device)
 
     @property
     def nodes(self) -> int:
+        """Nodes that the workers are on; the last may have fewer of them."""
         return ceil(self.world_size / self.per_node)
 
     @property
@@ -77,17 +81,17 @@ class Workers:
         return used[-1] if used else self.cluster.levels[0].name
 
 
-def workers_of(cluster: Cluster, world_size: int | None = None, per_node: int | None = None) -> Workers:
+def topology_of(cluster: Cluster, world_size: int | None = None, per_node: int | None = None) -> Topology:
     """The first `world_size` workers of a cluster, filling node after node.
 
     >>> from megalith.hardware.catalog import catalog
-    >>> found = workers_of(catalog().cluster("zionex"), 16)
-    >>> found.world_size, found.per_node, found.nodes
+    >>> topology = topology_of(catalog().cluster("zionex"), 16)
+    >>> topology.world_size, topology.per_node, topology.nodes
     (16, 8, 2)
     """
-    alone = 1.0
+    idle_peer_factor = 1.0
     if cluster.device.generation == "cpu":
-        cluster, alone = _processes(cluster, world_size, per_node)
+        cluster, idle_peer_factor = _processes(cluster, world_size, per_node)
     elif per_node is not None:
         if per_node > cluster.levels[0].count:
             raise PlanError(
@@ -101,24 +105,24 @@ def workers_of(cluster: Cluster, world_size: int | None = None, per_node: int | 
             f"{cluster.name or 'The cluster'} has {cluster.devices:,} workers, not {size:,}; take "
             f"--world-size {cluster.devices} or describe a larger cluster in a YAML file."
         )
-    workers = _priced(_first(cluster, size), size, alone)
-    if cluster.device.generation == "cpu" and 1 < size == workers.per_node <= MOST_SUMMED_IN_MEMORY:
-        constants = workers.constants
+    topology = _priced(_first(cluster, size), size, idle_peer_factor)
+    if cluster.device.generation == "cpu" and 1 < size == topology.per_node <= MOST_SUMMED_IN_MEMORY:
+        constants = topology.constants
         handled = constants.written_factor + constants.added_factor * (size - 1)
-        slope = stream_seconds(workers.device, constants, handled)
-        workers = replace(workers, all_reduce=Line(workers.all_to_all.latency, slope))
-    return workers
+        slope = stream_seconds(topology.device, constants, handled)
+        topology = replace(topology, all_reduce=LinearCost(topology.all_to_all.latency, slope))
+    return topology
 
 
 def _processes(cluster: Cluster, world_size: int | None, per_node: int | None) -> tuple[Cluster, float]:
-    """Processes on hosts, each with its part of the host's cores, memory and bandwidth; and `Workers.alone`:
-    a process whose neighbours wait has a whole core, where there are fewer of them than processes, and of the
-    bus what its cores can take."""
+    """Processes on hosts, each with its part of the host's cores, memory and bandwidth; and
+    `Topology.idle_peer_factor`: a process whose peers wait has a whole core, where there are fewer of them
+    than processes, and of the bus what its cores can take."""
     hosts = cluster.devices
     if per_node is None:
         per_node = 1 if world_size is None else max(1, ceil(world_size / hosts))
     device = cluster.device
-    shared, alone = _row_rates(device, per_node)
+    shared, unshared = _row_rates(device, per_node)
     tiers = [
         replace(tier, bytes=tier.bytes // per_node, bytes_per_second=tier.bytes_per_second / per_node)
         for tier in device.memory
@@ -140,11 +144,11 @@ def _processes(cluster: Cluster, world_size: int | None, per_node: int | None) -
         levels=(Level("host", per_node, sockets), *cluster.levels),
         shared_memory=near,
     )
-    return processes, shared / alone
+    return processes, shared / unshared
 
 
 def _row_rates(device: Device, per_node: int) -> tuple[float, float]:
-    """Bytes per second of a process that works on rows: while all do, and while its neighbours wait."""
+    """Bytes per second of a process that works on rows: while all do, and while its peers wait."""
     whole = device.bytes_per_second
     if not device.cores or not device.core_bytes_per_second:
         # Nothing is known of a core: all together are taken to reach what the memory gives.
@@ -163,16 +167,16 @@ def _first(cluster: Cluster, size: int) -> Cluster:
     return replace(cluster, levels=tuple(levels))
 
 
-def _priced(cluster: Cluster, size: int, alone: float) -> Workers:
+def _priced(cluster: Cluster, size: int, idle_peer_factor: float) -> Topology:
     fabric = near_fabric = Fabric(cluster)
     if cluster.device.generation == "cpu" and cluster.shared_memory is not None:
         host = replace(cluster.levels[0], link=cluster.shared_memory)
         near_fabric = Fabric(replace(cluster, levels=(host, *cluster.levels[1:])))
     per_node = min(cluster.levels[0].count, size)
-    everyone: Group = tuple(Span(level.count, 1) for level in cluster.levels)
+    everyone: Group = tuple(LevelSpan(level.count, 1) for level in cluster.levels)
     inside: Group = everyone[:1]
-    # One worker of each node in a group: all groups of a node share its way out.
-    across: Group = (Span(1, 1), *(Span(span.ranks, per_node) for span in everyone[1:]))
+    # One worker of each node in a group: all groups of a node share its outer link.
+    across: Group = (LevelSpan(1, 1), *(LevelSpan(span.ranks, per_node) for span in everyone[1:]))
     together = per_node / size
 
     def exchange(sent: float) -> float:
@@ -180,21 +184,21 @@ def _priced(cluster: Cluster, size: int, alone: float) -> Workers:
         near = all_to_all_seconds(near_fabric, inside, sent * together)
         return max(near, all_to_all_seconds(fabric, across, sent))
 
-    return Workers(
+    return Topology(
         size,
         per_node,
         cluster,
-        _line(exchange),
-        _line(lambda sent: collective_seconds(fabric, "all_reduce", everyone, sent)),
-        _line(lambda sent: collective_seconds(fabric, "reduce_scatter", inside, sent)),
-        _line(lambda sent: all_to_all_seconds(fabric, across, sent)),
-        alone,
+        _linear_cost(exchange),
+        _linear_cost(lambda sent: collective_seconds(fabric, "all_reduce", everyone, sent)),
+        _linear_cost(lambda sent: collective_seconds(fabric, "reduce_scatter", inside, sent)),
+        _linear_cost(lambda sent: all_to_all_seconds(fabric, across, sent)),
+        idle_peer_factor,
     )
 
 
-def _line(seconds: Callable[[float], float]) -> Line:
+def _linear_cost(seconds: Callable[[float], float]) -> LinearCost:
     near, far = seconds(_LARGE), seconds(2 * _LARGE)
     latency = 2 * near - far
     # Twice the bytes may not take more than twice as long: then no line says what a few of them cost.
     assert latency >= -ROUNDING * far, f"{_LARGE:g} bytes take {near:g} s and twice as many {far:g} s"
-    return Line(max(0.0, latency), (far - near) / _LARGE)
+    return LinearCost(max(0.0, latency), (far - near) / _LARGE)

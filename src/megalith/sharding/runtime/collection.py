@@ -1,17 +1,14 @@
 """`ShardedEmbeddingCollection`: an `EmbeddingCollection` whose tables lie on many workers, as a plan says.
 
-    emb = ShardedEmbeddingCollection(tables, plan, optimizer=RowWiseAdaGrad(lr=0.01), seed=0)
-    out = emb(values, offsets)      # the samples of this rank -> [batch of this rank, sum of dims]
-    out.backward(gradient)          # every row touched by any rank is updated once, by the worker that has it
-    emb.lookup(values, offsets)     # pooled vectors and, of tables that do not pool, one for every id
-
-All ranks call it alike, also with an empty batch. Gradients are summed over ranks, so a loss divided by the
-global batch gives what one process with all samples would compute.
+Training and users call it, on all ranks alike, also with an empty batch. It owns the communication of its
+workers, the input distribution and the stages behind it (`lookup.py`). Gradients are summed over ranks, so a
+loss divided by the global batch gives what one process with all samples would compute.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -26,17 +23,13 @@ from megalith.core.schema import TableSpec, check_tables
 from megalith.embeddings.check import LookupCheck
 from megalith.embeddings.collection import Lookup
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad
-from megalith.embeddings.table_state import TableShard, TableState, part_specs
+from megalith.embeddings.table_state import TableState
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
-from megalith.sharding.plan import ShardingPlan
-from megalith.sharding.runtime.columns import ColumnSplit
-from megalith.sharding.runtime.input_dist import InputDist, PendingInput, Received
-from megalith.sharding.runtime.local_shards import LocalShards
-from megalith.sharding.runtime.mean_outputs import scale_, shares
-from megalith.sharding.runtime.output_dist import OutputDist, PendingOutput
-from megalith.sharding.runtime.replicated import ReplicatedTables
-from megalith.sharding.runtime.sample_weight_gradients import SampleWeightGradients
-from megalith.sharding.runtime.sequence_dist import SequenceContext, SequenceDist
+from megalith.sharding.plan import ShardingPlan, read_plan
+from megalith.sharding.row_wise_plan import row_wise_plan
+from megalith.sharding.runtime.input_dist.input_dist import InputDist, PendingInput
+from megalith.sharding.runtime.input_dist.jagged_ids import ReceivedIds
+from megalith.sharding.runtime.lookup import ShardedLookup, ShardedLookupContext
 from megalith.sharding.wire_format import has_wide_ids
 
 
@@ -45,24 +38,37 @@ class PendingLookup(NamedTuple):
 
     token: Tensor
     """Joins the two halves in autograd."""
-    context: _LookupContext
-
-
-class _LookupContext:
-    """What the halves of a lookup, and of its backward pass, hand to each other."""
-
-    def __init__(self, received: Received) -> None:
-        self.received = received
-        self.vectors: PendingOutput | None = None
-        self.replicated: Tensor | None = None
-        self.shares: list[Tensor] = []
-        self.sequences: SequenceContext | None = None
-        self.gradients: PendingOutput | None = None
-        self.replicated_gradient: Tensor | None = None
+    context: ShardedLookupContext
 
 
 class ShardedEmbeddingCollection(nn.Module):
-    """Embedding tables over one list of features, on all workers of a plan.
+    """Embedding tables that lie on many processes, looked up and trained like one `EmbeddingCollection`.
+
+    Each process gives the ids of its own samples and gets their vectors, wherever the rows lie; the backward
+    pass updates every row that any process touched, once, in the process that holds it. For example, in
+    `sharded.py`:
+
+        import torch
+        import torch.distributed as dist
+        import megalith as mg
+
+        dist.init_process_group("gloo")
+        tables = [mg.TableSpec(name="t0", rows=1000, dim=8, features=("f0",))]
+        emb = mg.ShardedEmbeddingCollection(tables, optimizer=mg.RowWiseAdaGrad(lr=0.01), seed=0)
+        values, offsets = torch.tensor([3, 700, 999]), torch.tensor([0, 2, 3])
+        vectors = emb(values, offsets)      # two samples, with the ids 3 and 700, and 999: [2, 8]
+        vectors.sum().backward()            # rows are updated where they lie
+        print(f"rank {dist.get_rank()}: {tuple(vectors.shape)}")
+        dist.destroy_process_group()
+
+    and on a command line:
+
+        torchrun --nproc-per-node 2 sharded.py
+
+    `plan` says which rows and columns of which table lie where: a `ShardingPlan`, or the path of a file that
+    `megalith plan` wrote; without one every table is cut by rows into equal parts. `optimizer`, `seed`,
+    `table_optimizers`, `stochastic_rounding` and `output_dtype` are those of `EmbeddingCollection`, and the
+    same seed gives the same start values, however tables are cut.
 
     `group` is the group of the plan's workers, by default that of all processes; collectives run in new
     groups of the same processes, so that they mix with none of the caller's. `traffic` counts what is sent.
@@ -71,7 +77,7 @@ class ShardedEmbeddingCollection(nn.Module):
     def __init__(
         self,
         tables: Sequence[TableSpec],
-        plan: ShardingPlan,
+        plan: ShardingPlan | Path | str | None = None,
         optimizer: RowOptimizer | None = None,
         seed: int = 0,
         *,
@@ -82,23 +88,12 @@ class ShardedEmbeddingCollection(nn.Module):
     ) -> None:
         super().__init__()
         check_tables(tables)
-        plan.check(tables)
-        rank, world_size, _ = rank_in(group)
-        if world_size != plan.world_size:
-            raise PlanError(
-                f"The plan is for {plan.world_size} workers and there are {world_size}; make it again "
-                "with `megalith plan`."
-            )
-        self.tables, self.plan, self.rank = tuple(tables), plan, rank
+        self.rank, world_size, _ = rank_in(group)
+        self.tables = tuple(tables)
+        self.plan = plan = _checked_plan(plan, tables, world_size)
         self.optimizer: RowOptimizer = optimizer or RowWiseAdaGrad()
-        own = dict(table_optimizers or {})
-        names = [table.name for table in tables]
-        for name in own:
-            if name not in names:
-                raise ConfigError(
-                    f"table_optimizers names '{name}', which is no table; {nearest(name, names)}"
-                )
-        self.optimizers = [own.get(name, self.optimizer) for name in names]
+        optimizers = _optimizers(tables, self.optimizer, table_optimizers or {})
+        self.optimizers = list(optimizers.values())
         self.seed, self.stochastic_rounding, self.output_dtype = seed, stochastic_rounding, output_dtype
         self.num_steps = 0
         self.lr_factor = 1.0
@@ -111,30 +106,15 @@ class ShardedEmbeddingCollection(nn.Module):
         """How this worker reaches the others; None for one process."""
         # A branch of its own for ids: a pipeline exchanges those of the next batch while this one computes.
         ids = None if comm is None else comm.branch()
-        self._indices = InputDist(
+        self._input_dist = InputDist(
             *(layout, self.rank, ids),
             wide_ids=has_wide_ids(tables),
             deduplicate=plan.exchange.deduplicate,
         )
-        self._vectors = OutputDist(layout, self.rank, comm, plan.exchange)
-        optimizers = dict(zip(names, self.optimizers, strict=True))
-        self._weight_gradients = SampleWeightGradients(layout, self.rank, comm)
-        self._local = LocalShards(
-            *(layout, plan, self.rank, comm, optimizers, seed),
-            stochastic_rounding=stochastic_rounding,
+        self._lookup = ShardedLookup(
+            *(layout, plan, self.rank, comm, optimizers, seed), stochastic_rounding=stochastic_rounding
         )
-        self._replicated: ReplicatedTables | None = None
-        self._take_replicated = ColumnSplit(layout.replicated_columns)
-        if layout.replicated:
-            self._replicated = ReplicatedTables(
-                *(layout.replicated, self.features, optimizers, seed),
-                stochastic_rounding=stochastic_rounding,
-                comm=comm,
-            )
         self._sequence_names = [(table.name, feature) for table, feature in layout.sequences]
-        self._sequences: SequenceDist | None = None
-        if layout.sequences:
-            self._sequences = SequenceDist(layout, self.rank, plan.exchange, self._local, self._replicated)
         # Autograd calls backward only for outputs that depend on something which wants a gradient.
         self._anchor = torch.zeros((), requires_grad=True)
 
@@ -155,158 +135,105 @@ class ShardedEmbeddingCollection(nn.Module):
         # The weights stay in the graph, to which the lookup joins its gradient of them.
         indices = self._check.copied(values, offsets, sample_weights)
         with torch.no_grad():
-            return self._indices.send(*indices)
+            return self._input_dist.send(*indices)
 
     @torch.no_grad()
-    def receive(self, sent: PendingInput) -> Received:
+    def receive(self, sent: PendingInput) -> ReceivedIds:
         """Waits for the ids that this worker looks up."""
-        return self._indices.receive(sent)
+        return self._input_dist.receive(sent)
 
     @torch.compiler.disable
-    def start_lookup(self, received: Received) -> PendingLookup:
+    def start_lookup(self, received: ReceivedIds) -> PendingLookup:
         """Looks up, and sends vectors on their way; what is computed before `finish_lookup` overlaps.
 
         So it does in the backward pass, where gradients travel while the same is computed backwards.
         """
         anchor = self._anchor if torch.is_grad_enabled() else self._anchor.detach()
-        context = _LookupContext(received)
-        return PendingLookup(_Start.apply(anchor, self, context, received.own.sample_weights), context)
+        context = ShardedLookupContext(received)
+        return PendingLookup(_StartLookup.apply(anchor, self, context, received.own.sample_weights), context)
 
     @torch.compiler.disable
     def finish_lookup(self, pending: PendingLookup) -> Lookup:
         """Waits for the vectors, pooled ones and sequences."""
-        pooled, *sequences = _Finish.apply(pending.token, self, pending.context)
+        pooled, *sequences = _FinishLookup.apply(pending.token, self, pending.context)
         return Lookup(pooled, dict(zip(self._sequence_names, sequences, strict=True)))
 
     def table_states(self) -> dict[str, TableState]:
         """Every table as a checkpoint sees it; loading writes into the rows that this worker holds."""
-        states: dict[str, TableState] = {}
-        whole = {table.name for table in self.exchange_layout.replicated}
-        for table, optimizer in zip(self.tables, self.optimizers, strict=True):
-            if table.name in whole:
-                assert self._replicated is not None
-                # All workers hold the same rows; the first writes them.
-                parts = self._replicated.collection.table_parts(table.name)
-                shard = TableShard(0, 0, parts, writes=self.rank == 0)
-                states[table.name] = TableState(table.rows, table.dim, part_specs(table, optimizer), (shard,))
-            else:
-                states[table.name] = self._local.table_state(table, optimizer)
-        return states
-
-    def _begin_reading(self, context: _LookupContext) -> None:
-        received, payload = context.received, None
-        vectors = self._local.read_pooled(received)
-        if self._sequences is not None:
-            context.sequences, payload = self._sequences.start_reading(received)
-        context.vectors = self._vectors.start_forward(vectors, received.batches, payload)
-        if self._replicated is not None:
-            context.replicated = self._replicated.read(received.own)
-
-    def _finish_reading(self, context: _LookupContext) -> tuple[Tensor, ...]:
-        received, mean_outputs = context.received, self.exchange_layout.mean_outputs
-        assert context.vectors is not None
-        pooled = self._vectors.finish_forward(context.vectors, received.own.batch, context.replicated)
-        context.vectors = context.replicated = None
-        if mean_outputs:
-            context.shares = shares(mean_outputs, received.own)
-            scale_(pooled, mean_outputs, context.shares)
-        sequences: list[Tensor] = []
-        if context.sequences is not None:
-            sequences, context.sequences.outputs = context.sequences.outputs, []
-        return tuple(one.to(self.output_dtype) for one in (pooled, *sequences))
-
-    def _begin_update(
-        self, context: _LookupContext, pooled: Tensor | None, sequences: Sequence[Tensor | None]
-    ) -> None:
-        mean_outputs, payload = self.exchange_layout.mean_outputs, None
-        if pooled is None:
-            gradient = torch.zeros(context.received.own.batch, self.output_dim)
-        else:
-            gradient = pooled.float()
-        if mean_outputs:
-            gradient = gradient.clone()
-            scale_(gradient, mean_outputs, context.shares)
-        if self._sequences is not None:
-            assert context.sequences is not None
-            given = [None if one is None else one.float() for one in sequences]
-            payload = self._sequences.start_update(context.sequences, given, pooled is not None)
-        context.gradients = self._vectors.start_backward(gradient, context.received.batches, payload)
-        if self._replicated is not None:
-            context.replicated_gradient = self._take_replicated(gradient)
-
-    def _finish_update(self, context: _LookupContext, weighted: bool) -> Tensor | None:
-        """Returns the gradient of the sample weights where it is wanted."""
-        received, gradients = context.received, None
-        assert context.gradients is not None
-        self.num_steps += 1
-        at = self.num_steps, self.lr_factor
-        replicated = returning = None
-        pooled = True
-        if context.sequences is not None:
-            # Which outputs have a gradient is known when all ranks have said so.
-            gradients = self._vectors.finish_backward(context.gradients, received.batches)
-            pooled = context.sequences.wanted[0]
-            weighted = weighted and pooled
-        if self._replicated is not None:
-            assert context.replicated_gradient is not None
-            if weighted:
-                # Before updates: it is the rows as they were read that count.
-                replicated = self._replicated.sample_weight_gradient(
-                    received.own, context.replicated_gradient
-                )
-            self._update_replicated(context, *at)
-        if gradients is None:
-            gradients = self._vectors.finish_backward(context.gradients, received.batches)
-        if pooled:
-            gradient = self._local.pooled_gradient(received, gradients)
-            if weighted:
-                own = self._local.sample_weight_gradient(received, gradient)
-                returning = self._weight_gradients.start(received, own)
-            self._local.update_pooled(received, gradient, *at)
-        if self._sequences is not None and context.sequences is not None:
-            self._sequences.update(context.sequences, received, *at)
-        context.gradients = context.replicated_gradient = context.sequences = None
-        if returning is None:
-            return None
-        return self._weight_gradients.finish(returning, received.own, replicated)
-
-    def _update_replicated(self, context: _LookupContext, num_steps: int, lr_factor: float) -> None:
-        assert self._replicated is not None
-        assert context.replicated_gradient is not None
-        arguments = context.received.own, context.replicated_gradient, num_steps, lr_factor
-        if self._sequences is None or context.sequences is None:
-            self._replicated.update(*arguments)
-        else:
-            wanted = self._sequences.wanted_of_copies(context.sequences)
-            self._replicated.update(*arguments, context.sequences.replicated, wanted)
+        return {
+            table.name: self._lookup.table_state(table, optimizer)
+            for table, optimizer in zip(self.tables, self.optimizers, strict=True)
+        }
 
 
-class _Start(torch.autograd.Function):
+class _StartLookup(torch.autograd.Function):
     """The first half of a lookup; its backward pass, the last to run, waits for gradients and updates."""
 
     @staticmethod
     def forward(
-        ctx: Any, anchor: Tensor, emb: ShardedEmbeddingCollection, context: _LookupContext, _: Tensor | None
+        ctx: Any,
+        anchor: Tensor,
+        emb: ShardedEmbeddingCollection,
+        context: ShardedLookupContext,
+        _: Tensor | None,
     ) -> Tensor:
+        """Looks up and sends vectors; the sample weights only join the graph."""
         ctx.emb, ctx.context = emb, context
-        emb._begin_reading(context)
+        emb._lookup.start_forward(context)
         return torch.zeros((), device=anchor.device)
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Any:
-        return None, None, None, ctx.emb._finish_update(ctx.context, ctx.needs_input_grad[3])
+        """Updates the rows; the gradient of the sample weights where it is wanted."""
+        emb: ShardedEmbeddingCollection = ctx.emb
+        emb.num_steps += 1
+        weights = emb._lookup.finish_backward(
+            ctx.context, emb.num_steps, emb.lr_factor, weighted=ctx.needs_input_grad[3]
+        )
+        return None, None, None, weights
 
 
-class _Finish(torch.autograd.Function):
+class _FinishLookup(torch.autograd.Function):
     """The second half of a lookup; its backward pass sends gradients on their way."""
 
     @staticmethod
-    def forward(ctx: Any, token: Tensor, emb: ShardedEmbeddingCollection, context: _LookupContext) -> Any:
+    def forward(
+        ctx: Any, token: Tensor, emb: ShardedEmbeddingCollection, context: ShardedLookupContext
+    ) -> Any:
+        """Waits for the vectors."""
         ctx.emb, ctx.context = emb, context
         ctx.set_materialize_grads(False)
-        return emb._finish_reading(context)
+        return tuple(output.to(emb.output_dtype) for output in emb._lookup.finish_forward(context))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        ctx.emb._begin_update(ctx.context, gradients[0], gradients[1:])
+        """Sends the gradients of this rank's outputs."""
+        ctx.emb._lookup.start_backward(ctx.context, gradients[0], gradients[1:])
         return torch.zeros(()), None, None
+
+
+def _checked_plan(
+    plan: ShardingPlan | Path | str | None, tables: Sequence[TableSpec], world_size: int
+) -> ShardingPlan:
+    if plan is None:
+        return row_wise_plan(tables, world_size)
+    if not isinstance(plan, ShardingPlan):
+        plan = read_plan(Path(plan))
+    plan.check(tables)
+    if world_size != plan.world_size:
+        raise PlanError(
+            f"The plan is for {plan.world_size} workers and there are {world_size}; regenerate it with "
+            "`megalith plan`."
+        )
+    return plan
+
+
+def _optimizers(
+    tables: Sequence[TableSpec], default: RowOptimizer, own: Mapping[str, RowOptimizer]
+) -> dict[str, RowOptimizer]:
+    """The optimizer of every table, by its name."""
+    names = [table.name for table in tables]
+    for name in own:
+        if name not in names:
+            raise ConfigError(f"table_optimizers names '{name}', which is no table; {nearest(name, names)}")
+    return {name: own.get(name, default) for name in names}

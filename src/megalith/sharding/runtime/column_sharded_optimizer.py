@@ -1,9 +1,12 @@
-"""Optimizers that look at a whole row, over rows whose columns lie on several workers.
+"""`ColumnShardedOptimizer`: optimizers that look at a whole row, where its columns lie on several workers.
 
-Row-wise AdaGrad and Adam need the mean square of a row's gradient, LAMB and LARS the lengths of rows. The
+`local_shards.py` makes one where there are such rows and calls it after the step on all other tables, on all
+workers. It owns the all-to-all of row norms.
+
+Row-wise AdaGrad and Adam need the mean square of a row's gradient, LAMB and LARS the norms of rows. The
 workers that hold parts of a row see the same ids, so the same touched rows in the same order: each sums the
 row norms over its columns, all exchange these sums in one all-to-all, and each finishes the step on its part
-with the same totals. Both halves of the step are native (`ops/coupled.py`).
+with the same totals. Both halves of the step are native (`ops/optimizer/column_sharded.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +22,9 @@ from megalith.comm.all_to_all import AllToAll
 from megalith.comm.context import CommContext
 from megalith.embeddings.collection import EmbeddingCollection
 from megalith.embeddings.optimizers import RowOptimizer
-from megalith.ops.coupled import NUM_SUMS, CoupledUpdate
+from megalith.ops.embedding.descriptors import LookupBatch, OutputGradients
+from megalith.ops.optimizer.column_sharded import ColumnShardedUpdate
+from megalith.ops.optimizer.steps import NUM_ROW_NORMS
 from megalith.sharding.layout.types import LocalShard
 from megalith.sharding.plan import ShardingPlan
 from megalith.sharding.wire_format import ROW_NORM_BYTES
@@ -45,7 +50,7 @@ class ColumnShardedOptimizer:
         comm: CommContext | None,
     ) -> None:
         self._collection, self._rank, self._world_size = collection, rank, plan.world_size
-        # Gradients of sample weights may be under way in the meantime: pipes of its own.
+        # Gradients of sample weights may be on their way in the meantime: pipes of its own.
         self._all_to_all: AllToAll | None = None
         if comm is not None:
             self._all_to_all = comm.with_own_pipes().all_to_all("row norms")
@@ -54,13 +59,13 @@ class ColumnShardedOptimizer:
             for position, shard in enumerate(shards)
             if collection is not None
             and shard.shard.dim < shard.table.dim
-            and collection.optimizers[position].kind in NUM_SUMS
+            and collection.optimizers[position].kind in NUM_ROW_NORMS
         ]
-        """Of these shards among all of the worker's; `slots` of the collection leave them out."""
-        self.slots: Tensor | None = None
+        """Of these shards among all of the worker's; `descriptors` of the collection leave them out."""
+        self.descriptors: Tensor | None = None
         self._sections: list[_RowGroup] = []
         """What each sum that is found here belongs to; two shards may have columns of the same rows."""
-        self._update: CoupledUpdate | None = None
+        self._update: ColumnShardedUpdate | None = None
         if collection is not None and self.positions:
             sections = []
             for position in self.positions:
@@ -69,9 +74,10 @@ class ColumnShardedOptimizer:
                     self._sections.append(group)
                     sections.append((position, group.rows[0] - first, group.rows[1] - first))
             columns = [shard.table.dim for shard in shards]
-            self._update = collection.coupled_update(self.positions, columns, sections)
-            slots = collection.layout.slots
-            self.slots = slots[~torch.isin(slots[:, 0], torch.tensor(self.positions))].contiguous()
+            self._update = collection.column_sharded_update(self.positions, columns, sections)
+            descriptors = collection.lookups.descriptors
+            others = ~torch.isin(descriptors[:, 0], torch.tensor(self.positions))
+            self.descriptors = descriptors[others].contiguous()
         # Everybody lists the same bundles in the same order, and in a bundle the same rows.
         self._bundles = {
             workers: sorted({group for group in self._sections if group.workers == workers})
@@ -91,10 +97,11 @@ class ColumnShardedOptimizer:
         if self._collection is None or self._update is None:
             self._exchange({})
             return
-        lookup = values, offsets, sample_weights, len(self._collection.features)
-        found = self._update.begin(self._collection.steps(), *lookup, pooled, sequences)
+        batch = LookupBatch(values, offsets, sample_weights, len(self._collection.features))
+        gradients = OutputGradients(pooled, sequences)
+        own_sums = self._update.begin(self._collection.steps(), batch, gradients)
         sums: dict[_RowGroup, Tensor] = {}
-        for group, own in zip(self._sections, found, strict=True):
+        for group, own in zip(self._sections, own_sums, strict=True):
             sums[group] = sums[group] + own if group in sums else own
         bundles = {
             workers: torch.cat([sums[group] for group in groups]) for workers, groups in self._bundles.items()
@@ -110,18 +117,18 @@ class ColumnShardedOptimizer:
         if self._all_to_all is None:
             return bundles
         shared = [
-            [whole for workers, whole in bundles.items() if worker in workers and worker != self._rank]
+            [sums for workers, sums in bundles.items() if worker in workers and worker != self._rank]
             for worker in range(self._world_size)
         ]
-        sizes = [ROW_NORM_BYTES * sum(map(len, some)) for some in shared]
-        for buffer, some in zip(self._all_to_all.buffers(sizes), shared, strict=True):
-            if some:
-                torch.cat(some, out=buffer.view(torch.float32))
+        sizes = [ROW_NORM_BYTES * sum(map(len, to_worker)) for to_worker in shared]
+        for buffer, to_worker in zip(self._all_to_all.buffers(sizes), shared, strict=True):
+            if to_worker:
+                torch.cat(to_worker, out=buffer.view(torch.float32))
         # Whoever has parts of a row has touched the same ones, so as much arrives as is sent.
         messages = self._all_to_all.wait(self._all_to_all.start(sizes))
         arrived = [
-            iter(message.view(torch.float32).split([len(whole) for whole in some]))
-            for message, some in zip(messages, shared, strict=True)
+            iter(message.view(torch.float32).split([len(sums) for sums in to_worker]))
+            for message, to_worker in zip(messages, shared, strict=True)
         ]
         totals = {}
         for workers, own in bundles.items():
@@ -134,22 +141,21 @@ class ColumnShardedOptimizer:
 
 def has_column_sharded_rows(plan: ShardingPlan, optimizers: Mapping[str, RowOptimizer]) -> bool:
     """Whether any worker has such a shard: then all take part in the exchange."""
-    specs = {one.table: one.shards for one in plan.placements}
     return any(
-        optimizers[table].kind in NUM_SUMS and len({shard.columns for shard in shards}) > 1
-        for table, shards in specs.items()
+        optimizers[placement.table].kind in NUM_ROW_NORMS
+        and len({shard.columns for shard in placement.shards}) > 1
+        for placement in plan.placements
     )
 
 
 def _row_groups(plan: ShardingPlan, held: LocalShard) -> list[_RowGroup]:
-    """A shard's rows, cut further where other columns of them are cut, since their parts meet there."""
+    """A shard's rows, cut further where other columns of them are cut, since other workers begin there."""
     (first, last), shards = held.shard.rows, plan.placement(held.table.name).shards
-    edges = sorted({edge for one in shards for edge in one.rows if first <= edge <= last})
+    edges = sorted({edge for shard in shards for edge in shard.rows if first <= edge <= last})
     groups = []
     for rows in itertools.pairwise(edges):
-        over = sorted(
-            (one for one in shards if one.rows[0] <= rows[0] < one.rows[1]), key=lambda one: one.columns
-        )
-        workers = tuple(dict.fromkeys(shard.worker for shard in over))
+        holding = [shard for shard in shards if shard.rows[0] <= rows[0] < shard.rows[1]]
+        holding.sort(key=lambda shard: shard.columns)
+        workers = tuple(dict.fromkeys(shard.worker for shard in holding))
         groups.append(_RowGroup(held.table.name, rows, workers))
     return groups

@@ -1,4 +1,7 @@
-"""The rectangles of tables that one worker holds: looked up and updated over the samples of all ranks.
+"""`LocalShards`: the rectangles of tables that one worker holds, looked up and updated for all ranks.
+
+The lookup (`lookup.py`) calls it between the two exchanges, on all workers alike. It owns the rows, as tables
+of `EmbeddingCollection`s, the sums of the node, and the optimizer of rows whose columns are cut.
 
 Pooled tables give a row for every sample. Tables of sequences give a vector, or some columns of it, for every
 id, whichever sample it belongs to: the ids of a piece are looked up in one go, whoever sent them.
@@ -13,16 +16,16 @@ import torch
 from torch import Tensor
 
 from megalith.comm.context import CommContext
-from megalith.comm.process_group import subgroup
 from megalith.core.schema import TableSpec
-from megalith.embeddings.collection import EmbeddingCollection, Window
+from megalith.embeddings.collection import EmbeddingCollection
+from megalith.embeddings.initial_values import TableWindow
 from megalith.embeddings.optimizers import RowOptimizer
 from megalith.embeddings.table_state import TableShard, TableState, part_specs
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.layout.types import LocalShard
 from megalith.sharding.plan import ShardingPlan
 from megalith.sharding.runtime.column_sharded_optimizer import ColumnShardedOptimizer, has_column_sharded_rows
-from megalith.sharding.runtime.input_dist import Received
+from megalith.sharding.runtime.input_dist.jagged_ids import ReceivedIds
 from megalith.sharding.runtime.node_reduce import NodeReduce
 from megalith.sharding.runtime.output_dist import WorkerVectors
 
@@ -30,7 +33,7 @@ _Lookup = tuple[Tensor, Tensor, Tensor | None]
 
 
 class LocalShards:
-    """What one worker holds. Made and called by the sharded collection, on all workers alike."""
+    """What one worker holds, for the samples of all ranks."""
 
     def __init__(
         self,
@@ -50,7 +53,7 @@ class LocalShards:
         self._has_more = self._num_streams < len(worker.streams)
         streams = {stream: number for number, stream in enumerate(worker.streams)}
         self._piece_streams = [streams[piece.stream] for piece in worker.pieces]
-        self._node = _node_reduce(layout, rank, comm)
+        self._node = NodeReduce.of(layout, rank, comm)
         pooled = [(shard, shard.spec()) for shard in worker.pooled_shards]
         # In a table of sequences every piece is a feature.
         numbers = itertools.count()
@@ -63,27 +66,29 @@ class LocalShards:
         tables = tuple(dict.fromkeys(table for table, _ in layout.sequences))
         self._sequences = _ShardTables(sequences, tables, *common)
 
-    def read_pooled(self, received: Received) -> WorkerVectors:
+    def read_pooled(self, received: ReceivedIds) -> WorkerVectors:
         """Pooled rows of all ranks' samples; what the node adds up is added up."""
         collection = self._pooled.collection
         if collection is None:
             direct = torch.empty(sum(received.batches), 0)
-            node = None if self._node is None else self._node.add_up(direct, received.batches)
+            node = None if self._node is None else self._node.reduce(direct, received.batches)
             return WorkerVectors(direct, node)
         pooled, *_ = collection.read(*self._pooled_lookup(received))
         if self._node is None:
             return WorkerVectors(pooled, None)
         parts = pooled[:, self._direct_width :]
-        return WorkerVectors(pooled[:, : self._direct_width], self._node.add_up(parts, received.batches))
+        return WorkerVectors(pooled[:, : self._direct_width], self._node.reduce(parts, received.batches))
 
-    def pooled_gradient(self, received: Received, gradients: WorkerVectors) -> Tensor:
+    def pooled_gradient(self, received: ReceivedIds, gradients: WorkerVectors) -> Tensor:
         """That of all columns of this worker, those of its node's sums included, [samples, columns]."""
         if self._node is None:
             return gradients.direct
         assert gradients.node is not None
-        return torch.cat([gradients.direct, self._node.spread(gradients.node, received.batches)], dim=1)
+        return torch.cat(
+            [gradients.direct, self._node.reduce_backward(gradients.node, received.batches)], dim=1
+        )
 
-    def sample_weight_gradient(self, received: Received, gradient: Tensor) -> Tensor:
+    def sample_weight_gradient(self, received: ReceivedIds, gradient: Tensor) -> Tensor:
         """Of the weights of all ids that are pooled here; before the update, which changes the rows."""
         if self._pooled.collection is None:
             return torch.empty(0)
@@ -91,11 +96,13 @@ class LocalShards:
         assert weights is not None
         return self._pooled.collection.sample_weight_gradient(values, offsets, weights, gradient)
 
-    def update_pooled(self, received: Received, gradient: Tensor, num_steps: int, lr_factor: float) -> None:
+    def update_pooled(
+        self, received: ReceivedIds, gradient: Tensor, num_steps: int, lr_factor: float
+    ) -> None:
         """Step number `num_steps` on every row that a sample of any rank touched."""
         self._pooled.update(self._pooled_lookup(received), gradient, (), num_steps, lr_factor)
 
-    def read_sequences(self, received: Received) -> list[Tensor]:
+    def read_sequences(self, received: ReceivedIds) -> list[Tensor]:
         """By piece: [ids of its stream, columns], rank after rank."""
         if self._sequences.collection is None:
             return []
@@ -103,7 +110,7 @@ class LocalShards:
         return rows
 
     def update_sequences(
-        self, received: Received, gradients: Sequence[Tensor | None], num_steps: int, lr_factor: float
+        self, received: ReceivedIds, gradients: Sequence[Tensor | None], num_steps: int, lr_factor: float
     ) -> None:
         """Step number `num_steps` on the rows of the pieces that have a gradient; all workers call it."""
         self._sequences.update(self._sequence_lookup(received), None, gradients, num_steps, lr_factor)
@@ -113,7 +120,7 @@ class LocalShards:
         held = self._sequences if table.pooling == "none" else self._pooled
         return held.table_state(table, optimizer)
 
-    def _pooled_lookup(self, received: Received) -> _Lookup:
+    def _pooled_lookup(self, received: ReceivedIds) -> _Lookup:
         """What is pooled of all that came."""
         values, offsets, weights = received.values, received.offsets, received.sample_weights
         if self._has_more:
@@ -122,7 +129,7 @@ class LocalShards:
             values, weights = values[:end], None if weights is None else weights[:end]
         return values, offsets, weights
 
-    def _sequence_lookup(self, received: Received) -> _Lookup:
+    def _sequence_lookup(self, received: ReceivedIds) -> _Lookup:
         """The ids of the pieces, one bag for each."""
         total, streams = sum(received.batches), self._piece_streams
         ends = received.offsets[::total].tolist() if total else [0] * (max(streams, default=0) + 2)
@@ -155,15 +162,13 @@ class _ShardTables:
                 table_optimizers={shard.name: optimizers[shard.table.name] for shard in self._shards},
                 stochastic_rounding=stochastic_rounding,
                 windows={
-                    shard.name: Window(shard.table, shard.shard.rows, shard.shard.columns)
+                    shard.name: TableWindow(shard.table, shard.shard.rows, shard.shard.columns)
                     for shard in self._shards
                 },
             )
         self._column_sharded: ColumnShardedOptimizer | None = None
         names = {table.name for table in tables}
-        own = plan.model_copy(
-            update={"placements": tuple(one for one in plan.placements if one.table in names)}
-        )
+        own = plan.model_copy(update={"placements": tuple(p for p in plan.placements if p.table in names)})
         if has_column_sharded_rows(own, optimizers):
             # Also on a worker without such a shard: all of them take part in the exchange.
             self._column_sharded = ColumnShardedOptimizer(self.collection, self._shards, plan, rank, comm)
@@ -178,8 +183,8 @@ class _ShardTables:
     ) -> None:
         if self.collection is not None:
             self.collection.num_steps, self.collection.lr_factor = num_steps - 1, lr_factor
-            slots = None if self._column_sharded is None else self._column_sharded.slots
-            self.collection.update(*lookup, pooled, sequences, slots)
+            descriptors = None if self._column_sharded is None else self._column_sharded.descriptors
+            self.collection.update(*lookup, pooled, sequences, descriptors)
         if self._column_sharded is not None:
             self._column_sharded.update(*lookup, pooled, sequences)
 
@@ -190,15 +195,3 @@ class _ShardTables:
             if shard.table.name == table.name and self.collection is not None
         ]
         return TableState(table.rows, table.dim, part_specs(table, optimizer), tuple(held))
-
-
-def _node_reduce(layout: ExchangeLayout, rank: int, comm: CommContext | None) -> NodeReduce | None:
-    """Sums inside this worker's node, where it adds anything up; all workers make as many groups."""
-    if not any(node.width for node in layout.nodes):
-        return None
-    node = layout.node_of(rank)
-    members = None if comm is None else subgroup(comm.group, layout.node_workers(node))
-    if not layout.nodes[node].width:
-        return None
-    inside = None if comm is None or members is None else CommContext.over(members, comm.traffic)
-    return NodeReduce(layout, rank, inside)

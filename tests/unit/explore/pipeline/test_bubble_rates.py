@@ -10,8 +10,8 @@ import pytest
 
 import megalith.explore
 from megalith.core.errors import DataError, PlanError
-from megalith.explore.pipeline.bubbles import PROFILED, StageTimes, bubble_rate, read_row, replay_bubbles
-from megalith.explore.pipeline.chrome import write_chrome
+from megalith.explore.pipeline.bubble_rates import PROFILED, StageTimes, bubble_rate, read_row, replay_bubbles
+from megalith.explore.pipeline.chrome_trace import write_chrome
 from megalith.explore.pipeline.costs import StepCosts
 from megalith.explore.pipeline.schedules import build_schedule
 from megalith.explore.pipeline.simulate import simulate

@@ -24,7 +24,7 @@ def run(
     chunks: int | None = None,
     together: float | None = None,
 ) -> Timeline:
-    """One step; `times` are of a device's share of the model, dealt out evenly over its chunks."""
+    """One step; `times` are of a device's share of the model, spread evenly over its chunks."""
     schedule = build_schedule(name, p, m, chunks)
     check_schedule(schedule)
     share = schedule.chunks // schedule.streams

@@ -12,15 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megalith.core.errors import PlanError
-from megalith.explore.pipeline.compiler import compile_program, grid_of
 from megalith.explore.pipeline.costs import Collective, StepCosts, Transfer
 from megalith.explore.pipeline.operations import Op, Schedule, check_schedule, parts
-from megalith.explore.pipeline.ordered import run_ordered
 from megalith.explore.pipeline.schedules import build_schedule
 from megalith.explore.pipeline.simulate import simulate
-from megalith.explore.pipeline.steady import run_skipping
-from megalith.explore.pipeline.timed import run_timed
-from megalith.explore.pipeline.timeline import CAUSES, Span
+from megalith.explore.pipeline.simulation.compiler import compile_program
+from megalith.explore.pipeline.simulation.events import run_events
+from megalith.explore.pipeline.simulation.in_order import run_in_order
+from megalith.explore.pipeline.simulation.op_table import grid_of
+from megalith.explore.pipeline.simulation.steady_state.skip import run_skipping
+from megalith.explore.pipeline.timeline import CAUSES, TimelineSpan
 
 Step = tuple[Schedule, StepCosts]
 
@@ -35,8 +36,8 @@ def test_no_device_does_two_things_at_once_and_each_takes_its_time(step: Step) -
     schedule, costs = step
     spans = defaultdict(list)
     for span in simulate(schedule, costs, record=True).spans:
-        if isinstance(span.place, int):
-            spans[span.place].append(span)
+        if isinstance(span.resource, int):
+            spans[span.resource].append(span)
     for device, mine in spans.items():
         assert [span.start for span in mine] == sorted(span.start for span in mine)
         for one, other in pairwise(mine):
@@ -65,10 +66,10 @@ def test_messages_arrive_before_what_needs_them_and_queue_on_their_link(step: St
             ends[key] = max(ends.get(key, span.end), span.end)
     per_stream = schedule.stages // schedule.streams
     for (kind, stage, micro_batch), begin in begins.items():
-        place = stage % per_stream
-        if kind == "F" and place:
+        position = stage % per_stream
+        if kind == "F" and position:
             before, transfers, boundary = ("F", stage - 1, micro_batch), costs.forward_transfers, stage - 1
-        elif kind == "B" and place < per_stream - 1:
+        elif kind == "B" and position < per_stream - 1:
             before, transfers, boundary = ("B", stage + 1, micro_batch), costs.backward_transfers, stage
         else:
             continue
@@ -77,8 +78,8 @@ def test_messages_arrive_before_what_needs_them_and_queue_on_their_link(step: St
         assert begin >= ends[before] + least - 1e-9
     links = defaultdict(list)
     for span in timeline.spans:
-        if not isinstance(span.place, int):
-            links[span.place].append(span)
+        if not isinstance(span.resource, int):
+            links[span.resource].append(span)
     for link, queued in links.items():
         for one, other in pairwise(queued):
             assert one.end <= other.start
@@ -87,13 +88,13 @@ def test_messages_arrive_before_what_needs_them_and_queue_on_their_link(step: St
         )
 
 
-def _with_operations(schedule: Schedule, spans: tuple[Span, ...]) -> list[tuple[Span, Op]]:
+def _with_operations(schedule: Schedule, spans: tuple[TimelineSpan, ...]) -> list[tuple[TimelineSpan, Op]]:
     """Device spans with the operation each (or the part of it) belongs to."""
     known = {(op.device, op.kind, op.chunk, op.micro_batch): op for ops in schedule.order for op in ops}
     return [
-        (span, known[span.place, span.kind, span.chunk, span.micro_batch])
+        (span, known[span.resource, span.kind, span.chunk, span.micro_batch])
         for span in spans
-        if isinstance(span.place, int) and span.kind != "optimizer"
+        if isinstance(span.resource, int) and span.kind != "optimizer"
     ]
 
 
@@ -102,7 +103,7 @@ def test_both_engines_agree_when_no_link_is_shared(step: Step) -> None:
     schedule, costs = step
     program = compile_program(schedule, costs, grid_of(schedule, costs))
     assert not program.shared
-    one, other = run_ordered(schedule, program), run_timed(schedule, program)
+    one, other = run_in_order(schedule, program), run_events(schedule, program)
     assert one == other
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from megalith.core.errors import PlanError
 from megalith.explore.pipeline.costs import StepCosts, Transfer
 from megalith.explore.pipeline.operations import check_schedule
-from megalith.explore.pipeline.schedules import Policy, build_schedule, greedy_schedule
+from megalith.explore.pipeline.schedules import GreedyPolicy, build_schedule, greedy_schedule
 from megalith.explore.pipeline.schedules.greedy import POLICIES
 from megalith.explore.pipeline.simulate import simulate
 
@@ -40,7 +40,7 @@ def two_sites(devices: int, latency: float, chunks: int = 1) -> StepCosts:
     st.floats(0.0, 20.0),
 )
 def test_the_greedy_finishes_within_any_memory_that_holds_one_micro_batch(
-    devices: int, micro_batches: int, chunks: int, more: int, policy: Policy, latency: float
+    devices: int, micro_batches: int, chunks: int, more: int, policy: GreedyPolicy, latency: float
 ) -> None:
     costs = two_sites(devices, latency, chunks)
     limit = chunks + more
@@ -79,7 +79,7 @@ def test_forwards_run_ahead_before_the_slow_boundary_only() -> None:
     assert ahead[4:] == [3, 2, 1, 0]
 
 
-def test_without_costs_the_extra_micro_batches_are_dealt_out_evenly() -> None:
+def test_without_costs_the_extra_micro_batches_are_spread_evenly() -> None:
     schedule = build_schedule("long-link", 5, 50, 1, 8)
     assert [segments[0].repeats for segments in schedule.segments] == [12, 9, 6, 3, 0]
 

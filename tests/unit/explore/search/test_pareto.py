@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megalith.explore.search.pareto import pareto_front
+from megalith.explore.search.analysis.pareto import pareto_front
 
 points = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 5)), max_size=30)
 

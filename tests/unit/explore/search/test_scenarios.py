@@ -8,17 +8,17 @@ import pytest
 from small_jobs import DENSE, job
 
 from megalith.core.errors import BoundError, ConfigError
-from megalith.explore.crosspipe import crosspipe
 from megalith.explore.job import Job, Parallel, TransformerModel
 from megalith.explore.load import load_job, resolve_cluster, scenario_names
 from megalith.explore.predict import predict
 from megalith.explore.scenarios import ablation, production, run_scenario, scenario_jobs
 from megalith.explore.scenarios.baselines import production_space
+from megalith.explore.scenarios.crosspipe import crosspipe
 from megalith.explore.scenarios.suite import scenario_gap
 from megalith.explore.search import search
-from megalith.explore.search.judge import judge
-from megalith.explore.search.space import Space
-from megalith.explore.search.usual import site_levels
+from megalith.explore.search.evaluate import evaluate
+from megalith.explore.search.space.baseline_layouts import site_levels
+from megalith.explore.search.space.search_space import SearchSpace
 
 SITES = {"counts": (4, 4, 2), "batch": 32}
 
@@ -71,8 +71,8 @@ def test_production_lays_copies_across_sites_and_is_the_best_of_its_kind() -> No
     assert best.job.training.schedule in ("1f1b", "interleaved")
     assert best.job.network.routing == "ecmp"
     cluster = resolve_cluster(asked.cluster)
-    space = Space(asked, cluster, production_space(cluster))
-    everything = min(judge(space, predict, plan).seconds for plan in space.every_plan())
+    space = SearchSpace(asked, cluster, production_space(cluster))
+    everything = min(evaluate(space, predict, plan).seconds for plan in space.every_plan())
     # Moving layers and overlap may gain a little beyond the list.
     assert best.prediction.step_seconds <= everything * (1 + 1e-12)
 

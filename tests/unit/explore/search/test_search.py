@@ -14,20 +14,20 @@ from megalith.explore.job import Job
 from megalith.explore.load import load_job, resolve_cluster
 from megalith.explore.predict import predict
 from megalith.explore.search import SearchResult, search
-from megalith.explore.search.choices import Choice
-from megalith.explore.search.floors import Floors
-from megalith.explore.search.joint import search_job, search_space
-from megalith.explore.search.judge import judge
-from megalith.explore.search.space import Space
-from megalith.explore.search.usual import copies_across, stages_across
+from megalith.explore.search.bounds.lower_bounds import LowerBounds
+from megalith.explore.search.cluster_search import search_job, search_space
+from megalith.explore.search.evaluate import evaluate
+from megalith.explore.search.space.baseline_layouts import pipeline_across_sites, replicas_across_sites
+from megalith.explore.search.space.decisions import PlanCandidate
+from megalith.explore.search.space.search_space import SearchSpace
 
 NARROW: dict[str, Any] = {"tp": 2, "cp": 1, "bucket_bytes": 40_000_000}
 
 
 def brute_force(asked: Job) -> float:
     """The fastest of all plans, every network option included."""
-    space = Space(asked, resolve_cluster(asked.cluster, asked.hardware))
-    return min(judge(space, predict, plan).seconds for plan in space.every_plan())
+    space = SearchSpace(asked, resolve_cluster(asked.cluster, asked.hardware))
+    return min(evaluate(space, predict, plan).seconds for plan in space.every_plan())
 
 
 @pytest.mark.parametrize(
@@ -72,39 +72,40 @@ def test_the_answer_is_complete_and_can_be_asked_again(result: SearchResult) -> 
 
 
 def test_the_bound_of_a_search_is_below_every_plan_of_its_space(result: SearchResult) -> None:
-    """Not only below those that the search judged: below all that it ruled out or left."""
+    """Not only below those that the search evaluated: below all that it ruled out or left."""
     asked = job(batch=16)
-    space = Space(asked, resolve_cluster(asked.cluster, asked.hardware))
+    space = SearchSpace(asked, resolve_cluster(asked.cluster, asked.hardware))
     plans = list(space.every_plan())
     some = random.Random(0).sample(plans, 80)
-    steps = [judge(space, predict, plan).seconds for plan in some]
+    steps = [evaluate(space, predict, plan).seconds for plan in some]
     assert result.lower_bound_seconds <= min(steps) * (1 + 1e-9)
     assert result.exact or 0 < result.gap < 1
 
 
-class WrongFloors(Floors):
+class WrongBounds(LowerBounds):
     """Bounds that are too high by a part in a thousand."""
 
-    def __call__(self, choice: Choice) -> float:
+    def __call__(self, candidate: PlanCandidate) -> float:
         return 1.001 * max(
-            super().__call__(choice), judge(self._space, predict, choice).seconds if choice.complete else 0
+            super().__call__(candidate),
+            evaluate(self._space, predict, candidate).seconds if candidate.complete else 0,
         )
 
 
 def test_a_wrong_bound_is_reported_and_not_hidden_in_a_gap_of_zero() -> None:
     asked = job(batch=8, fixed={**NARROW, "schedule": "1f1b", "micro_batch": 1, "multipath": 8})
-    space = Space(asked, resolve_cluster(asked.cluster, asked.hardware))
-    with pytest.raises(BoundError, match=r"lower bound of Choice\(.* s that was found"):
-        search_space(space, predict, WrongFloors(space))
-    assert search_space(space, predict, Floors(space)).unexamined == 0
+    space = SearchSpace(asked, resolve_cluster(asked.cluster, asked.hardware))
+    with pytest.raises(BoundError, match=r"lower bound of PlanCandidate\(.* s that was found"):
+        search_space(space, predict, WrongBounds(space))
+    assert search_space(space, predict, LowerBounds(space)).unexamined == 0
 
 
 @pytest.mark.parametrize("budget", [1, 20, 60, 600])
 def test_every_plan_of_a_space_is_counted_once(budget: int) -> None:
     asked = job(batch=8, fixed={**NARROW, "schedule": "1f1b", "multipath": 8})
-    space = Space(asked, resolve_cluster(asked.cluster, asked.hardware))
-    begin = (copies_across(space.cluster), stages_across(space.cluster))
-    found = search_space(space, predict, Floors(space), begin=begin, budget=budget)
+    space = SearchSpace(asked, resolve_cluster(asked.cluster, asked.hardware))
+    begin = (replicas_across_sites(space.cluster), pipeline_across_sites(space.cluster))
+    found = search_space(space, predict, LowerBounds(space), begin=begin, budget=budget)
     infeasible = found.examined - len(found.plans)
     beyond = sum(not plan.in_space for plan in found.plans)
     total = sum(1 for _ in space.every_plan())

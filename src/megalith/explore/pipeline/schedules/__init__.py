@@ -6,7 +6,7 @@ from megalith.core.errors import PlanError, nearest
 from megalith.explore.pipeline.costs import StepCosts
 from megalith.explore.pipeline.operations import Schedule
 from megalith.explore.pipeline.schedules.dualpipe import dualpipe
-from megalith.explore.pipeline.schedules.greedy import Policy, greedy_schedule
+from megalith.explore.pipeline.schedules.greedy import GreedyPolicy, greedy_schedule
 from megalith.explore.pipeline.schedules.long_link import long_link
 from megalith.explore.pipeline.schedules.one_forward_one_backward import (
     breadth_first,
@@ -28,7 +28,7 @@ SCHEDULES = (
     "long-link",
 )
 
-__all__ = ["SCHEDULES", "Policy", "build_schedule", "greedy_schedule"]
+__all__ = ["SCHEDULES", "GreedyPolicy", "build_schedule", "greedy_schedule"]
 
 
 def build_schedule(

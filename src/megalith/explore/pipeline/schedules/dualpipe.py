@@ -15,6 +15,7 @@ from megalith.explore.pipeline.operations import Op, Schedule, Segment
 
 
 def dualpipe(devices: int, micro_batches: int) -> Schedule:
+    """DualPipe's order; PlanError unless devices and micro-batches are even and there are enough of them."""
     if devices % 2:
         raise PlanError(
             f"DualPipe folds the pipeline in two halves and {devices} devices are odd; use {devices + 1}"
@@ -26,78 +27,98 @@ def dualpipe(devices: int, micro_batches: int) -> Schedule:
             f"DualPipe on {devices} devices takes an even number of at least {least} micro-batches and "
             f"{micro_batches} were given; use {max(least, micro_batches + micro_batches % 2)}."
         )
-    segments = tuple(_device_segments(devices, device, micro_batches) for device in range(devices))
+    segments = tuple(_DeviceOrder(devices, device, micro_batches).segments() for device in range(devices))
     placement = (*range(devices), *reversed(range(devices)))
     return Schedule("dualpipe", devices, 2, micro_batches, segments, placement, streams=2)
 
 
-def _device_segments(devices: int, device: int, micro_batches: int) -> tuple[Segment, ...]:
-    """The eight phases of the published schedule. "Near" is the direction whose micro-batches enter at this
-    device's end of the pipeline, "far" the other; `depth` counts from that end."""
-    half = devices // 2
-    second_half = device >= half
-    near = 1 if second_half else 0
-    depth = devices - 1 - device if second_half else device
-    inner = half - depth - 1
-    middle = depth == half - 1
-    taken = {(kind, chunk): 0 for kind in "FBW" for chunk in (0, 1)}
-    owed: list[tuple[int, int]] = []  # weight gradients put off: (chunk, micro-batch)
-    segments: list[Segment] = []
+class _DeviceOrder:
+    """Writes the order of one device, phase after phase.
 
-    def forward(side: int) -> Op:
-        chunk = near ^ side
-        number = taken["F", chunk]
-        taken["F", chunk] += 1
-        return Op("F", device, chunk, 2 * number + chunk)
+    Side 0 is the direction whose micro-batches enter at this device's end of the pipeline, side 1 the other;
+    `depth` counts from that end.
+    """
 
-    def backward(side: int, *, put_off: bool = False) -> Op:
-        chunk = near ^ side
-        number = taken["B", chunk]
-        taken["B", chunk] += 1
+    def __init__(self, devices: int, device: int, micro_batches: int) -> None:
+        half = devices // 2
+        second_half = device >= half
+        self.device = device
+        self.near = 1 if second_half else 0
+        """The chunk of side 0."""
+        self.depth = devices - 1 - device if second_half else device
+        self.inner = half - self.depth - 1
+        """Devices between this one and the middle."""
+        self.steady = micro_batches // 2 - devices + self.depth + 1
+        self.taken = {(kind, chunk): 0 for kind in "FB" for chunk in (0, 1)}
+        self.owed: list[tuple[int, int]] = []
+        """Weight gradients put off: chunk and micro-batch."""
+        self.written: list[Segment] = []
+
+    def segments(self) -> tuple[Segment, ...]:
+        """The eight phases of the published schedule."""
+        self._add([self._forward(0) for _ in range(2 * self.inner)])
+        self._add([self._forward(side) for _ in range(self.depth + 1) for side in (0, 1)])
+        for _ in range(self.inner):
+            self._add([self._backward(1, put_off=True), self._weight(), self._forward(1)])
+        self._add_pairs()
+        for _ in range(self.inner):
+            self._add([self._backward(1), self._together(1)])
+        self._add_backwards()
+        for _ in range(self.inner):
+            self._add([self._weight(), self._backward(0, put_off=True)])
+        self._add([self._weight() for _ in range(len(self.owed))])
+        return tuple(self.written)
+
+    def _add_pairs(self) -> None:
+        """Forwards of each side beside backwards of the other."""
+        if self.inner == 0:
+            # The two devices in the middle exchange the first pair: one waits for the other, so not side by
+            # side.
+            self._add([self._forward(0), self._backward(1), self._together(1)])
+        else:
+            self._add([self._together(0), self._together(1)])
+        if self.steady > 1:
+            turn = (self._together(0), self._together(1))
+            self.written.append(Segment(turn, self.steady - 1, 2))
+            for chunk in (0, 1):
+                self.taken["F", chunk] += self.steady - 2
+                self.taken["B", chunk] += self.steady - 2
+
+    def _add_backwards(self) -> None:
+        """Backwards of both sides; the second half of them leaves its weight gradients for the end."""
+        put_off = False
+        middle = (self.depth + 1) // 2
+        for turn in range(self.depth + 1):
+            if turn == middle and self.depth % 2 == 1:
+                put_off = True
+            far = self._backward(1, put_off=put_off)
+            if turn == middle and self.depth % 2 == 0:
+                put_off = True
+            self._add([far, self._backward(0, put_off=put_off)])
+
+    def _add(self, ops: list[Op]) -> None:
+        self.written.append(Segment(tuple(ops)))
+
+    def _next(self, kind: str, side: int) -> tuple[int, int]:
+        """Chunk and micro-batch of the next operation of this kind."""
+        chunk = self.near ^ side
+        number = self.taken[kind, chunk]
+        self.taken[kind, chunk] += 1
+        return chunk, 2 * number + chunk
+
+    def _forward(self, side: int) -> Op:
+        return Op("F", self.device, *self._next("F", side))
+
+    def _backward(self, side: int, *, put_off: bool = False) -> Op:
+        chunk, micro_batch = self._next("B", side)
         if put_off:
-            owed.append((chunk, 2 * number + chunk))
-        return Op("B" if put_off else "BW", device, chunk, 2 * number + chunk)
+            self.owed.append((chunk, micro_batch))
+        return Op("B" if put_off else "BW", self.device, chunk, micro_batch)
 
-    def together(side: int) -> Op:
+    def _together(self, side: int) -> Op:
         """Forward of this side beside the backward of the other."""
-        there, back = forward(side), backward(1 - side)
-        return Op("FB", device, there.chunk, there.micro_batch, back.chunk, back.micro_batch)
+        there, back = self._forward(side), self._backward(1 - side)
+        return Op("FB", self.device, there.chunk, there.micro_batch, back.chunk, back.micro_batch)
 
-    def weight() -> Op:
-        chunk, micro_batch = owed.pop(0)
-        return Op("W", device, chunk, micro_batch)
-
-    def add(ops: list[Op]) -> None:
-        segments.append(Segment(tuple(ops)))
-
-    add([forward(0) for _ in range(2 * inner)])
-    add([forward(side) for _ in range(depth + 1) for side in (0, 1)])
-    for _ in range(inner):
-        add([backward(1, put_off=True), weight(), forward(1)])
-    steady = micro_batches // 2 - devices + depth + 1
-    if middle:
-        # The two devices in the middle exchange the first pair: one waits for the other, so not side by side.
-        add([forward(0), backward(1), together(1)])
-    else:
-        add([together(0), together(1)])
-    if steady > 1:
-        turn = (together(0), together(1))
-        segments.append(Segment(turn, steady - 1, 2))
-        for chunk in (0, 1):
-            taken["F", chunk] += steady - 2
-            taken["B", chunk] += steady - 2
-    for _ in range(inner):
-        add([backward(1), together(1)])
-    put_off = False
-    for turn_number in range(depth + 1):
-        # The second half of these backwards leaves its weight gradients for the end.
-        if turn_number == (depth + 1) // 2 and depth % 2 == 1:
-            put_off = True
-        far = backward(1, put_off=put_off)
-        if turn_number == (depth + 1) // 2 and depth % 2 == 0:
-            put_off = True
-        add([far, backward(0, put_off=put_off)])
-    for _ in range(inner):
-        add([weight(), backward(0, put_off=True)])
-    add([weight() for _ in range(len(owed))])
-    return tuple(segments)
+    def _weight(self) -> Op:
+        return Op("W", self.device, *self.owed.pop(0))

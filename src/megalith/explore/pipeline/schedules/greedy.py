@@ -19,10 +19,11 @@ from megalith.core.errors import PlanError
 from megalith.explore.pipeline.costs import StepCosts, Transfer
 from megalith.explore.pipeline.operations import Kind, Op, Schedule, Segment
 from megalith.explore.pipeline.schedules.one_forward_one_backward import looped_placement
+from megalith.explore.pipeline.simulate import simulate
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class GreedyPolicy:
     """Choices that costs alone do not settle."""
 
     deepest_first: bool = True
@@ -34,7 +35,12 @@ class Policy:
     """Weight gradients apart from input gradients."""
 
 
-POLICIES = (Policy(), Policy(deepest_first=False), Policy(patience=0.5), Policy(split=False))
+POLICIES = (
+    GreedyPolicy(),
+    GreedyPolicy(deepest_first=False),
+    GreedyPolicy(patience=0.5),
+    GreedyPolicy(split=False),
+)
 
 
 def greedy_schedule(
@@ -44,7 +50,7 @@ def greedy_schedule(
     chunks: int,
     memory_limit_per_device: float | Sequence[float],
     *,
-    policy: Policy | None = None,
+    policy: GreedyPolicy | None = None,
     placement: Sequence[int] | None = None,
 ) -> Schedule:
     """The order in which a greedy runs these costs; the best of a few such orders unless a policy is given.
@@ -52,8 +58,6 @@ def greedy_schedule(
     The memory limit is in the unit of `StepCosts.activation`: micro-batches of one chunk when that is left
     out.
     """
-    from megalith.explore.pipeline.simulate import simulate
-
     limits = (
         [float(memory_limit_per_device)] * devices
         if isinstance(memory_limit_per_device, int | float)
@@ -66,13 +70,17 @@ def greedy_schedule(
             f"need {devices * chunks}, a placement of as many stages and a memory limit for each device."
         )
     policies = (policy,) if policy else POLICIES if chunks > 1 else (POLICIES[0], *POLICIES[2:])
-    found = [_Greedy(costs, devices, micro_batches, chunks, limits, placed, one).run() for one in policies]
-    if len(found) == 1:
-        return found[0]
-    return min(found, key=lambda schedule: simulate(schedule, costs).step_seconds)
+    schedules = [
+        _Greedy(costs, devices, micro_batches, chunks, limits, placed, each).run() for each in policies
+    ]
+    if len(schedules) == 1:
+        return schedules[0]
+    return min(schedules, key=lambda schedule: simulate(schedule, costs).step_seconds)
 
 
 class _Greedy:
+    """State of one list scheduling: what each device holds, has ready and owes."""
+
     def __init__(
         self,
         costs: StepCosts,
@@ -81,7 +89,7 @@ class _Greedy:
         chunks: int,
         limits: list[float],
         placement: tuple[int, ...],
-        policy: Policy,
+        policy: GreedyPolicy,
     ) -> None:
         self.costs = costs
         self.devices, self.micro_batches, self.chunks = devices, micro_batches, chunks
@@ -184,8 +192,8 @@ class _Greedy:
                 break
         else:
             entry = (-1, -1)
-        for one in passed:
-            heappush(self.ready_forward[device], one)
+        for passed_entry in passed:
+            heappush(self.ready_forward[device], passed_entry)
         if entry[1] >= 0:
             self.held[device] += self.holds[stage]
             self.forwarded[device][micro_batch] += 1

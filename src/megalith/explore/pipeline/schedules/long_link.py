@@ -1,7 +1,7 @@
 """Orders that hide a slow boundary: more micro-batches in flight before it, weight gradients where one waits.
 
 Forwards run ahead on the devices before the slow link, by as many micro-batches as the link's share of the
-way there and back; behind it the order stays as it is (forwards that ran ahead there would only wait in
+round trip; behind it the order stays as it is (forwards that ran ahead there would only wait in
 memory). The last devices hold fewer activations and use the room for weight gradients that they put off.
 Given the costs, the best of these and of a greedy made for them (`greedy`) is taken.
 """
@@ -14,8 +14,9 @@ from math import inf
 from megalith.core.errors import PlanError
 from megalith.explore.pipeline.costs import StepCosts
 from megalith.explore.pipeline.operations import Kind, Op, Schedule, Segment
-from megalith.explore.pipeline.schedules.greedy import Policy, greedy_schedule
+from megalith.explore.pipeline.schedules.greedy import GreedyPolicy, greedy_schedule
 from megalith.explore.pipeline.schedules.one_forward_one_backward import interleaved
+from megalith.explore.pipeline.simulate import simulate
 
 GREEDY_OPERATIONS = 4000
 """A greedy for more than this takes longer than it is worth: the regular orders come close in a long step."""
@@ -28,10 +29,11 @@ def long_link(
     extra_in_flight: int = 0,
     costs: StepCosts | None = None,
 ) -> Schedule:
-    """Without costs, all links are taken for equally slow; memory is that of 1F1B (or of the interleaved
-    schedule) plus `extra_in_flight` micro-batches."""
-    from megalith.explore.pipeline.simulate import simulate
+    """The best order for slow links that memory allows.
 
+    Without costs, all links are taken for equally slow; memory is that of 1F1B (or of the interleaved
+    schedule) plus `extra_in_flight` micro-batches.
+    """
     limit = devices + extra_in_flight
     if costs is None:
         if chunks > 1:
@@ -49,9 +51,9 @@ def long_link(
         )
     candidates: list[Schedule] = []
     if chunks == 1:
-        ways = _way_back(costs, devices)
-        tried = [_ahead(devices, extra, ways) for extra in (extra_in_flight, extra_in_flight // 2)]
-        tried.append(_ahead_by_time(limit - 1, ways, costs))
+        trips = _round_trips(costs, devices)
+        tried = [_ahead(devices, extra, trips) for extra in (extra_in_flight, extra_in_flight // 2)]
+        tried.append(_ahead_by_time(limit - 1, trips, costs))
         for ahead in tried:
             candidates += [running_ahead(ahead, micro_batches, limit, split) for split in (False, True)]
     else:
@@ -64,7 +66,9 @@ def long_link(
             + (max(held[device::devices]) * (devices - 1) if chunks > 1 else 0)
             for device in range(devices)
         ]
-        candidates.append(greedy_schedule(costs, devices, micro_batches, chunks, units, policy=Policy()))
+        candidates.append(
+            greedy_schedule(costs, devices, micro_batches, chunks, units, policy=GreedyPolicy())
+        )
 
     def seconds(schedule: Schedule) -> float:
         try:
@@ -81,14 +85,14 @@ def _in_groups(devices: int, micro_batches: int, chunks: int, extra: int, costs:
     boundary."""
     room = extra // (chunks - 1)
     groups = [size for size in range(devices, devices + room + 1) if micro_batches % size == 0]
-    ways = _way_back(costs, devices)
-    found = []
+    trips = _round_trips(costs, devices)
+    schedules = []
     for group in dict.fromkeys((*groups[:2], *groups[-1:])):
         left = extra - (chunks - 1) * (group - devices)
         for ahead in sorted({0, left // 2, min(left, group), left}):
-            share = [round(ahead * way / (ways[0] or 1.0)) for way in ways]
-            found.append(interleaved(devices, micro_batches, chunks, group=group, ahead=share))
-    return found
+            share = [round(ahead * trip / (trips[0] or 1.0)) for trip in trips]
+            schedules.append(interleaved(devices, micro_batches, chunks, group=group, ahead=share))
+    return schedules
 
 
 def running_ahead(ahead: list[int], micro_batches: int, limit: int, split: bool) -> Schedule:
@@ -126,31 +130,33 @@ def running_ahead(ahead: list[int], micro_batches: int, limit: int, split: bool)
     return Schedule("long-link", devices, 1, micro_batches, tuple(segments), tuple(range(devices)))
 
 
-def _ahead(devices: int, extra: int, ways: list[float]) -> list[int]:
+def _ahead(devices: int, extra: int, trips: list[float]) -> list[int]:
     """Forwards before the first backward: one for each device behind, and of the extra ones the share of the
-    way that still lies ahead."""
-    whole = ways[0] or 1.0
-    return [devices - 1 - device + round(extra * ways[device] / whole) for device in range(devices - 1)] + [0]
+    round trip that still lies ahead."""
+    whole = trips[0] or 1.0
+    return [devices - 1 - device + round(extra * trips[device] / whole) for device in range(devices - 1)] + [
+        0
+    ]
 
 
-def _ahead_by_time(most: int, ways: list[float], costs: StepCosts) -> list[int]:
+def _ahead_by_time(most: int, trips: list[float], costs: StepCosts) -> list[int]:
     """All that memory allows, dealt out by the time from each device to the last and back, computing too."""
-    times = [0.0] * len(ways)
-    for device in range(len(ways) - 2, -1, -1):
+    times = [0.0] * len(trips)
+    for device in range(len(trips) - 2, -1, -1):
         computing = costs.forward[device + 1] + costs.backward_input[device + 1]
-        times[device] = times[device + 1] + computing + ways[device] - ways[device + 1]
+        times[device] = times[device + 1] + computing + trips[device] - trips[device + 1]
     whole = times[0] or 1.0
-    return [max(len(ways) - 1 - device, round(most * time / whole)) for device, time in enumerate(times)]
+    return [max(len(trips) - 1 - device, round(most * time / whole)) for device, time in enumerate(times)]
 
 
-def _way_back(costs: StepCosts, devices: int) -> list[float]:
+def _round_trips(costs: StepCosts, devices: int) -> list[float]:
     """By device: seconds that messages take from there to the last device and back."""
-    ways = [0.0] * devices
+    trips = [0.0] * devices
     for device in range(devices - 2, -1, -1):
         here = 0.0
         for transfers in (costs.forward_transfers, costs.backward_transfers):
             transfer = transfers[device] if transfers else None
             if transfer is not None:
                 here += transfer.seconds + transfer.latency_seconds
-        ways[device] = ways[device + 1] + here
-    return ways
+        trips[device] = trips[device + 1] + here
+    return trips

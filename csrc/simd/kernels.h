@@ -1,0 +1,30 @@
+// All kernels that are built once for each level of vector instructions, in one table.
+//
+// A kernel is written once over packs of sixteen lanes (pack.h) and built three times: portable, AVX2, AVX-512. The
+// operators call `kernels()`, the table of the widest level that the processor has or of a narrower one that a test
+// asked for. What these headers declare is seen by code of every build, so it holds plain structs and pointers only.
+#pragma once
+
+#include "embedding/kernels.h"
+#include "interaction/kernels.h"
+#include "machine/kernels.h"
+#include "optimizer/kernels.h"
+
+namespace megalith {
+
+struct Kernels {
+  LookupKernels lookup;
+  UpdateKernels update;
+  InteractionKernels interaction;
+  BandwidthKernels bandwidth;
+};
+
+// The table in use; chosen at the first call.
+const Kernels& kernels();
+
+// One table for each build (kernels_*.cpp).
+const Kernels& portable_kernels();
+const Kernels& avx2_kernels();
+const Kernels& avx512_kernels();
+
+}  // namespace megalith

@@ -1,0 +1,4 @@
+#define MG_VARIANT portable
+#include "simd/build.h"
+
+const megalith::Kernels& megalith::portable_kernels() { return portable::kKernels; }

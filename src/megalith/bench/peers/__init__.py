@@ -1,0 +1,1 @@
+"""The tools that are measured beside Megalith, and Megalith itself, behind one small interface."""

@@ -1,0 +1,151 @@
+"""`megalith data prepare`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from megalith.cli.data import prepare_options as options
+from megalith.cli.output import JsonFlag, print_json, print_table, progress_console, say, text_column
+
+if TYPE_CHECKING:
+    from megalith.data.prepare import PrepareResult
+
+
+def prepare(
+    source: options.SourceArgument,
+    files: options.FilesArgument,
+    out: options.OutOption,
+    test: options.TestOption = None,
+    valid_fraction: options.ValidFractionOption = 0.0,
+    valid_from: options.ValidFromOption = options.ValidFrom.random,
+    seed: options.SeedOption = 0,
+    min_count: options.MinCountOption = 10,
+    hash_buckets: options.HashBucketsOption = None,
+    max_vocabulary: options.MaxVocabularyOption = None,
+    vocabulary_from: options.VocabularyFromOption = None,
+    numeric: options.NumericOption = None,
+    missing_number: options.MissingNumberOption = None,
+    max_bad_rows: options.MaxBadRowsOption = 0,
+    limit_rows: options.LimitRowsOption = None,
+    memory: options.MemoryOption = "512M",
+    threads: options.ThreadsOption = None,
+    fields: options.FieldsOption = options.FieldsName.auto,
+    label: options.LabelOption = "label",
+    number: options.NumberOption = None,
+    category: options.CategoryOption = None,
+    drop: options.DropOption = None,
+    overwrite: options.OverwriteFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Turn click logs of any size into a data set that is ready to train on, in bounded memory."""
+    from megalith.core.units import parse_bytes
+
+    content = {
+        "source": source.value,
+        "files": files,
+        "out": out,
+        "test_files": test or (),
+        "valid_fraction": valid_fraction,
+        "valid_from": valid_from.value,
+        "seed": seed,
+        "min_count": min_count,
+        "hash_buckets": hash_buckets,
+        "max_vocabulary": max_vocabulary,
+        "vocabulary_from": vocabulary_from,
+        "numeric": numeric.value if numeric else None,
+        "missing_number": missing_number,
+        "max_bad_rows": max_bad_rows,
+        "limit_rows": limit_rows,
+        "memory_bytes": parse_bytes(memory),
+        "fields": fields.value,
+        "label": label,
+        "numbers": number or (),
+        "categories": category or (),
+        "dropped": drop or (),
+        "overwrite": overwrite,
+        **({} if threads is None else {"threads": threads}),
+    }
+    prepared = _prepare_with_progress(content)
+    if as_json:
+        print_json(summary(out, prepared))
+    else:
+        _show(out, prepared)
+
+
+def summary(out: Path, prepared: PrepareResult) -> dict[str, object]:
+    """What `--json` prints."""
+    import resource
+
+    schema = prepared.schema
+    rows = sum(split.rows for split in schema.splits.values())
+    return {
+        "out": str(out),
+        "source": schema.source,
+        "rows": rows,
+        "splits": {
+            name: {"rows": split.rows, "click_rate": split.click_rate, "files": len(split.files)}
+            for name, split in schema.splits.items()
+        },
+        "numeric": list(schema.numeric),
+        "ids": {feature.name: feature.num_ids for feature in schema.categorical},
+        "bad_rows": schema.bad_rows,
+        "first_bad_rows": schema.preparation["first_bad_rows"],
+        "seconds": round(prepared.seconds, 3),
+        "rows_per_second": round(rows / prepared.seconds),
+        "num_spills": prepared.num_spills,
+        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+
+
+def _prepare_with_progress(content: dict[str, Any]) -> PrepareResult:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
+
+    from megalith.core.config import parse_config
+    from megalith.data.prepare import PrepareOptions
+    from megalith.data.prepare import prepare as run
+
+    settings = parse_config(PrepareOptions, content, "megalith data prepare")
+    # SIGTERM cleans up as Ctrl-C does.
+    signal.signal(signal.SIGTERM, _exit_at_signal)
+    columns = (text_column("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    silent = not progress_console.is_terminal
+    with Progress(*columns, console=progress_console, transient=True, disable=silent) as bar:
+        task = bar.add_task("reading", total=None)
+        return run(
+            settings,
+            lambda stage, rows, total: bar.update(task, description=stage, completed=rows, total=total),
+        )
+
+
+def _show(out: Path, prepared: PrepareResult) -> None:
+    from megalith.core.units import format_bytes
+
+    result = summary(out, prepared)
+    schema = prepared.schema
+    speed = f"{result['rows_per_second']:,} rows/s"
+    say(f"{out}: {result['rows']:,} rows in {prepared.seconds:.1f} s ({speed})")
+    print_table(
+        "",
+        ("split", "rows", "click rate", "parts"),
+        [
+            (name, f"{split.rows:,}", f"{split.click_rate:.4f}", len(split.files))
+            for name, split in schema.splits.items()
+        ],
+    )
+    ids = sum(feature.num_ids for feature in schema.categorical)
+    say(
+        f"{len(schema.numeric)} numeric columns, {len(schema.categorical)} features with {ids:,} ids; "
+        f"peak memory {format_bytes(float(str(result['peak_memory_bytes'])))}."
+    )
+    if schema.bad_rows:
+        say(f"{schema.bad_rows:,} bad rows were left out:")
+        for bad in schema.preparation["first_bad_rows"][:5]:
+            say(f"  {bad['file']}, line {bad['line']} {bad['problem']}")
+
+
+def _exit_at_signal(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)

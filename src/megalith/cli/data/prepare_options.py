@@ -1,0 +1,84 @@
+"""The options of `megalith data prepare`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class SourceName(StrEnum):
+    """Formats of click logs."""
+
+    criteo = "criteo"
+    avazu = "avazu"
+    libfm = "libfm"
+    parquet = "parquet"
+
+
+class NumericName(StrEnum):
+    """What becomes of numbers."""
+
+    log = "log"
+    bucket = "bucket"
+    none = "none"
+
+
+class ValidFrom(StrEnum):
+    """Which training rows are held out for validation."""
+
+    random = "random"
+    tail = "tail"
+
+
+class FieldsName(StrEnum):
+    """What the entries of a libfm row are."""
+
+    auto = "auto"
+    positional = "positional"
+    bag = "bag"
+    named = "named"
+
+
+SourceArgument = Annotated[SourceName, typer.Argument(help="The format of the files.")]
+FilesArgument = Annotated[list[Path], typer.Argument(help="Training files; text may be .gz or .zst.")]
+OutOption = Annotated[Path, typer.Option(help="Folder to write; it appears when it is complete.")]
+TestOption = Annotated[
+    list[Path] | None, typer.Option(help="A file of the split `test`; repeat for several.")
+]
+ValidFractionOption = Annotated[float, typer.Option(help="Share of the training rows for split `valid`.")]
+ValidFromOption = Annotated[
+    ValidFrom, typer.Option(help="Hold out rows at random by number, or the last ones.")
+]
+SeedOption = Annotated[int, typer.Option(help="Decides which rows random takes.")]
+MinCountOption = Annotated[int, typer.Option(help="Values that occur less often share id 1.")]
+HashBucketsOption = Annotated[
+    int | None, typer.Option(help="No vocabulary: id is 2 + hash of the value modulo this.")
+]
+MaxVocabularyOption = Annotated[int | None, typer.Option(help="Most values a feature keeps.")]
+VocabularyFromOption = Annotated[
+    Path | None, typer.Option(help="Apply the vocabulary and transforms of this data set.")
+]
+NumericOption = Annotated[
+    NumericName | None,
+    typer.Option(
+        help="log: sign(x) log(1+|x|); bucket: a category, floor(log(x)^2); none: as is. [default: log]"
+    ),
+]
+MissingNumberOption = Annotated[
+    float | None, typer.Option(help="Written where a number is missing. [default: 0]")
+]
+MaxBadRowsOption = Annotated[int, typer.Option(help="Rows that cannot be read and are left out.")]
+LimitRowsOption = Annotated[int | None, typer.Option(help="Stop after so many rows (of test too).")]
+MemoryOption = Annotated[str, typer.Option(help="Budget of the tables of values.")]
+ThreadsOption = Annotated[int | None, typer.Option(help="Threads that parse. [default: all cores]")]
+FieldsOption = Annotated[FieldsName, typer.Option(help="libfm: what the entries of a row are.")]
+LabelOption = Annotated[str, typer.Option(help="parquet: the column of labels.")]
+NumberOption = Annotated[list[str] | None, typer.Option(help="parquet: a column to take as number; repeat.")]
+CategoryOption = Annotated[
+    list[str] | None, typer.Option(help="parquet: a column to take as category; repeat.")
+]
+DropOption = Annotated[list[str] | None, typer.Option(help="parquet: a column to leave out; repeat.")]
+OverwriteFlag = Annotated[bool, typer.Option("--overwrite", help="Replace the folder if it exists.")]

@@ -1,0 +1,1 @@
+"""What the commands of `megalith explore` print for people, a module for each command."""

@@ -1,0 +1,1 @@
+"""`megalith plan`: makes, shows and checks sharding plans."""

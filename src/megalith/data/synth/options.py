@@ -1,0 +1,61 @@
+"""What can be asked of generated data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from megalith.core.errors import ConfigError
+from megalith.data.synth.calibration import SynthSource
+
+SPLITS = ("train", "valid", "test")
+_SMALLEST_CAP = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class SynthOptions:
+    """What to generate; splits follow each other in time: train, valid, test."""
+
+    source: SynthSource
+    train_rows: int
+    valid_rows: int = 0
+    test_rows: int = 0
+    seed: int = 0
+    drift: float = 0.05
+    multi_hot: int = 0
+    scale: float | Literal["auto"] = "auto"
+    """Share of the real cardinalities; "auto" takes no more ids than there are rows."""
+
+    def check(self) -> None:
+        """Raises a ConfigError that names the option which is out of range."""
+        if self.train_rows <= 0:
+            raise ConfigError(f"--rows must be at least 1, not {self.train_rows}.")
+        for name, rows in (("--valid-rows", self.valid_rows), ("--test-rows", self.test_rows)):
+            if rows < 0:
+                raise ConfigError(f"{name} must not be negative, not {rows}.")
+        if self.seed < 0:
+            raise ConfigError(f"--seed must not be negative, not {self.seed}.")
+        if not 0.0 <= self.drift <= 1.0:
+            raise ConfigError(f"--drift must lie between 0 (off) and 1, not {self.drift}.")
+        if not 0 <= self.multi_hot <= 100:
+            raise ConfigError(f"--multi-hot must lie between 0 and 100, not {self.multi_hot}.")
+        if self.scale != "auto" and not 0.0 < self.scale <= 1.0:
+            raise ConfigError(
+                f"--scale must be 'auto', 'full' or a number above 0 and up to 1, not {self.scale}."
+            )
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """Rows of each split."""
+        return dict(zip(SPLITS, (self.train_rows, self.valid_rows, self.test_rows), strict=True))
+
+    @property
+    def total_rows(self) -> int:
+        """Rows of all splits together."""
+        return self.train_rows + self.valid_rows + self.test_rows
+
+    def cardinality(self, real: int) -> int:
+        """How many ids a field of `real` ids gets here."""
+        if self.scale == "auto":
+            return min(real, max(self.total_rows, _SMALLEST_CAP))
+        return max(min(real, _SMALLEST_CAP), round(real * self.scale))

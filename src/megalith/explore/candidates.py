@@ -1,0 +1,105 @@
+"""The plans that a job may mean: every way to fill what it leaves open, and closed forms to rank them by.
+
+A blank micro-batch, recompute mode or sharding, and a pipeline whose schedule is not given, are filled with
+everything that fits in memory. `predict` simulates the best-ranked few.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+from megalith.explore.cost.memory import memory_of
+from megalith.explore.cost.stages import stage_seconds
+from megalith.explore.job import Job, TransformerModel
+from megalith.explore.plan import Plan, is_older_generation, make_plan
+
+RECOMPUTE = ("none", "selective", "full")
+"""Recompute modes from the least work to the least memory."""
+LARGEST_MICRO_BATCH = 32
+FUSED = ("gpipe", "1f1b", "interleaved", "breadth-first")
+"""Schedules whose devices end with the backward of their first chunk, weight gradients included."""
+
+
+def candidate_plans(job: Job) -> list[Plan]:
+    """Every way to fill the blanks that fits in memory, of recompute modes only the least; if none fits, the
+    one that comes closest."""
+    parallel, training = job.parallel, job.training
+    blank = parallel is not None and parallel.dp > 1 and "sharding" not in parallel.model_fields_set
+    blank = blank and not is_older_generation(job)
+    fitting, others = [], []
+    for sharding, size, candidate in product(
+        (None, "zero1") if blank else (None,), _micro_batches(job), (job, *_interleaved(job))
+    ):
+        for recompute in (training.recompute,) if training.recompute else RECOMPUTE:
+            plan = make_plan(candidate, size, recompute, sharding)
+            if candidate is not job and plan.micro_batches % plan.parallel.pp:
+                break
+            if memory_of(plan).fits(plan.cluster.device.bytes):
+                fitting.append(plan)
+                break
+            others.append(plan)
+    return fitting or [min(others, key=lambda plan: memory_of(plan).total)]
+
+
+def _micro_batches(job: Job) -> list[int]:
+    """The micro-batch that the job gives, or all sizes that divide the batch of a replica."""
+    parallel = job.parallel
+    if parallel is None or parallel.micro_batch is not None:
+        return [parallel.micro_batch if parallel and parallel.micro_batch else 1]
+    each = max(1, parallel.global_batch // parallel.dp)
+    return [size for size in range(1, min(each, LARGEST_MICRO_BATCH) + 1) if each % size == 0] or [1]
+
+
+def _interleaved(job: Job) -> list[Job]:
+    """Where neither schedule nor chunks are given: the same pipeline interleaved, in as many chunks as
+    divide."""
+    parallel, model = job.parallel, job.model
+    if parallel is None or not isinstance(model, TransformerModel) or parallel.pp == 1:
+        return []
+    given = "vpp" in parallel.model_fields_set or "schedule" in job.training.model_fields_set
+    if given or parallel.layers_per_stage is not None or model.layers % parallel.pp:
+        return []
+    each = model.layers // parallel.pp
+    training = job.training.model_copy(update={"schedule": "interleaved"})
+    return [
+        job.model_copy(update={"parallel": parallel.model_copy(update={"vpp": vpp}), "training": training})
+        for vpp in range(2, each + 1)
+        if each % vpp == 0
+    ]
+
+
+def estimate_seconds(plan: Plan) -> float:
+    """A closed form to rank plans by: the busiest stage's work and a bubble, no exposed communication."""
+    stages = stage_seconds(plan)
+    pp, vpp = plan.parallel.pp, plan.parallel.vpp
+    device = max(sum(stage.total for stage in stages[index::pp]) for index in range(pp))
+    return device * (plan.micro_batches + (pp - 1) / vpp)
+
+
+def lower_bound_seconds(job: Job) -> float:
+    """Never above `predict(job).step_seconds`: the least of the bounds of the plans that the job may mean."""
+    if not isinstance(job.model, TransformerModel):
+        return 0.0
+    return min(plan_bound_seconds(plan) for plan in candidate_plans(job))
+
+
+def plan_bound_seconds(plan: Plan) -> float:
+    """A step of the plan takes at least this: the busiest device's compute, and where the schedule forces
+    it, the stages that micro-batches pass before and after it."""
+    stages = stage_seconds(plan)
+    pp = plan.parallel.pp
+    busiest = max(sum(stage.total for stage in stages[index::pp]) for index in range(pp))
+    if plan.schedule in FUSED:
+        # A device's work begins when the first micro-batch reaches it, and after its last backward those
+        # of the stages before it follow.
+        longest, around = 0.0, 0.0
+        for device in range(pp):
+            work = plan.micro_batches * sum(stage.total for stage in stages[device::pp])
+            longest = max(longest, around + work)
+            around += stages[device].total
+        return longest
+    if plan.schedule in ("zb-v", "dualpipe"):
+        # These pair stages otherwise; expert communication may hide behind the other direction.
+        hidden = 1.0 if plan.schedule == "dualpipe" else 0.0
+        busiest = sum(stage.total - hidden * stage.expert_parallel for stage in stages) / pp
+    return plan.micro_batches * busiest

@@ -1,0 +1,205 @@
+"""Seconds of one micro-batch through a layer: its operators and the communication inside the layer.
+
+Tensor-, context- and expert-parallel communication is part of an operation's time, as the device waits for
+it; what overlaps with compute is taken off first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from megalith.cost.collectives import Fabric, Group, collective_seconds, dispatch_seconds
+from megalith.explore.cost.compute import ComputeSeconds, compute_seconds
+from megalith.explore.job import TransformerModel
+from megalith.explore.placement import expert_groups, group
+from megalith.explore.plan import Plan
+from megalith.explore.workload import (
+    LayerShape,
+    Operators,
+    embedding_operators,
+    head_dim_of,
+    head_operators,
+    kv_heads_of,
+    layer_operators,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatchSeconds:
+    """Seconds of one micro-batch through some layers.
+
+    The first three are what the device is busy with; the others say what part of them is spent on what.
+    """
+
+    forward: float = 0.0
+    backward_input: float = 0.0
+    backward_weight: float = 0.0
+    recompute: float = 0.0
+    tensor_parallel: float = 0.0
+    context_parallel: float = 0.0
+    expert_parallel: float = 0.0
+    streaming: float = 0.0
+    pipeline_transfer: float = 0.0
+    """Messages between stages that the device waits for."""
+
+    @property
+    def total(self) -> float:
+        """Forward and backward together."""
+        return self.forward + self.backward_input + self.backward_weight
+
+    def plus(self, other: MicroBatchSeconds, times: float = 1.0) -> MicroBatchSeconds:
+        """The sum with `times` as much of `other`: so many more layers of that kind."""
+        return MicroBatchSeconds(
+            self.forward + times * other.forward,
+            self.backward_input + times * other.backward_input,
+            self.backward_weight + times * other.backward_weight,
+            self.recompute + times * other.recompute,
+            self.tensor_parallel + times * other.tensor_parallel,
+            self.context_parallel + times * other.context_parallel,
+            self.expert_parallel + times * other.expert_parallel,
+            self.streaming + times * other.streaming,
+            self.pipeline_transfer + times * other.pipeline_transfer,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LayerGroups:
+    """The process groups that communicate inside a layer, and the fabric between their ranks."""
+
+    fabric: Fabric
+    tensor: Group
+    context: Group
+    experts: Group
+    tensor_overlap: bool
+    """Tensor-parallel communication runs beside the matrix products that it feeds."""
+
+
+def layer_groups(plan: Plan) -> LayerGroups:
+    """The groups of a plan; the same for all of its layers."""
+    parallel, cluster = plan.parallel, plan.cluster
+    experts = expert_groups(parallel, cluster)[0] if parallel.ep > 1 else ()
+    return LayerGroups(
+        plan.fabric,
+        group(parallel, cluster, ("tp",)),
+        group(parallel, cluster, ("cp",)),
+        experts,
+        plan.tensor_overlap,
+    )
+
+
+@lru_cache(maxsize=16384)
+def layer_seconds(
+    model: TransformerModel,
+    shape: LayerShape,
+    expert: bool,
+    precision: str,
+    recompute: str,
+    groups: LayerGroups,
+) -> MicroBatchSeconds:
+    """One transformer layer with its communication."""
+    compute = _compute(layer_operators(model, shape, expert), groups.fabric, precision)
+    exposed = 1 - groups.fabric.constants.tensor_overlap if groups.tensor_overlap else 1.0
+    # An all-reduce after attention and one after the MLP, each way; with sequence parallelism a reduce-
+    # scatter and an all-gather that together take as long.
+    tensor = 2 * exposed * _tensor_seconds(model, shape, groups)
+    context_forward, context_backward = _context_seconds(model, shape, groups, compute.attention)
+    experts = 0.0
+    if expert and shape.ep > 1:
+        experts = sum(
+            dispatch_seconds(groups.fabric, groups.experts, size, model.experts_per_token)
+            for size in expert_bytes(model, shape, precision)
+        )
+    recomputed = {"none": 0.0, "selective": compute.core, "full": compute.forward}[recompute]
+    repeats = 1 if recompute == "full" else 0
+    return MicroBatchSeconds(
+        forward=compute.forward + (tensor + context_forward + experts),
+        backward_input=compute.backward_input
+        + recomputed
+        + (1 + repeats) * tensor
+        + context_backward
+        + repeats * context_forward
+        + (1 + repeats) * experts,
+        backward_weight=compute.backward_weight,
+        recompute=recomputed,
+        tensor_parallel=(2 + repeats) * tensor,
+        context_parallel=(1 + repeats) * context_forward + context_backward,
+        expert_parallel=(2 + repeats) * experts,
+        streaming=compute.streaming,
+    )
+
+
+def _context_seconds(
+    model: TransformerModel, shape: LayerShape, groups: LayerGroups, attention: float
+) -> tuple[float, float]:
+    """Forward and backward seconds in which attention waits for keys and values of other ranks.
+
+    They go round the ring of ranks while attention works on the block that is there.
+    """
+    if shape.cp == 1:
+        return 0.0, 0.0
+    low = model.low_rank_attention
+    width = (
+        2 * kv_heads_of(model) * head_dim_of(model)
+        if low is None
+        else model.heads * (low.nope_head_dim + low.v_head_dim)
+    )
+    ring = collective_seconds(
+        groups.fabric,
+        "all_gather",
+        groups.context,
+        2.0 * model.seq * shape.micro_batch * width / shape.tp,
+    )
+    return max(0.0, ring - attention), max(0.0, 2 * ring - 2.5 * attention)
+
+
+def expert_bytes(model: TransformerModel, shape: LayerShape, precision: str) -> tuple[float, float]:
+    """Bytes of a device's tokens, once each, dispatched to the experts and combined after them.
+
+    In FP8 training the dispatch is in FP8 too and the combined sums are not (DeepSeek-V3).
+    """
+    elements = float(model.seq * shape.micro_batch // shape.cp * model.hidden)
+    elements /= shape.tp if shape.sequence_parallel else 1
+    return (1.0 if precision == "fp8" else 2.0) * elements, 2.0 * elements
+
+
+@lru_cache(maxsize=4096)
+def embedding_seconds(
+    model: TransformerModel, shape: LayerShape, precision: str, groups: LayerGroups
+) -> MicroBatchSeconds:
+    """What the token embedding adds to the first stage."""
+    compute = _compute(embedding_operators(model, shape), groups.fabric, precision)
+    tensor = _tensor_seconds(model, shape, groups)
+    return MicroBatchSeconds(
+        compute.forward + tensor,
+        compute.backward_input,
+        0.0,
+        tensor_parallel=tensor,
+        streaming=compute.streaming,
+    )
+
+
+@lru_cache(maxsize=4096)
+def head_seconds(
+    model: TransformerModel, shape: LayerShape, precision: str, groups: LayerGroups
+) -> MicroBatchSeconds:
+    """What the vocabulary projection and the loss add to the last stage."""
+    compute = _compute(head_operators(model, shape), groups.fabric, precision)
+    tensor = _tensor_seconds(model, shape, groups)
+    return MicroBatchSeconds(
+        compute.forward,
+        compute.backward_input + tensor,
+        compute.backward_weight,
+        tensor_parallel=tensor,
+        streaming=compute.streaming,
+    )
+
+
+def _tensor_seconds(model: TransformerModel, shape: LayerShape, groups: LayerGroups) -> float:
+    """One all-reduce of the hidden state among tensor-parallel ranks."""
+    tokens = model.seq * shape.micro_batch // shape.cp
+    return collective_seconds(groups.fabric, "all_reduce", groups.tensor, 2.0 * tokens * model.hidden)
+
+
+def _compute(operators: Operators, fabric: Fabric, precision: str) -> ComputeSeconds:
+    return compute_seconds(operators, fabric.cluster.device, fabric.constants, precision)

@@ -1,0 +1,1 @@
+"""What an answer says beside the best plan: why, at what price, what would help, why nothing fits."""

@@ -1,0 +1,1 @@
+"""The dot interaction of feature vectors; `csrc/interaction` is the native side."""

@@ -1,0 +1,10 @@
+"""The charts of a run, as plotly.js figures.
+
+    quality.py           loss, metrics and calibration
+    speed.py             samples a second, and where the time went
+    embedding_tables.py  sizes of tables, and how skewed their lookups are
+    lines.py             lines of points
+
+Colours are names of the page's style variables ("--train"), which page.js fills in, so that one figure is
+right in light and in dark. Each chart says in its caption what is to be seen; a chart without data is None.
+"""

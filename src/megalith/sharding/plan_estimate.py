@@ -1,0 +1,99 @@
+"""What the planner expects of a plan: seconds of a step, its bound, and loads of workers, phases and tables.
+
+It is the `estimate` of a plan file. The runtime reads nothing of it; reports, benchmarks and the dry run do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+USUAL_CACHE = 0.2
+"""The share of a table on a slower tier that the first memory usually caches."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseEstimate:
+    """One phase of a step: how long it takes, and because of whom."""
+
+    seconds: float
+    mean_seconds: float
+    """Of all workers."""
+    worker: int
+    """The slowest."""
+    counted: bool
+    """Whether the step waits for it; the pipeline may hide it."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEstimate:
+    """What one worker does in a step, and holds."""
+
+    worker: int
+    compute_seconds: float
+    communication_seconds: float
+    phases: dict[str, float]
+    """Seconds by phase."""
+    memory_bytes: dict[str, float]
+    """By tier."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableEstimate:
+    """How one table is sharded, and what it costs all workers together."""
+
+    table: str
+    kind: str
+    columns: int
+    """Column slices."""
+    row_cut: float | None
+    """Weight of even loads against even rows, None where rows are not cut."""
+    tier: str
+    """The memory that holds its rows."""
+    cached_rows: float = USUAL_CACHE
+    """The share of its rows that the first memory keeps."""
+    workers: int
+    rows: int
+    dim: int
+    lookups: float
+    """Mean ids of a sample."""
+    seconds: float
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlanEstimate:
+    """What the planner expects of a plan."""
+
+    step_seconds: float
+    """The embedding part of a step."""
+    lower_bound_seconds: float
+    """No plan is quicker."""
+    gap: float
+    """How far above the bound the plan is at most, as a share of it."""
+    imbalance: float
+    """Slowest worker of each phase over the mean, less one."""
+    bound_by: str
+    """What a faster one of would speed the step up most."""
+    algorithm: str
+    """What found the plan."""
+    planning_seconds: float
+    hardware: str
+    device: str
+    memory_capacity_bytes: dict[str, float]
+    """That tables may take on a worker, by tier, the fastest first."""
+    phases: dict[str, PhaseEstimate]
+    workers: tuple[WorkerEstimate, ...]
+    tables: tuple[TableEstimate, ...]
+
+    @property
+    def first_tier(self) -> str:
+        """The fastest memory."""
+        return next(iter(self.memory_capacity_bytes))
+
+    def used_tiers(self) -> list[str]:
+        """Memory that any worker takes."""
+        return [
+            tier
+            for tier in self.memory_capacity_bytes
+            if any(worker.memory_bytes[tier] for worker in self.workers)
+        ]

@@ -1,0 +1,124 @@
+"""A step time that no plan of these options can beat: branch and bound over the largest piece of each phase.
+
+The linear program of `relaxation.py` lets a table be half whole and half cut, so that its largest piece seems
+half as large. No plan can: for any threshold, either a phase takes at least that long, or no option with a
+larger piece is in the plan. Each case is a program of its own with a higher bound; the lowest of all open
+cases bounds every plan. The case with the lowest bound is split again until time is up, the target is
+reached, or its mixture breaks no threshold. Kinds that need a collective of their own (all-reduce, sums
+inside a node) make the first cases: without them, or with their latency.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+import numpy as np
+
+from megalith.sharding.planner.bound.kind_sets import kind_sets
+from megalith.sharding.planner.bound.relaxation import PlanRelaxation, RelaxedPlan
+from megalith.sharding.planner.search import Deadline
+from megalith.sharding.planner.types import (
+    NUM_PHASES,
+    Bounder,
+    Flags,
+    Floats,
+    Ints,
+    LowerBound,
+    PlacementProblem,
+)
+
+_PRESENT = 0.02
+"""Share from which an option counts as part of a table's mixture."""
+
+
+class BranchAndBound(Bounder):
+    """Splits the linear program into cases until the deadline."""
+
+    def lower_bound(self, problem: PlacementProblem, deadline: Deadline) -> LowerBound | None:
+        """None if not even mixtures of options fit into the memory of all workers together."""
+        return lower_bound(problem, deadline)
+
+
+def lower_bound(
+    problem: PlacementProblem, deadline: Deadline, known_seconds: float = np.inf, tolerance: float = 1e-3
+) -> LowerBound | None:
+    """None if not even mixtures of options fit into the memory of all workers together.
+
+    Stops once the bound is within `tolerance` of `known_seconds`, the best plan so far, or at `deadline`.
+    """
+    relaxation = PlanRelaxation(problem)
+    no_floor, no_cap = np.zeros(NUM_PHASES), np.full(NUM_PHASES, np.inf)
+    everything = relaxation.solve(no_floor, no_cap)
+    if everything is None:
+        return None
+    cases: list[tuple[float, int, _Case]] = []
+    for usable, latency in kind_sets(problem):
+        solved = relaxation.solve(no_floor, no_cap, usable)
+        if solved is not None:
+            latency += problem.latency_seconds
+            entry = _Case(solved, usable, latency, no_floor, no_cap)
+            heapq.heappush(cases, (solved.seconds + latency, len(cases), entry))
+    counter = len(cases)
+    enough = known_seconds / (1 + tolerance)
+    while True:
+        seconds, _, case = cases[0]
+        split = _split(problem, relaxation, case.solved)
+        if split is None or seconds >= enough or deadline.passed:
+            break
+        heapq.heappop(cases)
+        phase, threshold = split
+        for raised in (False, True):
+            floors, caps = case.floors.copy(), case.caps.copy()
+            (floors if raised else caps)[phase] = threshold
+            solved = relaxation.solve(floors, caps, case.usable)
+            if solved is not None:
+                # A case can be no better than the one it is a part of.
+                entry = _Case(solved, case.usable, case.latency, floors, caps)
+                counter += 1
+                heapq.heappush(cases, (max(seconds, solved.seconds + case.latency), counter, entry))
+        if not cases:
+            # Every case was found empty by a solver with tolerances: keep what is sure.
+            heapq.heappush(cases, (seconds, counter, case))
+            break
+    seconds, _, case = cases[0]
+    return LowerBound(
+        seconds,
+        _choice(problem, case.solved),
+        everything.reduced,
+        everything.seconds + problem.latency_seconds,
+        case.usable,
+        case.solved.memory_price,
+        counter,
+    )
+
+
+@dataclass(frozen=True)
+class _Case:
+    solved: RelaxedPlan
+    usable: Flags
+    latency: float
+    floors: Floats
+    caps: Floats
+
+
+def _split(
+    problem: PlacementProblem, relaxation: PlanRelaxation, case: RelaxedPlan
+) -> tuple[int, float] | None:
+    """The phase whose mixture has pieces farthest beyond its seconds, and a threshold between the two."""
+    present = case.mixture > _PRESENT
+    largest = relaxation.peak[present].max(axis=0)
+    excess = problem.weights * np.maximum(largest - case.phase_seconds * (1 + 1e-6), 0.0)
+    phase = int(np.argmax(excess))
+    if excess[phase] <= 1e-9 * max(case.seconds, 1e-30):
+        return None
+    low, high = max(float(case.phase_seconds[phase]), 1e-30), float(largest[phase])
+    return phase, (low + high) / 2
+
+
+def _choice(problem: PlacementProblem, case: RelaxedPlan) -> Ints:
+    """The largest share of each table's mixture; among equal ones the cheaper."""
+    ranked = np.where(np.isfinite(case.reduced), case.mixture - 1e-9 * (case.reduced > 1e-15), -1.0)
+    return np.array(
+        [begin + int(np.argmax(ranked[begin:end])) for begin, end in problem.option_ranges()], dtype=np.int64
+    )

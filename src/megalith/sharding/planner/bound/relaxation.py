@@ -1,0 +1,265 @@
+"""The linear program under the lower bound: tables may mix options, workers share all loads evenly.
+
+For any plan and any phase the most loaded worker has at least the mean load, and at least the largest piece
+of any table. With multipliers m[p] >= 0 on means, h[t, p] >= 0 on the largest piece of table t, s[p] >= 0 on
+a floor that the phase is known to reach, and n[k] >= 0 on the bytes of tier k, such that
+
+    m[p] + sum over t of h[t, p] + s[p] <= weight[p]            for every phase
+
+no plan is quicker than
+
+    sum over tables of min over options (m x total / workers + h x largest piece + n x bytes)
+    + s x floor - n x bytes of all workers
+
+because tables then choose their options apart from each other. HiGHS finds the best multipliers as the duals
+of the program; the value is computed again from them by this formula, so it is a bound however exactly the
+program was solved, and whichever options it saw: a large program begins with a few options of each table and
+takes in those that the multipliers show to be cheaper (column generation).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import highspy
+import numpy as np
+
+from megalith.sharding.planner.bound.linear_program import SolverBasis, solve_program
+from megalith.sharding.planner.types import NUM_PHASES, Flags, Floats, Ints, PlacementProblem
+
+_ROUNDS = 6
+_MANY = 6000
+"""Options from which a program is solved by column generation."""
+_FEW = 4
+"""Options of a table that such a program begins with: by what they cost at the last prices, and spread over
+all that there are."""
+_WARM = 3000
+"""Options from which a program starts where the last one ended; smaller ones are solved as quickly anew."""
+_COLUMN_ROUNDS = 8
+_CLOSE = 1e-4
+"""Between the program and the bound, what is not worth more columns."""
+_GAIN = 1e-4
+"""Of a large program, what rows for largest pieces must still bring to be looked for again."""
+
+
+@dataclass(frozen=True)
+class RelaxedPlan:
+    """A solved program."""
+
+    seconds: float
+    """The bound, by the formula."""
+    phase_seconds: Floats
+    mixture: Floats
+    """Share of each option."""
+    reduced: Floats
+    """Of each option: how much the bound rises if its table has to take it; infinite where it may not."""
+    memory_price: Floats
+    """Of a byte of each tier, in seconds."""
+
+
+class PlanRelaxation:
+    """The program of one problem, for any choice of which options are allowed and which floors are known."""
+
+    def __init__(self, problem: PlacementProblem) -> None:
+        self.problem = problem
+        self.total = problem.total[:, :NUM_PHASES] / problem.world_size
+        self.peak = problem.peak[:, :NUM_PHASES]
+        self.memory = problem.total[:, NUM_PHASES:]
+        # Pieces that fit on no worker can be in no plan.
+        room = problem.capacity * (1 + 1e-9)
+        self.fitting: Flags = np.asarray(np.all(problem.peak[:, NUM_PHASES:] <= room, axis=1))
+        self._kept: dict[tuple[int, bool, bytes], Ints] = {}
+        self._hard: set[tuple[int, int]] = set()
+        self._prices: Floats | None = None
+        """What each option cost at the multipliers found last."""
+        self._basis: SolverBasis | None = None
+        self._known: dict[tuple[bytes, bytes], RelaxedPlan | None] = {}
+
+    def solve(self, floors: Floats, caps: Floats, usable: Flags | None = None) -> RelaxedPlan | None:
+        """The bound of plans of `usable` options whose phases take at least `floors` and whose pieces are at
+        most `caps`; None if there is no such plan."""
+        allowed = self.fitting & np.asarray(np.all(self.peak <= caps, axis=1))
+        if usable is not None:
+            allowed &= usable
+        key = (floors.tobytes(), allowed.tobytes())
+        if key not in self._known:
+            self._known[key] = self._tightened(allowed, floors)
+        return self._known[key]
+
+    def _tightened(self, allowed: Flags, floors: Floats) -> RelaxedPlan | None:
+        """With rows for largest pieces where they matter."""
+        if not np.logical_or.reduceat(allowed, self.problem.first[:-1]).all():
+            return None
+        relaxed = None
+        # Where the last program ended is a good start for one with more rows or columns, not with others.
+        self._basis = None
+        for _ in range(_ROUNDS):
+            before, kept = relaxed, self._worth_keeping(allowed)
+            relaxed = self._solved(allowed, kept, floors)
+            if relaxed is None:
+                return None
+            violated = self._violated(relaxed) - self._hard
+            if not violated:
+                break
+            self._hard |= violated
+            if before and len(kept) > _MANY and relaxed.seconds < before.seconds * (1 + _GAIN):
+                break
+        return relaxed
+
+    def _solved(self, allowed: Flags, kept: Ints, floors: Floats) -> RelaxedPlan | None:
+        """The program with rows for the pieces that are known to be hard."""
+        hard, columns = sorted(self._hard), kept
+        if len(kept) > _MANY:
+            columns = self._few(kept)
+            for _ in range(_COLUMN_ROUNDS):
+                solved = self._program(columns, hard, floors)
+                if solved is None:
+                    # The few do not fit together.
+                    break
+                relaxed = self._certified(allowed, hard, floors, *solved)
+                cheaper = self._cheaper(columns, kept)
+                reached = float(self.problem.weights @ solved[0])
+                if not len(cheaper) or relaxed.seconds >= reached * (1 - _CLOSE):
+                    return relaxed
+                columns = np.union1d(columns, cheaper)
+            columns = kept
+        solved = self._program(columns, hard, floors)
+        return None if solved is None else self._certified(allowed, hard, floors, *solved)
+
+    def _few(self, kept: Ints) -> Ints:
+        """Some options of each table to begin with."""
+        costs = [self.total[kept] @ self.problem.weights]
+        if self._prices is not None:
+            costs.append(self._prices[kept])
+        owner = self.problem.table[kept]
+        chosen = np.zeros(len(kept), dtype=bool)
+        size = np.bincount(owner, minlength=self.problem.num_tables)[owner]
+        for cost in costs:
+            order = np.lexsort((cost, owner))
+            position = np.arange(len(kept)) - np.searchsorted(owner, owner)
+            chosen[order[position < _FEW]] = True
+        # From the cheapest to the dearest in all, which have the smallest pieces.
+        order = np.lexsort((costs[0], owner))
+        chosen[order[position * _FEW // size != (position - 1) * _FEW // size]] = True
+        return kept[chosen]
+
+    def _cheaper(self, columns: Ints, kept: Ints) -> Ints:
+        """Options that cost less at the present multipliers than all of their table in the program."""
+        assert self._prices is not None
+        best = np.full(self.problem.num_tables, np.inf)
+        np.minimum.at(best, self.problem.table[columns], self._prices[columns])
+        slack = 1e-7 * np.maximum(np.abs(best), 1e-30)
+        return kept[self._prices[kept] < (best - slack)[self.problem.table[kept]]]
+
+    def _worth_keeping(self, allowed: Flags) -> Ints:
+        """Allowed options that are not worse than another one of their table in all that the program sees:
+        largest pieces count only for tables with a row for them."""
+        problem = self.problem
+        with_pieces = {table for table, _ in self._hard}
+        kept = []
+        for table in range(problem.num_tables):
+            begin, end = int(problem.first[table]), int(problem.first[table + 1])
+            mask = allowed[begin:end]
+            key = (table, table in with_pieces, mask.tobytes())
+            if key not in self._kept:
+                options = begin + np.flatnonzero(mask)
+                figures = problem.total[options]
+                if table in with_pieces:
+                    figures = np.hstack((figures, self.peak[options]))
+                self._kept[key] = options[_undominated(figures)]
+            kept.append(self._kept[key])
+        return np.concatenate(kept)
+
+    def _violated(self, relaxed: RelaxedPlan) -> set[tuple[int, int]]:
+        """Tables whose mixture has a larger piece than the phase has seconds."""
+        pieces = np.zeros((self.problem.num_tables, NUM_PHASES))
+        np.add.at(pieces, self.problem.table, relaxed.mixture[:, None] * self.peak)
+        over = (pieces > relaxed.phase_seconds * (1 + 1e-6) + 1e-15) & (self.problem.weights > 0)
+        return {(int(table), int(phase)) for table, phase in np.argwhere(over)}
+
+    def _program(
+        self, kept: Ints, hard: list[tuple[int, int]], floors: Floats
+    ) -> tuple[Floats, Floats, Floats, Floats, Floats] | None:
+        """Phase seconds, mixture, and the prices of means, pieces and bytes. Variables are the phases'
+        seconds, then the options' shares; rows are means, tiers, pieces, tables."""
+        problem, phases, tiers = self.problem, NUM_PHASES, self.memory.shape[1]
+        # Seconds and bytes in units near 1.
+        unit = max(float(self.total.sum(axis=1).max()), 1e-12)
+        bytes_unit = np.maximum(problem.capacity * problem.world_size, 1.0)
+        owner, position = problem.table[kept], np.arange(len(kept)) + phases
+        first_piece = phases + tiers
+        first_table = first_piece + len(hard)
+        entries: list[tuple[Ints, Ints, Floats]] = [(first_table + owner, position, np.ones(len(kept)))]
+        for phase in range(phases):
+            entries.append((np.full(len(kept), phase), position, self.total[kept, phase] / unit))
+            entries.append((np.array([phase]), np.array([phase]), np.array([-1.0])))
+        for tier in range(tiers):
+            scaled = self.memory[kept, tier] / bytes_unit[tier]
+            entries.append((np.full(len(kept), phases + tier), position, scaled))
+        begins = np.searchsorted(owner, np.arange(problem.num_tables + 1))
+        for number, (table, phase) in enumerate(hard):
+            mine = np.arange(begins[table], begins[table + 1])
+            row = first_piece + number
+            entries.append((np.full(len(mine), row), position[mine], self.peak[kept[mine], phase] / unit))
+            entries.append((np.array([row]), np.array([phase]), np.array([-1.0])))
+        upper = np.zeros(first_table + problem.num_tables)
+        upper[phases:first_piece] = 1.0
+        upper[first_table:] = 1.0
+        lower = np.full(len(upper), -highspy.kHighsInf)
+        lower[first_table:] = 1.0
+        cost = np.concatenate((problem.weights, np.zeros(len(kept))))
+        floor = np.concatenate((floors / unit, np.zeros(len(kept))))
+        names = [*range(first_piece), *hard, *range(first_piece, first_piece + problem.num_tables)]
+        start = None if self._basis is None else self._basis.start_of(kept, names)
+        solver = solve_program(cost, floor, lower, upper, entries, start)
+        if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+            return None
+        self._basis = SolverBasis(solver.getBasis(), kept, names) if len(kept) > _WARM else None
+        solution = solver.getSolution()
+        values, dual = np.array(solution.col_value), np.maximum(-np.array(solution.row_dual), 0.0)
+        mixture = np.zeros(len(problem.table))
+        mixture[kept] = values[phases:]
+        return (
+            values[:phases] * unit,
+            mixture,
+            dual[:phases],
+            dual[first_piece:first_table],
+            dual[phases:first_piece] / bytes_unit * unit,
+        )
+
+    def _certified(
+        self,
+        allowed: Flags,
+        hard: list[tuple[int, int]],
+        floors: Floats,
+        phase_seconds: Floats,
+        mixture: Floats,
+        mean: Floats,
+        piece: Floats,
+        price: Floats,
+    ) -> RelaxedPlan:
+        """The formula, with multipliers scaled down to where they are allowed."""
+        problem = self.problem
+        pieces = np.zeros((problem.num_tables, NUM_PHASES))
+        for (table, phase), value in zip(hard, piece, strict=True):
+            pieces[table, phase] = value
+        used = mean + pieces.sum(axis=0)
+        scale = np.minimum(1.0, problem.weights / np.maximum(used, 1e-30))
+        cost = self.total @ (mean * scale) + (self.peak * (pieces * scale)[problem.table]).sum(axis=1)
+        cost += self.memory @ price
+        self._prices = cost
+        cost = np.where(allowed, cost, np.inf)
+        cheapest = np.minimum.reduceat(cost, problem.first[:-1])
+        rest = np.maximum(problem.weights - used * scale, 0.0)
+        seconds = float(cheapest.sum()) + float(rest @ floors)
+        seconds -= float(price @ problem.capacity) * problem.world_size
+        return RelaxedPlan(max(seconds, 0.0), phase_seconds, mixture, cost - cheapest[problem.table], price)
+
+
+def _undominated(figures: Floats) -> Flags:
+    """Rows that no other row is at most equal to in every column; of equal rows the first."""
+    no_worse = np.asarray(np.all(figures[:, None, :] <= figures[None, :, :], axis=2))
+    number = np.arange(len(figures))
+    earlier = number[:, None] < number[None, :]
+    beaten = (no_worse & ~no_worse.T) | (no_worse & no_worse.T & earlier)
+    return np.asarray(~beaten.any(axis=0))

@@ -1,0 +1,117 @@
+"""How much of a table's lookups each shard of an option gets: rows, ids, distinct rows, bags.
+
+Counts follow from the batch, the mean pooling length and the table's hot rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+from megalith.core.schema import TableSpec
+from megalith.sharding.planner.enumerate import column_widths
+from megalith.sharding.planner.statistics import TableStatistics
+from megalith.sharding.planner.types import Floats, Ints, ShardingOption, Workload
+
+ShardCounts = tuple[Floats, Floats, Floats, Floats, Floats]
+"""Of shards: rows, ids, distinct rows, ids sent, bags."""
+FLAT, HIERARCHICAL, NODE_COLUMNS, REPLICATED = range(4)
+"""How vectors travel: straight to their samples, summed in the node first, cut inside a node, not at all."""
+_ROUTES = {
+    "table_row": HIERARCHICAL,
+    "grid": HIERARCHICAL,
+    "table_column": NODE_COLUMNS,
+    "data_parallel": REPLICATED,
+}
+
+
+@dataclass
+class ShardList:
+    """Descriptions of shards, range after range; shards of a range differ in their counts alone."""
+
+    counts: list[ShardCounts] = field(default_factory=list)
+    facts: list[tuple[int, int, int, int, int, int, int]] = field(default_factory=list)
+    """Of each range: its length, table, columns of a shard, slices, route, tier and parts of the rows."""
+    cached: list[float] = field(default_factory=list)
+    """Of each range: the share of its rows that the first memory keeps."""
+    size: int = 0
+
+    def add(self, counts: ShardCounts, table: int, dim: int, option: ShardingOption, parts: int) -> int:
+        """Appends a range of shards and says where it begins."""
+        start, length = self.size, len(counts[0])
+        self.size += length
+        self.counts.append(counts)
+        route = _ROUTES.get(option.kind, FLAT)
+        self.facts.append((length, table, dim, option.columns, route, option.tier, parts))
+        self.cached.append(option.cached)
+        return start
+
+
+def row_cut(
+    table: TableSpec, statistics: TableStatistics, option: ShardingOption, parts: int, global_batch: int
+) -> Ints:
+    """Rows at which an option cuts a table; those without a row at the end get none."""
+    assert option.row_cut is not None
+    parts = min(parts, table.rows)
+    if not statistics.hot_first:
+        return np.cumsum((0, *column_widths(table.rows, parts)))
+    return statistics.even_cut(parts, option.row_cut, global_batch * statistics.lookups)
+
+
+def largest_first(cuts: Sequence[int]) -> list[tuple[int, int]]:
+    """Ranges of rows between cuts in the order of an option's blocks: those with most rows first."""
+    return sorted(pairwise(cuts), key=lambda rows: (rows[0] - rows[1], rows))
+
+
+def option_counts(
+    table: TableSpec,
+    option: ShardingOption,
+    statistics: TableStatistics,
+    workload: Workload,
+    width: int,
+    world_size: int,
+) -> ShardCounts:
+    """Counts of the `width` shards that a block of an option has."""
+    if option.kind == "data_parallel":
+        replica = counts_between(
+            table, statistics, workload, world_size, np.array([0.0, table.rows]), replicated=True
+        )
+        return tuple(np.repeat(counts, world_size) for counts in replica)  # type: ignore[return-value]
+    cuts = np.array([0.0, table.rows])
+    if option.row_cut is not None:
+        cuts = row_cut(table, statistics, option, width, workload.global_batch).astype(np.float64)
+        # Fewer rows than workers: those at the end get none, and are not asked.
+        cuts = np.append(cuts, np.full(width + 1 - len(cuts), cuts[-1]))
+    return counts_between(table, statistics, workload, world_size, cuts)
+
+
+def counts_between(
+    table: TableSpec,
+    statistics: TableStatistics,
+    workload: Workload,
+    world_size: int,
+    cuts: Floats,
+    *,
+    replicated: bool = False,
+) -> ShardCounts:
+    """Counts of the rows between consecutive `cuts`; every worker of a `replicated` table sees its own
+    samples only."""
+    ids = workload.global_batch * statistics.lookups / (world_size if replicated else 1)
+    bags = workload.global_batch * len(table.features) / (world_size if replicated else 1)
+    rows = np.diff(cuts)
+    shard_ids = ids * np.diff(statistics.share_before(cuts))
+    distinct = np.diff(statistics.distinct_before(cuts, ids))
+    sent = 0.0 * shard_ids if replicated else shard_ids
+    if workload.exchange.deduplicate:
+        # Each sender names a row once.
+        sent = np.minimum(sent, world_size * np.diff(statistics.distinct_before(cuts, ids / world_size)))
+    return rows, shard_ids, distinct, sent, np.where(rows > 0, bags, 0.0)
+
+
+def single_shard(counts: ShardCounts, position: int) -> ShardCounts:
+    """The counts of one of several shards."""
+    rows, ids, distinct, sent, bags = (column[position : position + 1] for column in counts)
+    return rows, ids, distinct, sent, bags

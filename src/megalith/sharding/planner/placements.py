@@ -1,0 +1,133 @@
+"""From a solution over arrays to what a plan file holds: rectangles of tables, and what they cost."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from megalith.core.bounds import checked_bound
+from megalith.sharding.plan import Placement, Shard
+from megalith.sharding.plan_estimate import PhaseEstimate, PlanEstimate, TableEstimate, WorkerEstimate
+from megalith.sharding.planner.enumerate import column_widths
+from megalith.sharding.planner.estimate.shard_counts import largest_first, row_cut
+from megalith.sharding.planner.loads import imbalance, loads_of, phase_seconds, step_seconds
+from megalith.sharding.planner.types import (
+    NUM_PHASES,
+    PHASES,
+    Floats,
+    FoundPlacement,
+    PlacementProblem,
+    PlanInputs,
+)
+
+
+def placements_of(
+    inputs: PlanInputs, problem: PlacementProblem, found: FoundPlacement
+) -> tuple[Placement, ...]:
+    """Rectangles of every table."""
+    return tuple(_placement(inputs, problem, found, table) for table in range(problem.num_tables))
+
+
+def _placement(
+    inputs: PlanInputs, problem: PlacementProblem, found: FoundPlacement, number: int
+) -> Placement:
+    table, position = problem.tables[number], int(found.solution.choice[number])
+    option, groups = problem.options[position], found.solution.groups[number].tolist()
+    width = int(problem.width[position])
+    statistics, batch = inputs.statistics[table.name], problem.global_batch
+    rows, columns = (0, table.rows), (0, table.dim)
+    slices = list(pairwise(np.cumsum((0, *column_widths(table.dim, option.columns))).tolist()))
+    if option.kind == "data_parallel":
+        cells = [(worker, rows, columns) for worker in range(problem.world_size)]
+    elif option.kind == "table_column":
+        cells = [(groups[0] * width + member, rows, piece) for member, piece in enumerate(slices)]
+    elif option.parts:
+        parts = largest_first(row_cut(table, statistics, option, option.parts, batch).tolist())
+        cells = [(worker, piece, columns) for worker, piece in zip(groups, parts, strict=True)]
+    else:
+        parts = [rows]
+        if option.row_cut is not None:
+            parts = list(pairwise(row_cut(table, statistics, option, width, batch).tolist()))
+        cells = [
+            (group * width + member, part, piece)
+            for group, piece in zip(groups, slices, strict=True)
+            for member, part in enumerate(parts)
+        ]
+    shards = [Shard(worker=worker, rows=part, columns=piece) for worker, part, piece in cells]
+    return Placement(table=table.name, kind=option.kind, shards=tuple(shards))
+
+
+def estimate_of(
+    inputs: PlanInputs, problem: PlacementProblem, found: FoundPlacement, planning_seconds: float
+) -> PlanEstimate:
+    """What a solution costs, worker by worker and table by table."""
+    loads = loads_of(problem, found.solution)
+    step = step_seconds(problem, loads, found.solution)
+    topology, tiers = problem.topology, [tier.name for tier in problem.topology.device.memory]
+    phases, lasting = loads[:, :NUM_PHASES], phase_seconds(topology, loads)
+    bound_seconds = checked_bound(found.bound_seconds, step, f"the plan found by {found.algorithm}")
+    return PlanEstimate(
+        step_seconds=step,
+        lower_bound_seconds=bound_seconds,
+        gap=step / bound_seconds - 1 if bound_seconds else 0.0,
+        imbalance=imbalance(loads, problem.weights),
+        bound_by=_bound_by(problem, phases),
+        algorithm=found.algorithm,
+        planning_seconds=planning_seconds,
+        hardware=topology.cluster.name,
+        device=topology.device.name,
+        memory_capacity_bytes=dict(zip(tiers, problem.capacity.tolist(), strict=True)),
+        phases={
+            name: PhaseEstimate(
+                seconds=float(lasting[number]),
+                mean_seconds=float(phases[:, number].mean()),
+                worker=int(phases[:, number].argmax()),
+                counted=bool(problem.weights[number]),
+            )
+            for number, name in enumerate(PHASES)
+        },
+        workers=tuple(
+            WorkerEstimate(
+                worker=worker,
+                compute_seconds=float(row[1] + row[3]),
+                communication_seconds=float(row[0] + row[2]),
+                phases=dict(zip(PHASES, row[:NUM_PHASES].tolist(), strict=True)),
+                memory_bytes=dict(zip(tiers, row[NUM_PHASES:].tolist(), strict=True)),
+            )
+            for worker, row in enumerate(loads)
+        ),
+        tables=tuple(
+            _table_estimate(inputs, problem, found, number, tiers) for number in range(problem.num_tables)
+        ),
+    )
+
+
+def _table_estimate(
+    inputs: PlanInputs, problem: PlacementProblem, found: FoundPlacement, number: int, tiers: list[str]
+) -> TableEstimate:
+    table, position = problem.tables[number], int(found.solution.choice[number])
+    option, total = problem.options[position], problem.total[position]
+    return TableEstimate(
+        table=table.name,
+        kind=option.kind,
+        columns=option.columns,
+        row_cut=option.row_cut,
+        tier=tiers[option.tier],
+        cached_rows=option.cached,
+        workers=int(problem.width[position]) * len(found.solution.groups[number]),
+        rows=table.rows,
+        dim=table.dim,
+        lookups=inputs.statistics[table.name].lookups,
+        seconds=float(total[:NUM_PHASES] @ problem.weights),
+        bytes=float(total[NUM_PHASES + option.tier]),
+    )
+
+
+def _bound_by(problem: PlacementProblem, phases: Floats) -> str:
+    """What a faster one of would speed the step up most."""
+    largest = phases.max(axis=0) * problem.weights
+    exchanged, computed = largest[0] + largest[2], largest[1] + largest[3]
+    if exchanged > computed:
+        return f"link:{problem.topology.slowest_link}"
+    return f"memory:{problem.topology.device.memory[0].name}"

@@ -1,0 +1,35 @@
+"""`row_wise_plan`: a plan that needs no planner, every table cut by rows into equal parts, one a worker."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from megalith.core.schema import TableSpec
+from megalith.sharding.plan import Placement, Shard, ShardingPlan
+
+
+def row_wise_plan(tables: Sequence[TableSpec], world_size: int) -> ShardingPlan:
+    """Equal parts of every table's rows on all workers.
+
+    The rows of a table with max pooling cannot be cut: such tables lie on one worker each, in turn.
+
+    >>> table = TableSpec(name="t0", rows=1000, dim=8, features=("f0",))
+    >>> [shard.rows for shard in row_wise_plan([table], world_size=2).placement("t0").shards]
+    [(0, 500), (500, 1000)]
+    """
+    placements = []
+    for number, table in enumerate(tables):
+        columns = (0, table.dim)
+        if table.pooling == "max":
+            whole = Shard(worker=number % world_size, rows=(0, table.rows), columns=columns)
+            placements.append(Placement(table=table.name, kind="table_wise", shards=(whole,)))
+            continue
+        edges = [table.rows * part // world_size for part in range(world_size + 1)]
+        shards = tuple(
+            Shard(worker=worker, rows=rows, columns=columns)
+            for worker, rows in enumerate(itertools.pairwise(edges))
+            if rows[0] < rows[1]
+        )
+        placements.append(Placement(table=table.name, kind="row_wise", shards=shards))
+    return ShardingPlan(world_size=world_size, workers_per_node=world_size, placements=tuple(placements))

@@ -1,0 +1,186 @@
+"""`ShardedLookup`: one lookup through the stages of the runtime, forward and backward.
+
+`ShardedEmbeddingCollection` makes one and calls it from autograd; it owns every stage behind the input
+distribution. Both passes are in two halves, so that what the caller computes in between overlaps with what
+travels:
+
+    start_forward     look up the local shards, send their vectors, look up replicated tables
+    finish_forward    wait for the vectors and put the outputs of this rank's samples together
+    start_backward    send the gradients of the outputs to the workers that hold the rows
+    finish_backward   wait for the gradients and update the rows
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from megalith.comm.context import CommContext
+from megalith.core.schema import TableSpec
+from megalith.embeddings.optimizers import RowOptimizer
+from megalith.embeddings.table_state import TableShard, TableState, part_specs
+from megalith.sharding.layout.exchange_layout import ExchangeLayout
+from megalith.sharding.plan import ShardingPlan
+from megalith.sharding.runtime.input_dist.jagged_ids import ReceivedIds
+from megalith.sharding.runtime.local_shards import LocalShards
+from megalith.sharding.runtime.output_dist import OutputDist, PendingOutput, WorkerVectors
+from megalith.sharding.runtime.pooled_columns import ColumnSplit, mean_factors, scale_means_
+from megalith.sharding.runtime.replicated import ReplicatedTables
+from megalith.sharding.runtime.sample_weight_gradients import SampleWeightGradients
+from megalith.sharding.runtime.sequence_dist import SequenceContext, SequenceDist
+
+
+@dataclass
+class ShardedLookupContext:
+    """What the halves of a lookup, and of its backward pass, hand to each other."""
+
+    received: ReceivedIds
+    vectors: PendingOutput | None = None
+    replicated: Tensor | None = None
+    mean_factors: list[Tensor] = field(default_factory=list)
+    sequences: SequenceContext | None = None
+    gradients: PendingOutput | None = None
+    replicated_gradient: Tensor | None = None
+
+
+class ShardedLookup:
+    """The stages behind the input distribution, on one worker; all workers call it alike."""
+
+    def __init__(
+        self,
+        layout: ExchangeLayout,
+        plan: ShardingPlan,
+        rank: int,
+        comm: CommContext | None,
+        optimizers: Mapping[str, RowOptimizer],
+        seed: int,
+        *,
+        stochastic_rounding: bool,
+    ) -> None:
+        self._rank, self._layout = rank, layout
+        self._vectors = OutputDist(layout, rank, comm, plan.exchange)
+        self._weight_gradients = SampleWeightGradients(layout, rank, comm)
+        self._local = LocalShards(
+            layout, plan, rank, comm, optimizers, seed, stochastic_rounding=stochastic_rounding
+        )
+        self._replicated: ReplicatedTables | None = None
+        self._replicated_columns = ColumnSplit(layout.replicated_columns)
+        if layout.replicated:
+            self._replicated = ReplicatedTables(
+                *(layout.replicated, layout.features, optimizers, seed),
+                stochastic_rounding=stochastic_rounding,
+                comm=comm,
+            )
+        self._sequences: SequenceDist | None = None
+        if layout.sequences:
+            self._sequences = SequenceDist(layout, rank, plan.exchange, self._local, self._replicated)
+
+    def start_forward(self, context: ShardedLookupContext) -> None:
+        """Looks up, and sends vectors on their way."""
+        received, payload = context.received, None
+        vectors = self._local.read_pooled(received)
+        if self._sequences is not None:
+            context.sequences, payload = self._sequences.start_forward(received)
+        context.vectors = self._vectors.start_forward(vectors, received.batches, payload)
+        if self._replicated is not None:
+            context.replicated = self._replicated.read(received.own)
+
+    def finish_forward(self, context: ShardedLookupContext) -> list[Tensor]:
+        """Waits; the pooled vectors of this rank's samples, then its sequences."""
+        received, mean_outputs = context.received, self._layout.mean_outputs
+        assert context.vectors is not None
+        pooled = self._vectors.finish_forward(context.vectors, received.own.batch, context.replicated)
+        context.vectors = context.replicated = None
+        if mean_outputs:
+            context.mean_factors = mean_factors(mean_outputs, received.own)
+            scale_means_(pooled, mean_outputs, context.mean_factors)
+        sequences: list[Tensor] = []
+        if context.sequences is not None:
+            sequences, context.sequences.outputs = context.sequences.outputs, []
+        return [pooled, *sequences]
+
+    def start_backward(
+        self, context: ShardedLookupContext, pooled: Tensor | None, sequences: Sequence[Tensor | None]
+    ) -> None:
+        """Sends gradients on their way; None for an output that this rank's loss does not depend on."""
+        mean_outputs, payload = self._layout.mean_outputs, None
+        if pooled is None:
+            gradient = torch.zeros(context.received.own.batch, self._layout.output_dim)
+        else:
+            gradient = pooled.float()
+        if mean_outputs:
+            gradient = gradient.clone()
+            scale_means_(gradient, mean_outputs, context.mean_factors)
+        if self._sequences is not None:
+            assert context.sequences is not None
+            given = [None if part is None else part.float() for part in sequences]
+            payload = self._sequences.start_backward(context.sequences, given, pooled is not None)
+        context.gradients = self._vectors.start_backward(gradient, context.received.batches, payload)
+        if self._replicated is not None:
+            context.replicated_gradient = self._replicated_columns(gradient)
+
+    def finish_backward(
+        self, context: ShardedLookupContext, num_steps: int, lr_factor: float, *, weighted: bool
+    ) -> Tensor | None:
+        """Waits, and takes step number `num_steps` on all rows that any rank touched.
+
+        `weighted` says whether the sample weights want a gradient, which is then returned.
+        """
+        received, gradients = context.received, None
+        step = num_steps, lr_factor
+        replicated = pending = None
+        pooled = True
+        if context.sequences is not None:
+            # Which outputs have a gradient is known when all ranks have said so.
+            gradients = self._finish_gradients(context)
+            pooled = context.sequences.wanted[0]
+            weighted = weighted and pooled
+        if self._replicated is not None:
+            assert context.replicated_gradient is not None
+            if weighted:
+                # Before updates: it is the rows as they were read that count.
+                replicated = self._replicated.sample_weight_gradient(
+                    received.own, context.replicated_gradient
+                )
+            self._update_replicated(self._replicated, context, *step)
+        if gradients is None:
+            gradients = self._finish_gradients(context)
+        if pooled:
+            gradient = self._local.pooled_gradient(received, gradients)
+            if weighted:
+                own = self._local.sample_weight_gradient(received, gradient)
+                pending = self._weight_gradients.start(received, own)
+            self._local.update_pooled(received, gradient, *step)
+        if self._sequences is not None and context.sequences is not None:
+            self._sequences.update(context.sequences, received, *step)
+        context.gradients = context.replicated_gradient = context.sequences = None
+        if pending is None:
+            return None
+        return self._weight_gradients.finish(pending, received.own, replicated)
+
+    def table_state(self, table: TableSpec, optimizer: RowOptimizer) -> TableState:
+        """A table as a checkpoint sees it: what this worker holds of it."""
+        if self._replicated is None or table not in self._layout.replicated:
+            return self._local.table_state(table, optimizer)
+        # All workers hold the same rows; the first writes them.
+        parts = self._replicated.collection.table_parts(table.name)
+        shard = TableShard(0, 0, parts, writes=self._rank == 0)
+        return TableState(table.rows, table.dim, part_specs(table, optimizer), (shard,))
+
+    def _finish_gradients(self, context: ShardedLookupContext) -> WorkerVectors:
+        assert context.gradients is not None
+        return self._vectors.finish_backward(context.gradients, context.received.batches)
+
+    def _update_replicated(
+        self, tables: ReplicatedTables, context: ShardedLookupContext, num_steps: int, lr_factor: float
+    ) -> None:
+        assert context.replicated_gradient is not None
+        arguments = context.received.own, context.replicated_gradient, num_steps, lr_factor
+        if self._sequences is None or context.sequences is None:
+            tables.update(*arguments)
+        else:
+            wanted = self._sequences.wanted_of_replicated(context.sequences)
+            tables.update(*arguments, context.sequences.replicated, wanted)

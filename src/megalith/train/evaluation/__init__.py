@@ -1,0 +1,1 @@
+"""Scores of a model: on the batches that it trains on, and on a whole split."""

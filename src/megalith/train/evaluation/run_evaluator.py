@@ -1,0 +1,61 @@
+"""The evaluations of a run: some on its way, and the last one over the whole split."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from megalith.checkpoint.store import CheckpointStore
+from megalith.comm.ranks import Ranks
+from megalith.core.files import write_atomic
+from megalith.data.dataset import Dataset
+from megalith.train.checkpoints import load_learner
+from megalith.train.evaluation.evaluate import evaluate
+from megalith.train.learner.learner import Learner
+from megalith.train.recipe import Recipe
+from megalith.train.run.folder import RunFolder
+from megalith.train.run.records import without_curve
+from megalith.train.run.reporter import Reporter
+from megalith.train.stopping import BestSoFar
+
+
+class RunEvaluator:
+    """Scores a learner on a split, if there is one, and knows the best step so far.
+
+    The trainer calls it on all ranks together, when no other batch is in the pipeline.
+    """
+
+    def __init__(
+        self, recipe: Recipe, dataset: Dataset, split: str | None, learner: Learner, overlap: bool
+    ) -> None:
+        """`overlap` exchanges the ids of the next batch while one is computed."""
+        self._recipe, self._dataset, self.split = recipe, dataset, split
+        self._learner, self._overlap = learner, overlap
+        self.best = BestSoFar(recipe.train.early_stopping)
+
+    def evaluate(self, step: int, reporter: Reporter) -> bool:
+        """One evaluation on the way; whether its step is the best yet and must be kept."""
+        result = self._scores(self._recipe.train.eval_batches)
+        reporter.write({"kind": "eval", "step": step, **without_curve(result)})
+        return self.best.update(step, result) and self._recipe.train.early_stopping is not None
+
+    def final(self, step: int, reporter: Reporter, store: CheckpointStore, run: RunFolder) -> None:
+        """Evaluates all of the split: the last weights, or the best ones if stopping early was asked for."""
+        if self.split is None:
+            return
+        result = self._scores()
+        reporter.write({"kind": "eval", "step": step, **without_curve(result)})
+        better = self.best.update(step, result)
+        if self._recipe.train.early_stopping is not None and not better and self.best.step is not None:
+            step = self.best.step
+            load_learner(store, step, self._learner)
+            result = self._scores()
+        content = json.dumps({"step": step, **result}, indent=1) + "\n"
+        path = run.evaluation(self.split)
+        Ranks.all().from_first(lambda: write_atomic(path, content))
+
+    def _scores(self, max_batches: int | None = None) -> dict[str, Any]:
+        """Metrics on the evaluation split, the same on every rank."""
+        assert self.split is not None
+        data = self._recipe.data
+        return evaluate(self._learner, self._dataset, self.split, data, max_batches, overlap=self._overlap)

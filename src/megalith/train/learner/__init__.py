@@ -1,0 +1,1 @@
+"""The learner: tables, dense model and optimizers of one process."""

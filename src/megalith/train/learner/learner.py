@@ -1,0 +1,155 @@
+"""The learner: tables, dense model and optimizers; one training step, one prediction, one state to save.
+
+On many ranks the tables are cut over them by a plan and the dense part is copied to each (replica.py). The
+loss is the sum over a rank's samples divided by the samples of all ranks, and gradients are summed, so that a
+step is that of one process with the whole batch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from megalith.comm.ranks import Ranks
+from megalith.core.schema import TableSpec
+from megalith.data.batch import Batch
+from megalith.data.dataset import DatasetSchema
+from megalith.models.base import ModelInputs
+from megalith.models.registry import AnyModel
+from megalith.sharding.plan import ShardingPlan
+from megalith.sharding.runtime.collection import ShardedEmbeddingCollection
+from megalith.train.learner.dense_optimizer import DenseOptimizer, build_dense_optimizer, state_by_name
+from megalith.train.learner.embeddings import EmbeddingsConfig, build_embeddings
+from megalith.train.learner.memory import check_memory
+from megalith.train.learner.replica import Replica
+from megalith.train.pipeline import Stages
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerConfig:
+    """The settings of a recipe that a learner depends on."""
+
+    model: AnyModel
+    embeddings: EmbeddingsConfig
+    dense: DenseOptimizer
+    seed: int
+    clip_norm: float | None
+    global_batch: int
+    """Samples of a step on all ranks together."""
+
+
+class Learner:
+    """A model with its tables, ready to train on batches of one schema; with a plan, a rank's part of it.
+
+    The trainer and evaluation call it; it owns the weights and the states of all optimizers.
+    """
+
+    def __init__(
+        self,
+        config: LearnerConfig,
+        schema: DatasetSchema,
+        plan: ShardingPlan | None = None,
+        second_copy: bool = False,
+    ) -> None:
+        """`second_copy` says that checkpoints will be written from a copy, which must fit into memory too."""
+        tables: list[TableSpec] = config.model.tables(schema.categorical)
+        self.config, self.tables = config, tables
+        # Without a plan this process is on its own, whatever group it is in.
+        ranks = Ranks() if plan is None else Ranks.all()
+        check_memory(tables, config.embeddings.optimizer, plan, ranks, second_copy)
+        # One seed makes the start values of the dense part; tables take theirs from it and their name.
+        torch.manual_seed(config.seed)
+        self.dense = config.model.build(ModelInputs(len(schema.numeric), schema.categorical))
+        self.embeddings = build_embeddings(tables, config.embeddings, plan, config.seed)
+        self._rank = ranks.rank
+        self._replica: Replica | None = None
+        if isinstance(self.embeddings, ShardedEmbeddingCollection):
+            self._replica = Replica(self.dense, self.embeddings, ranks)
+        self.optimizer = build_dense_optimizer(config.dense, self.dense.parameters())
+
+    @property
+    def num_dense_parameters(self) -> int:
+        """Weights of the dense part."""
+        return sum(parameter.numel() for parameter in self.dense.parameters())
+
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of the weights of all tables, on all ranks together."""
+        return sum(table.weight_bytes for table in self.tables)
+
+    @property
+    def stages(self) -> Stages:
+        """What a pipeline does with a batch ahead of its step."""
+        if not isinstance(self.embeddings, ShardedEmbeddingCollection):
+            return Stages()
+        return Stages(self.exchange, getattr(self.embeddings, "prefetch", None))
+
+    def exchange(self, batch: Batch) -> Any:
+        """Sends the ids of this rank's samples to the ranks that hold their rows, and gets theirs."""
+        assert isinstance(self.embeddings, ShardedEmbeddingCollection)
+        return self.embeddings.receive(self.embeddings.send(batch.values, batch.offsets))
+
+    def step(self, batch: Batch, lr_factor: float, received: Any = None) -> tuple[Tensor, Tensor]:
+        """One update; returns the loss and the logits, both detached. On many ranks all take it together,
+        each with its slice of the batch, and get its part of the loss."""
+        self.dense.train()
+        self.embeddings.lr_factor = lr_factor
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["base_lr"] * lr_factor
+        self.optimizer.zero_grad(set_to_none=True)
+        if self._replica is None:
+            logits = self.dense(batch.dense, self.embeddings(batch.values, batch.offsets))
+            loss = F.binary_cross_entropy_with_logits(logits, batch.labels, weight=batch.weights)
+        else:
+            # Dropout of a step is a function of the step and the rank: nothing of it has to be saved.
+            torch.manual_seed(_dropout_seed(self.config.seed, self.embeddings.num_steps, self._rank))
+            logits = self._replica(batch.dense, self.exchange(batch) if received is None else received)
+            total = F.binary_cross_entropy_with_logits(
+                logits, batch.labels, weight=batch.weights, reduction="sum"
+            )
+            loss = total / self.config.global_batch
+        loss.backward()
+        if self.config.clip_norm is not None:
+            # On many ranks the gradients are already sums over all of them, the same everywhere.
+            nn.utils.clip_grad_norm_(self.dense.parameters(), self.config.clip_norm)
+        self.optimizer.step()
+        return loss.detach(), logits.detach()
+
+    @torch.no_grad()
+    def predict(self, batch: Batch, received: Any = None) -> Tensor:
+        """Logits of a batch, with dropout off and running statistics in use."""
+        self.dense.eval()
+        if self._replica is not None:
+            received = self.exchange(batch) if received is None else received
+            return self._replica.predict(batch.dense, received)
+        logits: Tensor = self.dense(batch.dense, self.embeddings(batch.values, batch.offsets))
+        return logits
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything training changes, the random state of dropout included; the keys do not depend on the
+        number of ranks."""
+        return {
+            "dense": self.dense.state_dict(),
+            "tables": self.embeddings.table_states(),
+            "num_steps": self.embeddings.num_steps,
+            "optimizer": state_by_name(self.optimizer, self.dense),
+            "random": torch.get_rng_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes over what a checkpoint has filled; the rows of tables were written in place."""
+        self.dense.load_state_dict(state["dense"])
+        self.embeddings.num_steps = state["num_steps"]
+        for parameter, values in zip(self.dense.parameters(), state["optimizer"].values(), strict=True):
+            self.optimizer.state[parameter] = values
+        torch.set_rng_state(state["random"])
+
+
+def _dropout_seed(seed: int, step: int, rank: int) -> int:
+    digest = hashlib.sha256(f"{seed}:{step}:{rank}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1

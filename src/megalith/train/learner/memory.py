@@ -1,0 +1,58 @@
+"""Whether the tables of a run fit into its machines, asked by all ranks before any of them takes memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import partial
+
+from megalith.comm.ranks import Ranks
+from megalith.core.errors import ConfigError
+from megalith.core.schema import MAX_DENSE_ROWS, TableSpec, too_many_rows
+from megalith.embeddings.memory import check_fits, memory_of
+from megalith.embeddings.optimizers import RowOptimizer
+from megalith.hardware.free_memory import available_bytes
+from megalith.sharding.plan import ShardingPlan
+
+
+def check_memory(
+    tables: Sequence[TableSpec],
+    optimizer: RowOptimizer,
+    plan: ShardingPlan | None,
+    ranks: Ranks,
+    second_copy: bool = False,
+) -> None:
+    """Refuses tables that do not fit, on all ranks alike. Ranks of one machine share its memory."""
+    copies = 2 if second_copy else 1
+    optimizers = [optimizer] * len(tables)
+    # A collective: no rank takes memory while another still measures what is free.
+    available = ranks.from_each(available_bytes)
+    if plan is None:
+        for table in tables:
+            if table.rows > MAX_DENSE_ROWS:
+                raise ConfigError(too_many_rows(table.name, table.rows))
+        check_fits(tables, optimizers, lambda: available[0], copies=copies)
+        return
+    whole = memory_of(tables, optimizers).total
+    size = ranks_a_host(plan.world_size)
+    for host, needed in enumerate(host_bytes(tables, optimizer, plan, size)):
+        known = [free for free in available[host * size : (host + 1) * size] if free is not None]
+        check_fits(tables, optimizers, partial(min, known, default=None), copies=copies, share=needed / whole)
+
+
+def ranks_a_host(world_size: int) -> int:
+    """Ranks that torchrun starts on a machine; all of them where it did not."""
+    return max(1, min(int(os.environ.get("LOCAL_WORLD_SIZE", world_size)), world_size))
+
+
+def host_bytes(
+    tables: Sequence[TableSpec], optimizer: RowOptimizer, plan: ShardingPlan, size: int
+) -> list[int]:
+    """Bytes of rows and optimizer state on each machine of `size` ranks, under a plan."""
+    specs = {table.name: table for table in tables}
+    needed = [0] * -(-plan.world_size // size)
+    for placement in plan.placements:
+        for shard in placement.shards:
+            part = specs[placement.table].model_copy(update={"rows": shard.num_rows, "dim": shard.dim})
+            needed[shard.worker // size] += memory_of([part], [optimizer]).total
+    return needed

@@ -1,0 +1,71 @@
+"""The loaders of a run: which splits of a prepared data set it reads, in what order, and a rank's share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+
+from megalith.comm.ranks import Ranks
+from megalith.core.config import Config
+from megalith.data.dataset import Dataset
+from megalith.data.loader import Loader
+
+
+class DataConfig(Config):
+    """Which prepared data set to read, and how."""
+
+    path: Path
+    train: tuple[str, ...] = Field(default=("train",), min_length=1)
+    """Splits to train on; several are read as one."""
+    eval: str | None = None
+    """The split to evaluate on; None takes `valid`, else `test`, if there is one."""
+    batch_size: int = Field(default=2048, ge=1)
+    eval_batch_size: int = Field(default=8192, ge=1)
+    shuffle: bool = True
+    shuffle_window_rows: int = Field(default=262_144, ge=1)
+    threads: int = Field(default=2, ge=1, le=1024)
+    prefetch: int = Field(default=4, ge=1, le=1024)
+
+
+def train_loader(config: DataConfig, dataset: Dataset, ranks: Ranks, seed: int) -> Loader:
+    """Shuffled batches of the training splits; each rank reads its slice of every batch."""
+    return Loader(
+        dataset,
+        config.train,
+        config.batch_size,
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+        share="slices",
+        shuffle=config.shuffle,
+        seed=seed,
+        prefetch=config.prefetch,
+        threads=config.threads,
+        shuffle_window_rows=config.shuffle_window_rows,
+    )
+
+
+def eval_loader(config: DataConfig, dataset: Dataset, split: str, ranks: Ranks) -> Loader:
+    """All rows of a split once, in file order; ranks take whole batches in turn."""
+    return Loader(
+        dataset,
+        [split],
+        config.eval_batch_size,
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+        share="batches",
+        shuffle=False,
+        drop_last=False,
+        prefetch=config.prefetch,
+        threads=config.threads,
+        epochs=1,
+    )
+
+
+def choose_split(config: DataConfig, dataset: Dataset) -> str | None:
+    """The split that evaluation reads: the recipe's, else `valid`, else `test`, if it has rows."""
+    if config.eval is not None:
+        dataset.split(config.eval)
+        return config.eval
+    splits = dataset.schema.splits
+    return next((name for name in ("valid", "test") if name in splits and splits[name].rows), None)

@@ -1,0 +1,151 @@
+"""A run's folder.
+
+RUN/config.yaml         the recipe, complete with every default
+RUN/metrics.jsonl       one line for each report of training or evaluation
+RUN/plan.json           the sharding plan, if there is more than one rank
+RUN/trace.jsonl         spans; those of rank R > 0 are in trace-rank-R.jsonl; see megalith.core.trace
+RUN/trace.1.jsonl ...   the most recent spans of a long run
+RUN/checkpoints/        see megalith.checkpoint.store
+RUN/evaluation-S.json   the full evaluation on split S, with its calibration curve
+RUN/summary.json        how the run ended
+RUN/tensorboard/        the same metrics for TensorBoard
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from megalith.checkpoint.store import CheckpointStore
+from megalith.comm.ranks import Ranks
+from megalith.core.config import to_yaml
+from megalith.core.errors import ConfigError, StorageError, storage_errors
+from megalith.core.files import write_atomic
+from megalith.core.lock import FolderLock
+from megalith.core.trace import trace_parts
+from megalith.sharding.plan import ShardingPlan
+from megalith.train.recipe import Recipe, load_recipe
+from megalith.train.run.records import read_metrics
+
+_RANK = re.compile(r"trace-rank-(\d+)\.")
+
+
+class RunFolder:
+    """The files of one run, by name; the trainer writes them, reports and evaluations read them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.config = folder / "config.yaml"
+        self.metrics = folder / "metrics.jsonl"
+        self.plan = folder / "plan.json"
+        self.trace = folder / "trace.jsonl"
+        self.checkpoints = folder / "checkpoints"
+        self.summary = folder / "summary.json"
+        self.tensorboard = folder / "tensorboard"
+        self.report = folder / "report.html"
+        self._lock = FolderLock(folder, "is being trained")
+
+    def trace_of(self, rank: int) -> Path:
+        """The file of a rank's spans."""
+        return self.folder / f"trace-rank-{rank}.jsonl" if rank else self.trace
+
+    def traces(self) -> list[Path]:
+        """The traces of all ranks that left one, by rank, each in the order in which it was written."""
+        names = (_RANK.match(path.name) for path in self.folder.glob("trace-rank-*"))
+        numbers = {match[1] for match in names if match}
+        return [part for rank in (0, *sorted(map(int, numbers))) for part in trace_parts(self.trace_of(rank))]
+
+    def evaluation(self, split: str) -> Path:
+        """The file of the full evaluation on a split."""
+        return self.folder / f"evaluation-{split}.json"
+
+    @contextmanager
+    def locked(self, ranks: Ranks) -> Iterator[None]:
+        """Nobody else trains this run meanwhile; one who does is named. All ranks call it, the first holds
+        the lock."""
+        ranks.from_first(self._lock.acquire)
+        try:
+            yield
+        finally:
+            if ranks.is_first:
+                self._lock.release()
+
+    def finished(self) -> dict[str, Any] | None:
+        """The summary of a run that came to its end and has its last checkpoint still; else None."""
+        try:
+            summary = json.loads(self.summary.read_text(encoding="utf-8"))
+            ended = summary["finished"] is True and isinstance(summary["step"], int)
+        except (OSError, ValueError, RecursionError, KeyError, TypeError):
+            return None
+        return summary if ended and CheckpointStore(self.checkpoints).latest() == summary["step"] else None
+
+    def create(self, recipe: Recipe, overwrite: bool = False) -> None:
+        """Makes the folder of a new run; refuses one that holds a run already, or discards it."""
+        if overwrite and self.config.exists():
+            self.discard()
+        self.refuse_existing()
+        with storage_errors(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        self.write_recipe(recipe)
+
+    def discard(self, with_folder: bool = False) -> None:
+        """Removes the files of the run; `with_folder` also the folder, if nothing else is in it."""
+        own = (
+            self.config,
+            self.metrics,
+            self.plan,
+            self.checkpoints,
+            self.summary,
+            self.tensorboard,
+            self.report,
+        )
+        evaluations = self.folder.glob("evaluation-*.json")
+        with storage_errors(self.folder):
+            for path in (*own, *self.folder.glob("trace*.jsonl"), *evaluations):
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
+        if with_folder and not any(path != self._lock.path for path in self.folder.iterdir()):
+            shutil.rmtree(self.folder)
+
+    def write_recipe(self, recipe: Recipe) -> None:
+        """Writes config.yaml, whole or not at all."""
+        write_atomic(self.config, to_yaml(recipe))
+
+    def refuse_existing(self) -> None:
+        """Raises if the folder holds a run already."""
+        if self.config.exists():
+            raise StorageError(
+                f"{self.folder} holds a run already; resume it with `megalith train {self.folder}`, or pass "
+                "--overwrite or another --out."
+            )
+
+    def write_plan(self, plan: ShardingPlan | None) -> None:
+        """Writes the plan of this start; with one process there is none, and an older one is removed."""
+        if plan is not None:
+            plan.write(self.plan)
+        else:
+            self.plan.unlink(missing_ok=True)
+
+    def recipe(self) -> Recipe:
+        """What the run was started with."""
+        if not self.config.is_file():
+            raise ConfigError(
+                f"{self.folder} is not a run (config.yaml is missing); make one with `megalith train RECIPE "
+                f"--out {self.folder}`."
+            )
+        return load_recipe(str(self.config))
+
+
+def drop_entries_after(path: Path, last_step: int) -> None:
+    """Drops what was reported after `last_step`; a resumed run reports it again."""
+    kept = [entry for entry in read_metrics(path) if entry["step"] <= last_step]
+    content = "".join(json.dumps(entry) + "\n" for entry in kept)
+    if not path.exists() or path.read_text(encoding="utf-8") != content:
+        write_atomic(path, content)

@@ -1,0 +1,126 @@
+"""What a run has written down about itself, checked when it is read again: a damaged file is named with the
+line or key, never met as a missing key far from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from megalith.core.config import parse_config
+from megalith.core.errors import DataError
+from megalith.core.files import read_json_object, read_jsonl
+
+Values = dict[str, Any]
+
+
+class _Record(BaseModel):
+    """Names what readers rely on; whatever else a newer release adds is let through."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+class _Entry(_Record):
+    """A line of metrics.jsonl."""
+
+    kind: str
+    step: int
+
+
+class _TrainEntry(_Entry):
+    samples: int
+    loss: float | None = None
+    seconds: float
+    samples_per_second: float
+    window: dict[str, float | None]
+
+
+class _EvalEntry(_Entry):
+    split: str
+    samples: float | None = None
+    ne: float | None = None
+    log_loss: float | None = None
+    auc: float | None = None
+    calibration: float | None = None
+
+
+class _CalibrationBin(_Record):
+    low: float
+    high: float
+    mean_prediction: float
+    click_rate: float
+    count: float
+
+
+class _Evaluation(_Record):
+    """evaluation-SPLIT.json"""
+
+    split: str
+    step: int
+    samples: int
+    click_rate: float | None = None
+    ne: float | None = None
+    best_ne: float | None = None
+    log_loss: float | None = None
+    best_log_loss: float | None = None
+    above_best: float | None = None
+    auc: float | None = None
+    calibration: float | None = None
+    calibration_error: float | None = None
+    calibration_curve: list[_CalibrationBin] | None = None
+
+
+class _Machine(_Record):
+    cpu: str
+    cores: int
+    memory_bytes: int | None = None
+    simd: list[str]
+    system: str
+
+
+class _Summary(_Record):
+    """summary.json"""
+
+    finished: bool
+    stopped_by: str | None = None
+    step: int
+    total_steps: int | None = None
+    seconds: float
+    samples_per_second: float
+    best_step: int | None = None
+    dense_parameters: int | None = None
+    machine: _Machine | None = None
+
+
+_ENTRIES: dict[str, type[_Entry]] = {"train": _TrainEntry, "eval": _EvalEntry}
+
+
+def read_metrics(path: Path) -> list[Values]:
+    """The lines of metrics.jsonl, none if it is missing."""
+    entries = read_jsonl(path)
+    for number, entry in enumerate(entries, start=1):
+        cls = _ENTRIES.get(str(entry.get("kind")), _Entry)
+        parse_config(cls, entry, f"{path}, line {number}", "delete the line", DataError)
+    return entries
+
+
+def read_summary(path: Path) -> Values:
+    """How the run ended."""
+    fix = f"delete it, or regenerate it with `megalith train {path.parent}`"
+    content = read_json_object(path, fix=fix)
+    parse_config(_Summary, content, str(path), fix, DataError)
+    return content
+
+
+def read_evaluation(path: Path) -> Values:
+    """A full evaluation on one split."""
+    fix = f"delete it and regenerate it with `megalith eval {path.parent}`"
+    content = read_json_object(path, fix=fix)
+    parse_config(_Evaluation, content, str(path), fix, DataError)
+    return content
+
+
+def without_curve(result: Values) -> Values:
+    """An evaluation without its calibration curve: the numbers that fit on a line."""
+    return {key: value for key, value in result.items() if key != "calibration_curve"}

@@ -1,0 +1,56 @@
+"""summary.json: how a run ended, what it trained and where."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from megalith.core.files import write_atomic
+from megalith.hardware.machine import this_machine
+from megalith.train.learner.learner import Learner
+from megalith.train.run.folder import RunFolder
+from megalith.train.run.records import read_evaluation, without_curve
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnding:
+    """The step at which a run stopped, and why."""
+
+    first_step: int
+    """Where this start began: 0, or the step that it resumed from."""
+    step: int
+    total_steps: int
+    stopped_by: str | None
+    """A signal's name; None where the run came to its own end."""
+    best_step: int | None
+    seconds: float
+    num_ranks: int
+    eval_split: str | None
+
+
+def write_summary(run: RunFolder, ending: RunEnding, learner: Learner) -> dict[str, Any]:
+    """Writes and returns the summary; that of a finished run has its last evaluation in it."""
+    batch_size, seconds = learner.config.global_batch, ending.seconds
+    trained = (ending.step - ending.first_step) * batch_size
+    finished = ending.stopped_by is None
+    summary = {
+        "run": str(run.folder),
+        "finished": finished,
+        "stopped_by": ending.stopped_by or ("early stopping" if ending.step < ending.total_steps else None),
+        "step": ending.step,
+        "total_steps": ending.total_steps,
+        "samples": ending.step * batch_size,
+        "seconds": round(seconds, 3),
+        "samples_per_second": round(trained / seconds, 1) if seconds else 0.0,
+        "best_step": ending.best_step,
+        "ranks": ending.num_ranks,
+        "tables": len(learner.tables),
+        "table_bytes": learner.table_bytes,
+        "dense_parameters": learner.num_dense_parameters,
+        "machine": this_machine(run.folder).to_dict(),
+    }
+    if finished and ending.eval_split is not None:
+        summary["evaluation"] = without_curve(read_evaluation(run.evaluation(ending.eval_split)))
+    write_atomic(run.summary, json.dumps(summary, indent=1) + "\n")
+    return summary

@@ -1,0 +1,80 @@
+"""Sharing out ids of cut rows: native against the plain twin."""
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from megalith.ops.sharding.bucketize import RowBuckets, bucketize_rows, bucketize_rows_twin
+
+
+@st.composite
+def batches(draw):
+    num_features, batch = draw(st.integers(1, 4)), draw(st.integers(0, 7))
+    rows = [draw(st.integers(1, 60)) for _ in range(num_features)]
+    lengths = [[draw(st.integers(0, 4)) for _ in range(batch)] for _ in range(num_features)]
+    values = [
+        draw(st.integers(0, rows[feature] - 1))
+        for feature in range(num_features)
+        for _ in range(sum(lengths[feature]))
+    ]
+    counts = torch.tensor([length for some in lengths for length in some], dtype=torch.int64)
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
+    weights = torch.randn(len(values)) if draw(st.booleans()) else None
+    dtype = draw(st.sampled_from([torch.int32, torch.int64]))
+    return rows, torch.tensor(values, dtype=dtype), offsets, weights, batch
+
+
+@st.composite
+def cut_batches(draw):
+    """Families of any features, one twice perhaps; empty parts, parts of nobody, streams in any order."""
+    rows, values, offsets, weights, batch = draw(batches())
+    families, num_parts = [], 0
+    for _ in range(draw(st.integers(0, 5))):
+        feature = draw(st.integers(0, len(rows) - 1))
+        inner = sorted(draw(st.lists(st.integers(0, rows[feature]), max_size=40)))
+        families.append((feature, [0, *inner, rows[feature]]))
+        num_parts += len(inner) + 1
+    owners = draw(st.permutations(range(num_parts)))
+    taken = iter([owner if owner % 4 else -1 for owner in owners])
+    parts = [(feature, bounds, [next(taken) for _ in bounds[1:]]) for feature, bounds in families]
+    return values, offsets, weights, batch, RowBuckets.of(parts, num_parts)
+
+
+def same(found, expected):
+    assert found.held == expected.held
+    for one, other in zip(found, expected, strict=True):
+        if isinstance(other, torch.Tensor):
+            assert one.dtype == other.dtype
+            assert torch.equal(one, other)
+        else:
+            assert one == other
+
+
+@given(cut_batches())
+def test_ids_are_shared_out_as_the_twin_does(given):
+    same(bucketize_rows(*given), bucketize_rows_twin(*given))
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.integers(2, 40), st.integers(0, 1000))
+def test_any_number_of_threads_shares_out_alike(num_parts, seed):
+    generator = torch.Generator().manual_seed(seed)
+    batch, features, rows = 300, 5, 10_000
+    counts = torch.randint(0, 9, (features * batch,), generator=generator)
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
+    values = torch.randint(0, rows, (int(offsets[-1]),), generator=generator)
+    edges = torch.linspace(0, rows, num_parts + 1).long().tolist()
+    families = [
+        (feature, edges, range(feature * num_parts, (feature + 1) * num_parts)) for feature in range(features)
+    ]
+    cuts = RowBuckets.of(families, features * num_parts)
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            same(
+                bucketize_rows(values, offsets, None, batch, cuts),
+                bucketize_rows_twin(values, offsets, None, batch, cuts),
+            )
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,78 @@
+"""Tables that no memory holds are refused by `train` and `eval` before any of it is taken."""
+
+import json
+import shutil
+
+import pytest
+from typer.testing import CliRunner
+
+from megalith.cli.app import app
+from megalith.comm.ranks import Ranks
+from megalith.core.errors import PlanError
+from megalith.core.schema import TableSpec
+from megalith.embeddings.optimizers import SGD, RowWiseAdaGrad
+from megalith.sharding.plan import Placement, Shard, ShardingPlan
+from megalith.train.learner.memory import check_memory, host_bytes
+
+
+@pytest.fixture
+def huge_data(small_data, tmp_path):
+    """The data with 4 billion ids declared for every feature."""
+    folder = shutil.copytree(small_data, tmp_path / "huge")
+    schema = json.loads((folder / "schema.json").read_text())
+    for feature in schema["categorical"]:
+        feature["num_ids"] = 4_000_000_000
+    (folder / "schema.json").write_text(json.dumps(schema))
+    return folder
+
+
+def test_training_tables_of_a_hundred_terabytes_is_refused_and_leaves_no_run(recipe, huge_data, tmp_path):
+    arguments = ["train", str(recipe), f"data.path={huge_data}", "model.dim=256"]
+    result = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "run")])
+    assert isinstance(result.exception, PlanError)
+    assert "The tables need 97.2 TiB (96.9 TiB of rows, 387.4 GiB of optimizer state)" in str(
+        result.exception
+    )
+    assert "machines with as much memory" in str(result.exception)
+    assert not (tmp_path / "run").exists()
+
+
+def test_background_checkpoints_need_a_second_copy(recipe, huge_data, tmp_path):
+    settings = [f"data.path={huge_data}", "model.dim=256", "train.background_checkpoints=true"]
+    result = CliRunner().invoke(app, ["train", str(recipe), *settings, "--out", str(tmp_path / "run")])
+    assert "The tables need 194.5 TiB" in str(result.exception)
+
+
+def test_evaluating_them_is_refused_too(recipe, small_data, huge_data, tmp_path):
+    run = tmp_path / "run"
+    assert CliRunner().invoke(app, ["train", str(recipe), "train.steps=2", "--out", str(run)]).exit_code == 0
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace(str(small_data), str(huge_data)))
+    result = CliRunner().invoke(app, ["eval", str(run)])
+    assert isinstance(result.exception, PlanError)
+    assert "The tables need" in str(result.exception)
+
+
+def plan_of(shards, kind, world_size):
+    placement = Placement(table="t", kind=kind, shards=shards)
+    return ShardingPlan(world_size=world_size, workers_per_node=2, placements=(placement,))
+
+
+def test_ranks_of_one_machine_share_its_memory():
+    table = TableSpec(name="t", rows=100, dim=8, features=("f",))
+    rows = [Shard(worker=rank, rows=(25 * rank, 25 * rank + 25), columns=(0, 8)) for rank in range(4)]
+    plan = plan_of(rows, "row_wise", 4)
+    assert host_bytes([table], SGD(), plan, 2) == [1600, 1600]
+    assert host_bytes([table], RowWiseAdaGrad(), plan, 4) == [3600]
+    whole = [Shard(worker=rank, rows=(0, 100), columns=(0, 8)) for rank in range(4)]
+    assert host_bytes([table], SGD(), plan_of(whole, "data_parallel", 4), 2) == [6400, 6400]
+
+
+def test_a_plan_is_refused_by_what_one_machine_would_hold():
+    table = TableSpec(name="t", rows=4_000_000_000, dim=4096, features=("f",))
+    half = 2_000_000_000
+    shards = [
+        Shard(worker=rank, rows=(half * rank, half * rank + half), columns=(0, 4096)) for rank in (0, 1)
+    ]
+    with pytest.raises(PlanError, match=r"The tables need 59\.6 TiB"):
+        check_memory([table], SGD(), plan_of(shards, "row_wise", 2), Ranks())
