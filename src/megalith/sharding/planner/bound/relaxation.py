@@ -76,8 +76,8 @@ class PlanRelaxation:
         self._known: dict[tuple[bytes, bytes], RelaxedPlan | None] = {}
 
     def solve(self, minimums: Floats, caps: Floats, usable: Flags | None = None) -> RelaxedPlan | None:
-        """The bound of plans of `usable` options whose phases take at least `minimums` and whose pieces are at
-        most `caps`; None if there is no such plan."""
+        """The bound of plans of `usable` options whose phases take at least `minimums` and whose pieces are
+        at most `caps`; None if there is no such plan."""
         allowed = self.fitting & np.asarray(np.all(self.peak <= caps, axis=1))
         if usable is not None:
             allowed &= usable
