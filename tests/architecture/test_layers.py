@@ -10,7 +10,6 @@ from megalith.ops import native
 from megalith.ops.table import OPERATORS, PLUMBING
 
 ROOT = Path(__file__).parents[2]
-SOURCES = sorted((ROOT / "src").rglob("*.py"))
 
 
 def test_imports_only_go_down():

@@ -157,13 +157,16 @@ def read_plan(path: Path) -> ShardingPlan:
     content = read_json_object(path, fix=f"make it with `megalith plan RECIPE --out {path}`", error=PlanError)
     version = content.get("version")
     if version != VERSION:
-        raise PlanError(f"{path} has plan version {version}, this package reads {VERSION}; make it again.")
+        raise PlanError(
+            f"{path} has plan version {version}, this package reads {VERSION}; "
+            "regenerate it with `megalith plan`."
+        )
     try:
         return ShardingPlan.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise PlanError(f"{path}, {where}: {first['msg']}; make it again with `megalith plan`.") from error
+        raise PlanError(f"{path}, {where}: {first['msg']}; regenerate it with `megalith plan`.") from error
 
 
 def _overlap(shards: Sequence[Shard]) -> tuple[int, int] | None:

@@ -33,7 +33,7 @@ def show_plan(plan: ShardingPlan, estimate: PlanEstimate, global_batch: int) -> 
         ]
         for table in tables[:SHOWN_TABLES]
     ]
-    more = f", the {SHOWN_TABLES} dearest of {len(tables):,}" if len(tables) > SHOWN_TABLES else ""
+    more = f", the {SHOWN_TABLES} costliest of {len(tables):,}" if len(tables) > SHOWN_TABLES else ""
     print_table(
         f"Tables{more}", ["table", "placement", "rows", "dim", "ids", "bytes", "seconds in all"], rows
     )

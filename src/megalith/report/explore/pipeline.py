@@ -156,10 +156,10 @@ def _svg(spans: Sequence[TimelineSpan], rows: dict[Hashable, str], begin: float,
     return "".join(parts)
 
 
-Box = tuple[Hashable, str, int, float, float]
+SpanBox = tuple[Hashable, str, int, float, float]
 
 
-def _box(span: TimelineSpan, begin: float, end: float, scale: float, by_chunk: bool = False) -> Box:
+def _box(span: TimelineSpan, begin: float, end: float, scale: float, by_chunk: bool = False) -> SpanBox:
     left = _LABELS + (max(span.start, begin) - begin) * scale
     width = (min(span.end, end) - max(span.start, begin)) * scale
     # A hair of room between neighbours, as long as there is any.
@@ -167,7 +167,7 @@ def _box(span: TimelineSpan, begin: float, end: float, scale: float, by_chunk: b
     return span.resource, span.kind, (span.chunk if by_chunk else span.micro_batch) % 2, left, width
 
 
-def _rasterised(spans: Sequence[TimelineSpan], begin: float, end: float, scale: float) -> list[Box]:
+def _rasterised(spans: Sequence[TimelineSpan], begin: float, end: float, scale: float) -> list[SpanBox]:
     """Runs of whole pixels, each of the kind that took most of it."""
     taken: dict[Hashable, dict[int, dict[str, float]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(float))
@@ -179,7 +179,7 @@ def _rasterised(spans: Sequence[TimelineSpan], begin: float, end: float, scale: 
             share = min(last, pixel + 1) - max(first, pixel)
             if share > 0:
                 taken[span.resource][pixel][span.kind] += share
-    boxes: list[Box] = []
+    boxes: list[SpanBox] = []
     for place, pixels in taken.items():
         run: list[tuple[int, str]] = []
         for pixel in sorted(pixels):

@@ -144,8 +144,8 @@ def test_a_bound_from_a_few_columns_is_that_of_all_of_them(
     drawn = np.random.default_rng(size)
     shapes = [(int(10 ** drawn.uniform(2, 6)), 64, float(drawn.uniform(1, 40)), 1.05) for _ in range(40)]
     problem = problem_of(shapes, size)
-    floors, caps = np.zeros(4), np.full(4, np.inf)
-    whole = PlanRelaxation(problem).solve(floors, caps)
+    minimums, caps = np.zeros(4), np.full(4, np.inf)
+    whole = PlanRelaxation(problem).solve(minimums, caps)
     assert whole is not None
     programs: list[int] = []
     program = PlanRelaxation._program
@@ -157,7 +157,7 @@ def test_a_bound_from_a_few_columns_is_that_of_all_of_them(
     monkeypatch.setattr(PlanRelaxation, "_program", counted)
     for name in ("_MANY", "_WARM"):
         monkeypatch.setattr(relaxation, name, 0)
-    few = PlanRelaxation(problem).solve(floors, caps)
+    few = PlanRelaxation(problem).solve(minimums, caps)
     assert few is not None
     assert max(programs) < 0.7 * len(problem.options)
     assert few.seconds <= whole.seconds * (1 + 1e-9)

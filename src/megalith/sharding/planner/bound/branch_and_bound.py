@@ -69,12 +69,12 @@ def lower_bound(
         heapq.heappop(cases)
         phase, threshold = split
         for raised in (False, True):
-            floors, caps = case.floors.copy(), case.caps.copy()
-            (floors if raised else caps)[phase] = threshold
-            solved = relaxation.solve(floors, caps, case.usable)
+            minimums, caps = case.minimums.copy(), case.caps.copy()
+            (minimums if raised else caps)[phase] = threshold
+            solved = relaxation.solve(minimums, caps, case.usable)
             if solved is not None:
                 # A case can be no better than the one it is a part of.
-                entry = _Case(solved, case.usable, case.latency, floors, caps)
+                entry = _Case(solved, case.usable, case.latency, minimums, caps)
                 counter += 1
                 heapq.heappush(cases, (max(seconds, solved.seconds + case.latency), counter, entry))
         if not cases:
@@ -98,7 +98,7 @@ class _Case:
     solved: RelaxedPlan
     usable: Flags
     latency: float
-    floors: Floats
+    minimums: Floats
     caps: Floats
 
 

@@ -58,7 +58,7 @@ class RelaxedPlan:
 
 
 class PlanRelaxation:
-    """The program of one problem, for any choice of which options are allowed and which floors are known."""
+    """The linear program of one problem, for any options that are allowed and minimums of phases."""
 
     def __init__(self, problem: PlacementProblem) -> None:
         self.problem = problem
@@ -75,18 +75,18 @@ class PlanRelaxation:
         self._basis: SolverBasis | None = None
         self._known: dict[tuple[bytes, bytes], RelaxedPlan | None] = {}
 
-    def solve(self, floors: Floats, caps: Floats, usable: Flags | None = None) -> RelaxedPlan | None:
-        """The bound of plans of `usable` options whose phases take at least `floors` and whose pieces are at
-        most `caps`; None if there is no such plan."""
+    def solve(self, minimums: Floats, caps: Floats, usable: Flags | None = None) -> RelaxedPlan | None:
+        """The bound of plans of `usable` options whose phases take at least `minimums` and whose pieces are
+        at most `caps`; None if there is no such plan."""
         allowed = self.fitting & np.asarray(np.all(self.peak <= caps, axis=1))
         if usable is not None:
             allowed &= usable
-        key = (floors.tobytes(), allowed.tobytes())
+        key = (minimums.tobytes(), allowed.tobytes())
         if key not in self._known:
-            self._known[key] = self._tightened(allowed, floors)
+            self._known[key] = self._tightened(allowed, minimums)
         return self._known[key]
 
-    def _tightened(self, allowed: Flags, floors: Floats) -> RelaxedPlan | None:
+    def _tightened(self, allowed: Flags, minimums: Floats) -> RelaxedPlan | None:
         """With rows for largest pieces where they matter."""
         if not np.logical_or.reduceat(allowed, self.problem.first[:-1]).all():
             return None
@@ -95,7 +95,7 @@ class PlanRelaxation:
         self._basis = None
         for _ in range(_ROUNDS):
             before, kept = relaxed, self._worth_keeping(allowed)
-            relaxed = self._solved(allowed, kept, floors)
+            relaxed = self._solved(allowed, kept, minimums)
             if relaxed is None:
                 return None
             violated = self._violated(relaxed) - self._hard
@@ -106,25 +106,25 @@ class PlanRelaxation:
                 break
         return relaxed
 
-    def _solved(self, allowed: Flags, kept: Ints, floors: Floats) -> RelaxedPlan | None:
+    def _solved(self, allowed: Flags, kept: Ints, minimums: Floats) -> RelaxedPlan | None:
         """The program with rows for the pieces that are known to be hard."""
         hard, columns = sorted(self._hard), kept
         if len(kept) > _MANY:
             columns = self._few(kept)
             for _ in range(_COLUMN_ROUNDS):
-                solved = self._program(columns, hard, floors)
+                solved = self._program(columns, hard, minimums)
                 if solved is None:
                     # The few do not fit together.
                     break
-                relaxed = self._certified(allowed, hard, floors, *solved)
+                relaxed = self._certified(allowed, hard, minimums, *solved)
                 cheaper = self._cheaper(columns, kept)
                 reached = float(self.problem.weights @ solved[0])
                 if not len(cheaper) or relaxed.seconds >= reached * (1 - _CLOSE):
                     return relaxed
                 columns = np.union1d(columns, cheaper)
             columns = kept
-        solved = self._program(columns, hard, floors)
-        return None if solved is None else self._certified(allowed, hard, floors, *solved)
+        solved = self._program(columns, hard, minimums)
+        return None if solved is None else self._certified(allowed, hard, minimums, *solved)
 
     def _few(self, kept: Ints) -> Ints:
         """Some options of each table to begin with."""
@@ -138,7 +138,7 @@ class PlanRelaxation:
             order = np.lexsort((cost, owner))
             position = np.arange(len(kept)) - np.searchsorted(owner, owner)
             chosen[order[position < _FEW]] = True
-        # From the cheapest to the dearest in all, which have the smallest pieces.
+        # From the cheapest to the costliest in all, which have the smallest pieces.
         order = np.lexsort((costs[0], owner))
         chosen[order[position * _FEW // size != (position - 1) * _FEW // size]] = True
         return kept[chosen]
@@ -178,7 +178,7 @@ class PlanRelaxation:
         return {(int(table), int(phase)) for table, phase in np.argwhere(over)}
 
     def _program(
-        self, kept: Ints, hard: list[tuple[int, int]], floors: Floats
+        self, kept: Ints, hard: list[tuple[int, int]], minimums: Floats
     ) -> tuple[Floats, Floats, Floats, Floats, Floats] | None:
         """Phase seconds, mixture, and the prices of means, pieces and bytes. Variables are the phases'
         seconds, then the options' shares; rows are means, tiers, pieces, tables."""
@@ -208,7 +208,7 @@ class PlanRelaxation:
         lower = np.full(len(upper), -highspy.kHighsInf)
         lower[first_table:] = 1.0
         cost = np.concatenate((problem.weights, np.zeros(len(kept))))
-        floor = np.concatenate((floors / unit, np.zeros(len(kept))))
+        floor = np.concatenate((minimums / unit, np.zeros(len(kept))))
         names = [*range(first_piece), *hard, *range(first_piece, first_piece + problem.num_tables)]
         start = None if self._basis is None else self._basis.start_of(kept, names)
         solver = solve_program(cost, floor, lower, upper, entries, start)
@@ -231,7 +231,7 @@ class PlanRelaxation:
         self,
         allowed: Flags,
         hard: list[tuple[int, int]],
-        floors: Floats,
+        minimums: Floats,
         phase_seconds: Floats,
         mixture: Floats,
         mean: Floats,
@@ -251,7 +251,7 @@ class PlanRelaxation:
         cost = np.where(allowed, cost, np.inf)
         cheapest = np.minimum.reduceat(cost, problem.first[:-1])
         rest = np.maximum(problem.weights - used * scale, 0.0)
-        seconds = float(cheapest.sum()) + float(rest @ floors)
+        seconds = float(cheapest.sum()) + float(rest @ minimums)
         seconds -= float(price @ problem.capacity) * problem.world_size
         return RelaxedPlan(max(seconds, 0.0), phase_seconds, mixture, cost - cheapest[problem.table], price)
 

@@ -70,8 +70,8 @@ def _dive(
     """One option for each table, which together fit all workers; None if none was found."""
     tiers = np.array([option.tier for option in problem.options])
     size = problem.total[:, NUM_PHASES:].sum(axis=1)
-    floors, caps = np.zeros(NUM_PHASES), np.full(NUM_PHASES, np.inf)
-    relaxed = relaxation.solve(floors, caps, usable)
+    minimums, caps = np.zeros(NUM_PHASES), np.full(NUM_PHASES, np.inf)
+    relaxed = relaxation.solve(minimums, caps, usable)
     while relaxed is not None:
         shares = _tier_shares(problem, relaxed, tiers)
         split = np.flatnonzero(shares.max(axis=1) < 1 - _WHOLE)
@@ -84,7 +84,7 @@ def _dive(
             fixed = usable.copy()
             # How it is cut, and how much of it is cached, stays open.
             fixed[options[tiers[options] != tier]] = False
-            relaxed = relaxation.solve(floors, caps, fixed)
+            relaxed = relaxation.solve(minimums, caps, fixed)
             if relaxed is not None:
                 usable = fixed
                 break
