@@ -1,4 +1,4 @@
-#include "cache_directory.h"
+#include "stores/cache_directory.h"
 
 #include <algorithm>
 #include <cstdlib>

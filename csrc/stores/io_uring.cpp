@@ -3,7 +3,7 @@
 #include <cstring>
 #include <vector>
 
-#include "transfer_queue.h"
+#include "stores/transfer_queue.h"
 
 #if defined(__linux__) && __has_include(<linux/io_uring.h>)
 #define MG_HAS_IO_URING 1

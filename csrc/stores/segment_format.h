@@ -11,7 +11,7 @@
 #include <cstring>
 #include <string>
 
-#include "crc32c.h"
+#include "stores/crc32c.h"
 
 namespace megalith {
 

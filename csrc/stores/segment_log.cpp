@@ -1,40 +1,21 @@
-#include "segment_log.h"
+#include "stores/segment_log.h"
 
 #include <fcntl.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <new>
 #include <stdexcept>
+
+#include "stores/segment_file.h"
 
 namespace megalith {
 namespace {
 
 constexpr int64_t kArenaBytes = 8 << 20;
 constexpr int64_t kMostBuffers = 5;  // two that are filled, three on their way to disk
-
-char* aligned(int64_t bytes) {
-  void* memory = std::aligned_alloc(static_cast<size_t>(kBlock), static_cast<size_t>(whole_blocks(bytes)));
-  if (memory == nullptr) throw std::bad_alloc();
-  return static_cast<char*>(memory);
-}
-
-[[noreturn]] void system_failure(const std::string& path, const char* what) {
-  throw StorageError(path + " could not be " + what + ": " + std::strerror(errno) + ".");
-}
-
-int open_file(const std::string& path, int flags) {
-#if defined(O_DIRECT)
-  const int direct = ::open(path.c_str(), flags | O_DIRECT | O_CLOEXEC, 0644);
-  if (direct >= 0 || errno != EINVAL) return direct;
-#endif
-  return ::open(path.c_str(), flags | O_CLOEXEC, 0644);
-}
 
 // A store keeps a file open for each segment: more than the usual soft limit.
 void allow_many_files() {
@@ -59,7 +40,7 @@ SegmentLog::SegmentLog(const SegmentLogSettings& settings)
   allow_many_files();
   reads_ = open_queue(settings, settings.threads);
   writes_ = open_queue(settings, 2);
-  arena_ = aligned(kArenaBytes);
+  arena_ = block_memory(kArenaBytes).release();
 }
 
 SegmentLog::~SegmentLog() {
@@ -78,7 +59,7 @@ char* SegmentLog::take_buffer() {
   if (buffers_.empty() && num_buffers_ >= kMostBuffers) finish_writes();
   if (buffers_.empty()) {
     buffers_.reserve(static_cast<size_t>(kMostBuffers));
-    char* buffer = aligned(format_.file_bytes(format_.capacity()));
+    char* buffer = block_memory(format_.file_bytes(format_.capacity())).release();
     ++num_buffers_;
     return buffer;
   }
@@ -166,8 +147,8 @@ void SegmentLog::write(int64_t number) {
   std::vector<uint64_t>().swap(segment.keys);
   counted_.file_bytes += bytes - segment.bytes;
   segment.bytes = bytes;
-  segment.file = open_file(segment.path, O_RDWR | O_CREAT | O_EXCL);
-  if (segment.file < 0) system_failure(segment.path, "created");
+  segment.file = open_segment_file(segment.path, O_RDWR | O_CREAT | O_EXCL);
+  if (segment.file < 0) refuse_file(segment.path, "created");
   segment.writing = true;
   writing_.push_back(number);
   counted_.written_bytes += bytes;
@@ -295,7 +276,7 @@ bool SegmentLog::scan(int64_t number, const RowVisitor& visit) {
   if (number >= num_segments()) return false;
   Segment& segment = *segments_[static_cast<size_t>(number)];
   if (!segment.used || segment.count == 0) return true;
-  const std::unique_ptr<char, void (*)(void*)> memory(aligned(segment.bytes), std::free);
+  const BlockMemory memory = block_memory(segment.bytes);
   char* bytes = segment.buffer;
   if (bytes == nullptr) {
     bytes = memory.get();
@@ -341,7 +322,7 @@ void SegmentLog::sync() {
   finish_writes();
   for (int64_t number : written) {
     const Segment& segment = *segments_[static_cast<size_t>(number)];
-    if (segment.used && fdatasync(segment.file) != 0) system_failure(segment.path, "written to disk");
+    if (segment.used && fdatasync(segment.file) != 0) refuse_file(segment.path, "written to disk");
   }
 }
 
@@ -354,77 +335,6 @@ std::vector<SegmentFile> SegmentLog::files() const {
                      {segment->live_bits.begin(), segment->live_bits.begin() + words}});
   }
   return files;
-}
-
-SegmentHeader SegmentLog::read_header(Segment& segment, char* block) {
-  struct stat status {};
-  if (fstat(segment.file, &status) != 0) system_failure(segment.path, "read");
-  if (status.st_size < kBlock) damaged(segment.path, "it is shorter than its header");
-  const Transfer transfer{segment.file, false, 0, kBlock, block, &segment.path};
-  reads_->start(&transfer, 1);
-  reads_->finish();
-  SegmentHeader header;
-  std::memcpy(&header, block, sizeof header);
-  if (header.magic != SegmentHeader::kMagic) damaged(segment.path, "it is no segment of rows");
-  if (header.version != SegmentHeader::kVersion) {
-    damaged(segment.path, "it has version " + std::to_string(header.version) + ", and this program reads " +
-                              std::to_string(SegmentHeader::kVersion));
-  }
-  if (header.checksum != header.checksum_now()) damaged(segment.path, "its header is not what was written");
-  if (header.layout != settings_.layout || header.row_bytes != format_.row_bytes()) {
-    damaged(segment.path, "its rows are of other tables or another optimizer");
-  }
-  if (header.count < 1 || header.count > format_.capacity()) {
-    damaged(segment.path, "it was written with other segment sizes");
-  }
-  if (status.st_size != format_.file_bytes(header.count)) {
-    damaged(segment.path, "it has " + std::to_string(status.st_size) + " bytes instead of " +
-                              std::to_string(format_.file_bytes(header.count)));
-  }
-  return header;
-}
-
-void SegmentLog::read_keys(Segment& segment, const SegmentHeader& header, std::vector<uint64_t>& keys) {
-  const int64_t from = format_.keys_offset(header.count), bytes = format_.file_bytes(header.count) - from;
-  const std::unique_ptr<char, void (*)(void*)> memory(aligned(bytes), std::free);
-  const Transfer transfer{segment.file, false, from, bytes, memory.get(), &segment.path};
-  reads_->start(&transfer, 1);
-  reads_->finish();
-  keys.resize(static_cast<size_t>(header.count));
-  std::memcpy(keys.data(), memory.get(), keys.size() * 8);
-  if (crc32c(0, keys.data(), keys.size() * 8) != header.keys_checksum) {
-    damaged(segment.path, "the keys of its rows are not what was written");
-  }
-}
-
-void SegmentLog::open(const std::vector<SegmentFile>& files, const std::function<void(uint32_t, uint64_t)>& visit) {
-  const std::unique_ptr<char, void (*)(void*)> block(aligned(kBlock), std::free);
-  std::vector<uint64_t> keys;
-  for (const SegmentFile& file : files) {
-    segments_.push_back(std::make_unique<Segment>());
-    Segment& segment = *segments_.back();
-    segment.path = settings_.folder + "/" + file.name;
-    segment.file = open_file(segment.path, O_RDONLY);
-    if (segment.file < 0) system_failure(segment.path, "opened");
-    const SegmentHeader header = read_header(segment, block.get());
-    const auto words = static_cast<size_t>((header.count + 63) / 64);
-    if (file.live.size() != words) damaged(segment.path, "it has other rows than its manifest says");
-    read_keys(segment, header, keys);
-    segment.used = true;
-    segment.sequence = header.sequence;
-    segment.count = header.count;
-    segment.bytes = format_.file_bytes(header.count);
-    segment.live_bits = file.live;
-    next_sequence_ = std::max(next_sequence_, header.sequence + 1);
-    counted_.file_bytes += segment.bytes;
-    const int64_t first = (num_segments() - 1) * format_.capacity();
-    for (int64_t i = 0; i < header.count; ++i) {
-      if (!segment.lives(i)) continue;
-      ++segment.live;
-      ++counted_.live_rows;
-      visit(static_cast<uint32_t>(first + i), keys[static_cast<size_t>(i)]);
-    }
-  }
 }
 
 SegmentLogStatistics SegmentLog::statistics() const {
@@ -444,10 +354,6 @@ int64_t SegmentLog::memory_bytes() const {
     bytes += static_cast<int64_t>(sizeof *segment + (segment->keys.capacity() + segment->live_bits.capacity()) * 8);
   }
   return bytes;
-}
-
-void SegmentLog::damaged(const std::string& path, const std::string& what) const {
-  throw StorageError(path + " is damaged: " + what + "; go back to a checkpoint.");
 }
 
 }  // namespace megalith

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "segment_format.h"
-#include "transfer_queue.h"
+#include "stores/segment_format.h"
+#include "stores/transfer_queue.h"
 
 namespace megalith {
 

@@ -1,4 +1,4 @@
-#include "tiered_rows.h"
+#include "stores/tiered_rows.h"
 
 #include <algorithm>
 #include <cstring>

@@ -11,10 +11,10 @@
 #include <unordered_map>
 #include <vector>
 
-#include "cache_directory.h"
-#include "key_index.h"
-#include "segment_log.h"
-#include "start_values.h"
+#include "stores/cache_directory.h"
+#include "stores/key_index.h"
+#include "stores/segment_log.h"
+#include "stores/start_values.h"
 
 namespace megalith {
 

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "transfer_queue.h"
+#include "stores/transfer_queue.h"
 
 namespace megalith {
 namespace {

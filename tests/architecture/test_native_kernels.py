@@ -79,7 +79,7 @@ def test_types_have_names_of_their_own():
     """Two files of one library that define a type of one name in one namespace differ without a word."""
     homes = defaultdict(set)
     pattern = re.compile(
-        r"^ *(?:struct|class|enum|enum class)(?: alignas\(\d+\))? (\w+)[^;]*\{", re.MULTILINE
+        r"^ *(?:struct|enum class|class|enum)(?: alignas\(\d+\))? (\w+)[^;]*\{", re.MULTILINE
     )
     for path in SOURCES:
         for name in pattern.findall(path.read_text()):

@@ -155,6 +155,32 @@ OPERATORS = (
         twin="megalith.ops.text.keys_twin:hash_keys_twin",
         torch_name=None,
     ),
+    Operator(
+        name="start_values",
+        native=("mg_start_values",),
+        facade="megalith.ops.stores.start_values:start_values_",
+        twin="megalith.ops.stores.start_values:start_values_twin",
+        torch_name=None,
+    ),
+    Operator(
+        name="tiered_rows",
+        native=(
+            "mg_tiered_create",
+            "mg_tiered_resolve",
+            "mg_tiered_expect",
+            "mg_tiered_release",
+            "mg_tiered_flush",
+            "mg_tiered_files",
+            "mg_tiered_open",
+            "mg_tiered_load",
+            "mg_tiered_scan",
+            "mg_tiered_statistics",
+            "mg_tiered_destroy",
+        ),
+        facade="megalith.ops.stores.tiered_rows:TieredRows",
+        twin="megalith.ops.stores.tiered_rows_twin:TieredRowsTwin",
+        torch_name=None,
+    ),
 )
 
 # Exported, but not operators: loading, threads, what the processor, the memory and the system offer.

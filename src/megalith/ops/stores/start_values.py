@@ -47,7 +47,9 @@ class StartValues:
 def start_values_(out: Tensor, start: StartValues, first: int = 0) -> Tensor:
     """Fills [rows, dim] with the start values of rows from `first` on."""
     if out.dtype != start.dtype or out.dim() != 2 or out.shape[1] != start.dim or not out.is_contiguous():
-        raise ValueError(f"start values of {start.dim} columns do not fit into {tuple(out.shape)} {out.dtype}")
+        raise ValueError(
+            f"start values of {start.dim} columns do not fit into {tuple(out.shape)} {out.dtype}"
+        )
     native.share_torch_threads()
     fields = torch.tensor(start.fields(len(out)))
     native.library().mg_start_values(fields.data_ptr(), first, len(out), out.data_ptr())

@@ -189,7 +189,7 @@ class TieredRows:
         self._core.mg_tiered_load(self._handle, table, ids.data_ptr(), len(ids), addresses)
 
     def rows(self) -> Iterator[tuple[int, Tensor, list[Tensor]]]:
-        """(table, ids rising, parts) of every row on disk, a segment at a time; after `flush`, of every row."""
+        """(table, rising ids, parts) of the rows on disk, a segment at a time; after `flush` of all rows."""
         row_bytes = sum(self._part_bytes)
         most = self.disk.segment_bytes // row_bytes + 1
         tables, ids = torch.empty(most, dtype=torch.int64), torch.empty(most, dtype=torch.int64)
@@ -217,9 +217,12 @@ class TieredRows:
 
     def _split(self, rows: Tensor) -> list[Tensor]:
         """Rows of bytes as the parts they are made of."""
-        split = rows.split(self._part_bytes, dim=1)
+        split = [
+            piece.clone(memory_format=torch.contiguous_format)
+            for piece in rows.split(self._part_bytes, dim=1)
+        ]
         return [
-            piece.contiguous().view(part.dtype).reshape(len(rows), *part.shape[1:])
+            piece.view(part.dtype).reshape(len(rows), *part.shape[1:])
             for piece, part in zip(split, self.parts, strict=True)
         ]
 

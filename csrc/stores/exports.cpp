@@ -4,7 +4,7 @@
 
 #include "abi.h"
 #include "parallel.h"
-#include "tiered_rows.h"
+#include "stores/tiered_rows.h"
 
 namespace megalith {
 namespace {
@@ -36,19 +36,22 @@ struct Handle {
   std::vector<SegmentFile> files;
 };
 
-template <class Body>
-int32_t with(void* handle, const char* doing, Body body) {
-  return guarded(doing, [&] {
-    auto& held = *static_cast<Handle*>(handle);
-    const std::lock_guard<std::mutex> lock(held.mutex);
-    body(held);
-  });
-}
+// Holds the lock while an exported function works with the pool.
+class Locked {
+ public:
+  explicit Locked(void* handle) : held_(*static_cast<Handle*>(handle)), lock_(held_.mutex) {}
+  Handle* operator->() const { return &held_; }
+
+ private:
+  Handle& held_;
+  std::lock_guard<std::mutex> lock_;
+};
 
 }  // namespace
 }  // namespace megalith
 
 using megalith::Handle;
+using megalith::Locked;
 using megalith::TableFields;
 using megalith::TableValues;
 
@@ -91,26 +94,28 @@ MG_EXPORT void mg_tiered_destroy(void* handle) noexcept { delete static_cast<Han
 
 MG_EXPORT int32_t mg_tiered_resolve(void* handle, const int64_t* parts, int64_t num_parts, const void* values,
                                     int32_t index_bytes, int32_t* slots, int64_t batch, int32_t trains) {
-  return megalith::with(handle, "bring rows into memory", [&](Handle& held) {
+  return megalith::guarded("bring rows into memory", [&] {
+    const Locked held(handle);
     const auto* described = reinterpret_cast<const TableValues*>(parts);
     const auto number = static_cast<uint32_t>(batch);
     if (index_bytes == 4) {
-      held.rows.resolve(described, num_parts, static_cast<const int32_t*>(values), slots, number, trains != 0);
+      held->rows.resolve(described, num_parts, static_cast<const int32_t*>(values), slots, number, trains != 0);
     } else {
-      held.rows.resolve(described, num_parts, static_cast<const int64_t*>(values), slots, number, trains != 0);
+      held->rows.resolve(described, num_parts, static_cast<const int64_t*>(values), slots, number, trains != 0);
     }
   });
 }
 
 MG_EXPORT int32_t mg_tiered_expect(void* handle, const int64_t* parts, int64_t num_parts, const void* values,
                                    int32_t index_bytes, int64_t batch) {
-  return megalith::with(handle, "look ahead", [&](Handle& held) {
+  return megalith::guarded("look ahead", [&] {
+    const Locked held(handle);
     const auto* described = reinterpret_cast<const TableValues*>(parts);
     const auto number = static_cast<uint32_t>(batch);
     if (index_bytes == 4) {
-      held.rows.expect(described, num_parts, static_cast<const int32_t*>(values), number);
+      held->rows.expect(described, num_parts, static_cast<const int32_t*>(values), number);
     } else {
-      held.rows.expect(described, num_parts, static_cast<const int64_t*>(values), number);
+      held->rows.expect(described, num_parts, static_cast<const int64_t*>(values), number);
     }
   });
 }
@@ -121,19 +126,21 @@ MG_EXPORT void mg_tiered_release(void* handle, int64_t batch) noexcept {
 }
 
 MG_EXPORT int32_t mg_tiered_flush(void* handle, int64_t* num_files, int64_t* num_words) {
-  return megalith::with(handle, "write rows to disk", [&](Handle& held) {
-    held.rows.flush();
-    held.files = held.rows.log().files();
-    *num_files = static_cast<int64_t>(held.files.size());
+  return megalith::guarded("write rows to disk", [&] {
+    const Locked held(handle);
+    held->rows.flush();
+    held->files = held->rows.log().files();
+    *num_files = static_cast<int64_t>(held->files.size());
     *num_words = 0;
-    for (const auto& file : held.files) *num_words += static_cast<int64_t>(file.live.size());
+    for (const auto& file : held->files) *num_words += static_cast<int64_t>(file.live.size());
   });
 }
 
 // The files as they were flushed: names of 21 characters and a zero each, words of live bits of each, and the words.
 MG_EXPORT int32_t mg_tiered_files(void* handle, char* names, int64_t* counts, uint64_t* live) {
-  return megalith::with(handle, "list the files of a store", [&](Handle& held) {
-    for (const auto& file : held.files) {
+  return megalith::guarded("list the files of a store", [&] {
+    const Locked held(handle);
+    for (const auto& file : held->files) {
       std::memcpy(names, file.name.c_str(), 22);
       names += 22;
       *counts++ = static_cast<int64_t>(file.live.size());
@@ -145,29 +152,32 @@ MG_EXPORT int32_t mg_tiered_files(void* handle, char* names, int64_t* counts, ui
 
 MG_EXPORT int32_t mg_tiered_open(void* handle, const char* names, const int64_t* counts, const uint64_t* live,
                                  int64_t num_files) {
-  return megalith::with(handle, "open the files of a store", [&](Handle& held) {
+  return megalith::guarded("open the files of a store", [&] {
+    const Locked held(handle);
     std::vector<megalith::SegmentFile> files;
     for (int64_t f = 0; f < num_files; ++f) {
       files.push_back({names + f * 22, {live, live + counts[f]}});
       live += counts[f];
     }
-    held.rows.open(files);
+    held->rows.open(files);
   });
 }
 
 MG_EXPORT int32_t mg_tiered_load(void* handle, int64_t table, const int64_t* ids, int64_t count,
                                  const void* const* parts) {
-  return megalith::with(handle, "load rows", [&](Handle& held) {
-    held.rows.load(table, ids, count, reinterpret_cast<const char* const*>(parts));
+  return megalith::guarded("load rows", [&] {
+    const Locked held(handle);
+    held->rows.load(table, ids, count, reinterpret_cast<const char* const*>(parts));
   });
 }
 
 // Live rows of a segment; `count` is -1 behind the last segment.
 MG_EXPORT int32_t mg_tiered_scan(void* handle, int64_t segment, int64_t* tables, int64_t* ids, char* rows,
                                  int64_t row_bytes, int64_t* count) {
-  return megalith::with(handle, "read the rows of a segment", [&](Handle& held) {
+  return megalith::guarded("read the rows of a segment", [&] {
+    const Locked held(handle);
     int64_t taken = 0;
-    const bool there = held.rows.scan(segment, [&](int64_t table, int64_t id, const char* row) {
+    const bool there = held->rows.scan(segment, [&](int64_t table, int64_t id, const char* row) {
       tables[taken] = table;
       ids[taken] = id;
       std::memcpy(rows + taken * row_bytes, row, static_cast<size_t>(row_bytes));
@@ -178,15 +188,16 @@ MG_EXPORT int32_t mg_tiered_scan(void* handle, int64_t segment, int64_t* tables,
 }
 
 MG_EXPORT int32_t mg_tiered_statistics(void* handle, int64_t* out) {
-  return megalith::with(handle, "count", [&](Handle& held) {
-    const auto& rows = held.rows.statistics();
-    const auto disk = held.rows.log().statistics();
+  return megalith::guarded("count", [&] {
+    const Locked held(handle);
+    const auto& rows = held->rows.statistics();
+    const auto disk = held->rows.log().statistics();
     const int64_t all[] = {rows.lookups,       rows.hits,          rows.read_rows,     rows.new_rows,
                            rows.evicted,       rows.written_back,  disk.file_bytes,    disk.live_rows,
                            disk.dead_rows,     disk.segments,      disk.written_bytes, disk.appended_rows,
-                           disk.moved_rows,    disk.read_bytes,    disk.reads,         held.rows.num_present(),
-                           held.rows.num_dirty(), held.rows.index_bytes(), held.rows.directory_bytes(),
-                           held.rows.log().memory_bytes()};
+                           disk.moved_rows,    disk.read_bytes,    disk.reads,         held->rows.num_present(),
+                           held->rows.num_dirty(), held->rows.index_bytes(), held->rows.directory_bytes(),
+                           held->rows.log().memory_bytes()};
     std::memcpy(out, all, sizeof all);
   });
 }
