@@ -82,6 +82,7 @@ class SegmentLog {
   // Calls visit(record, key, row) for the live records of a segment; false where there is no such segment.
   bool scan(int64_t segment, const RowVisitor& visit);
 
+  const std::string& folder() const { return settings_.folder; }
   int64_t num_segments() const { return static_cast<int64_t>(segments_.size()); }
   SegmentLogStatistics statistics() const;
   int64_t memory_bytes() const;

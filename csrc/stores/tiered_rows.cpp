@@ -45,6 +45,13 @@ TieredRows::TieredRows(std::vector<TieredTable> tables, std::vector<PoolPart> pa
   for (const PoolPart& part : parts_) std::memset(part.memory + padding_slot() * part.bytes, 0, part.bytes);
 }
 
+void TieredRows::begin_change() {
+  if (!whole_) {
+    throw StorageError("The rows in " + log_.folder() + " are not whole after an earlier error; go back to a checkpoint.");
+  }
+  whole_ = false;
+}
+
 int64_t TieredRows::table_of(uint64_t key) const {
   return std::upper_bound(first_keys_.begin(), first_keys_.end(), key) - first_keys_.begin() - 1;
 }
@@ -54,6 +61,7 @@ void TieredRows::resolve(const TableValues* parts, int64_t num_parts, const Inde
                          uint32_t batch, bool trains) {
   constexpr int64_t kAhead = 16;
   CacheDirectory::Place ahead[kAhead];
+  begin_change();
   wanted_.clear();
   collect();
   for (int64_t p = 0; p < num_parts; ++p) {
@@ -73,6 +81,7 @@ void TieredRows::resolve(const TableValues* parts, int64_t num_parts, const Inde
         directory_.prefetch(ahead[i % kAhead]);
       }
       const auto id = static_cast<int64_t>(values[i]);
+      if (id < 0 || id >= table.rows) throw std::out_of_range("id " + std::to_string(id) + " is no row of its table");
       if (id == table.padding) {
         slots[i] = static_cast<int32_t>(padding_slot());
         continue;
@@ -90,6 +99,7 @@ void TieredRows::resolve(const TableValues* parts, int64_t num_parts, const Inde
     counted_.lookups += part.last - part.first;
   }
   fetch();
+  end_change();
 }
 
 template <class Index>
@@ -98,7 +108,8 @@ void TieredRows::expect(const TableValues* parts, int64_t num_parts, const Index
     const TableValues& part = parts[p];
     for (int64_t i = part.first; i < part.last; ++i) {
       const auto id = static_cast<int64_t>(values[i]);
-      if (id == tables_[static_cast<size_t>(part.table)].padding) continue;
+      const TieredTable& table = tables_[static_cast<size_t>(part.table)];
+      if (id == table.padding || id < 0 || id >= table.rows) continue;
       const uint64_t permuted = permute_(key_of(part.table, id));
       const uint32_t slot = directory_.find(directory_.place(permuted));
       if (slot != CacheDirectory::kNoSlot) {
@@ -194,14 +205,17 @@ void TieredRows::append(SegmentLog::Stream stream, uint64_t permuted, uint64_t k
 }
 
 void TieredRows::flush() {
+  begin_change();
   for (int64_t slot = 0; num_dirty_ > 0 && slot < directory_.capacity(); ++slot) {
     const auto at = static_cast<uint32_t>(slot);
     if (dirty_[at]) write_back(at, directory_.permuted_key(at));
   }
   log_.sync();
+  end_change();
 }
 
 void TieredRows::open(const std::vector<SegmentFile>& files) {
+  begin_change();
   const uint64_t keys = num_keys(tables_);
   log_.open(files, [&](uint32_t record, uint64_t key) {
     if (key >= keys) throw StorageError("A segment holds a row beyond the last table; it is damaged.");
@@ -209,9 +223,11 @@ void TieredRows::open(const std::vector<SegmentFile>& files) {
       throw StorageError("Two segments hold the same row; their manifest is damaged.");
     }
   });
+  end_change();
 }
 
 void TieredRows::load(int64_t table, const int64_t* ids, int64_t count, const char* const* parts) {
+  begin_change();
   std::vector<char> row(static_cast<size_t>(row_bytes(parts_)));
   for (int64_t i = 0; i < count; ++i) {
     char* to = row.data();
@@ -227,6 +243,7 @@ void TieredRows::load(int64_t table, const int64_t* ids, int64_t count, const ch
     num_dirty_ -= dirty_[slot];
     dirty_[slot] = false;
   }
+  end_change();
 }
 
 bool TieredRows::scan(int64_t segment, const std::function<void(int64_t, int64_t, const char*)>& visit) {

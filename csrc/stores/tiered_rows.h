@@ -75,6 +75,9 @@ class TieredRows {
   const TieredStatistics& statistics() const { return counted_; }
 
  private:
+  // Refuses work after an operation that did not come to its end: slots may hold rows that were never read.
+  void begin_change();
+  void end_change() { whole_ = true; }
   uint64_t key_of(int64_t table, int64_t id) const { return first_keys_[static_cast<size_t>(table)] + static_cast<uint64_t>(id); }
   int64_t table_of(uint64_t key) const;
   uint32_t bring(const CacheDirectory::Place& place, int64_t table, int64_t id, uint32_t batch, bool trains);
@@ -97,6 +100,7 @@ class TieredRows {
   SegmentLog log_;
   std::vector<bool> dirty_;
   int64_t num_dirty_ = 0;
+  bool whole_ = true;
   std::atomic<uint32_t> released_{0};  // set by the thread that computes, read by the one that resolves
   std::vector<RowRead> wanted_;
   std::unordered_map<uint64_t, uint32_t> coming_;  // rows that are not here: the last batch known to use them

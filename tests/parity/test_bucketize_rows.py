@@ -26,17 +26,17 @@ def batches(draw):
 
 @st.composite
 def cut_batches(draw):
-    """Families of any features, one twice perhaps; empty parts, parts of nobody, streams in any order."""
+    """Partitions of any features, one twice perhaps; empty parts, parts of nobody, streams in any order."""
     rows, values, offsets, weights, batch = draw(batches())
-    families, num_parts = [], 0
+    partitions, num_parts = [], 0
     for _ in range(draw(st.integers(0, 5))):
         feature = draw(st.integers(0, len(rows) - 1))
         inner = sorted(draw(st.lists(st.integers(0, rows[feature]), max_size=40)))
-        families.append((feature, [0, *inner, rows[feature]]))
+        partitions.append((feature, [0, *inner, rows[feature]]))
         num_parts += len(inner) + 1
     owners = draw(st.permutations(range(num_parts)))
     taken = iter([owner if owner % 4 else -1 for owner in owners])
-    parts = [(feature, bounds, [next(taken) for _ in bounds[1:]]) for feature, bounds in families]
+    parts = [(feature, bounds, [next(taken) for _ in bounds[1:]]) for feature, bounds in partitions]
     return values, offsets, weights, batch, RowBuckets.of(parts, num_parts)
 
 
@@ -64,10 +64,10 @@ def test_any_number_of_threads_shares_out_alike(num_parts, seed):
     offsets = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
     values = torch.randint(0, rows, (int(offsets[-1]),), generator=generator)
     edges = torch.linspace(0, rows, num_parts + 1).long().tolist()
-    families = [
+    partitions = [
         (feature, edges, range(feature * num_parts, (feature + 1) * num_parts)) for feature in range(features)
     ]
-    cuts = RowBuckets.of(families, features * num_parts)
+    cuts = RowBuckets.of(partitions, features * num_parts)
     before = torch.get_num_threads()
     try:
         for threads in (1, 2, 3):

@@ -12,6 +12,7 @@ and records hold it; `open` takes these up again.
 from __future__ import annotations
 
 import ctypes
+import os
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -123,12 +124,19 @@ class TieredRows:
         addresses = (ctypes.c_void_p * len(parts))(*(part.data_ptr() for part in parts))
         handle = ctypes.c_void_p()
         self._core.mg_tiered_create(
-            *(settings.data_ptr(), str(disk.folder).encode(), fields.data_ptr(), len(tables)),
+            *(settings.data_ptr(), os.fsencode(disk.folder), fields.data_ptr(), len(tables)),
             *(addresses, part_bytes.data_ptr(), len(parts), ctypes.addressof(handle)),
         )
         self._handle = handle.value
         self.close = weakref.finalize(self, self._core.mg_tiered_destroy, self._handle)
-        """Gives memory and files back; the pool is of no use afterwards."""
+        """Gives memory and files back; every use afterwards is refused."""
+
+    @property
+    def _pool(self) -> int | None:
+        """The native pool; its memory is gone once it is closed."""
+        if not self.close.alive:
+            raise ValueError("this pool of rows is closed")
+        return self._handle
 
     @property
     def padding_slot(self) -> int:
@@ -141,31 +149,33 @@ class TieredRows:
         `lookups` are int64 rows (table, first value, last value); values outside of all keep slot -1.
         Batches are numbered from 1 and resolved in order. A row that `trains` counts as changed.
         """
+        self._check(lookups, values)
         slots = torch.full((len(values),), -1, dtype=torch.int32)
         self._core.mg_tiered_resolve(
-            *(self._handle, lookups.data_ptr(), len(lookups), values.data_ptr(), values.element_size()),
+            *(self._pool, lookups.data_ptr(), len(lookups), values.data_ptr(), values.element_size()),
             *(slots.data_ptr(), batch, int(trains)),
         )
         return slots
 
     def expect(self, lookups: Tensor, values: Tensor, batch: int) -> None:
         """Says that a batch yet to be resolved uses these ids: policy "lookahead" keeps their rows."""
+        self._check(lookups, values)
         given = lookups.data_ptr(), len(lookups), values.data_ptr(), values.element_size()
-        self._core.mg_tiered_expect(self._handle, *given, batch)
+        self._core.mg_tiered_expect(self._pool, *given, batch)
 
     def release(self, batch: int) -> None:
         """Batches up to this one are computed: their rows may leave."""
-        self._core.mg_tiered_release(self._handle, batch)
+        self._core.mg_tiered_release(self._pool, batch)
 
     def flush(self) -> list[SegmentRecords]:
         """Writes what changed and waits for the disk; the files that hold every row that was ever trained."""
         counts = (ctypes.c_int64 * 2)()
-        self._core.mg_tiered_flush(self._handle, ctypes.addressof(counts), ctypes.addressof(counts) + 8)
+        self._core.mg_tiered_flush(self._pool, ctypes.addressof(counts), ctypes.addressof(counts) + 8)
         num_files, num_words = counts
         names = ctypes.create_string_buffer(max(1, num_files * _NAME_BYTES))
         words = (ctypes.c_int64 * max(1, num_files))()
         live = (ctypes.c_uint64 * max(1, num_words))()
-        self._core.mg_tiered_files(self._handle, names, words, live)
+        self._core.mg_tiered_files(self._pool, names, words, live)
         files, at = [], 0
         for number in range(num_files):
             name = names.raw[number * _NAME_BYTES : (number + 1) * _NAME_BYTES - 1].decode()
@@ -179,14 +189,23 @@ class TieredRows:
         counts = (ctypes.c_int64 * max(1, len(files)))(*(len(file.live) for file in files))
         words = [word for file in files for word in file.live]
         live = (ctypes.c_uint64 * max(1, len(words)))(*words)
-        self._core.mg_tiered_open(self._handle, names, counts, live, len(files))
+        self._core.mg_tiered_open(self._pool, names, counts, live, len(files))
 
     def load(self, table: int, ids: Tensor, parts: Sequence[Tensor]) -> None:
         """Takes rows as they are given, int64 ids and a tensor for each part."""
+        for given, own in zip(parts, self.parts, strict=True):
+            if given.dtype != own.dtype or given.shape != (len(ids), *own.shape[1:]):
+                raise ValueError(f"rows of {given.dtype} {tuple(given.shape)} do not fit into {own.dtype}")
+        if (
+            ids.dtype != torch.int64
+            or not 0 <= table < len(self.tables)
+            or _outside(ids, self.tables[table].rows)
+        ):
+            raise ValueError(f"ids of table {table} are int64 and below its number of rows")
         kept = [part.contiguous() for part in parts]
         addresses = (ctypes.c_void_p * len(kept))(*(part.data_ptr() for part in kept))
         ids = ids.contiguous()
-        self._core.mg_tiered_load(self._handle, table, ids.data_ptr(), len(ids), addresses)
+        self._core.mg_tiered_load(self._pool, table, ids.data_ptr(), len(ids), addresses)
 
     def rows(self) -> Iterator[tuple[int, Tensor, list[Tensor]]]:
         """(table, rising ids, parts) of the rows on disk, a segment at a time; after `flush` of all rows."""
@@ -197,7 +216,7 @@ class TieredRows:
         count, segment = ctypes.c_int64(0), 0
         while True:
             self._core.mg_tiered_scan(
-                *(self._handle, segment, tables.data_ptr(), ids.data_ptr(), rows.data_ptr(), row_bytes),
+                *(self._pool, segment, tables.data_ptr(), ids.data_ptr(), rows.data_ptr(), row_bytes),
                 ctypes.addressof(count),
             )
             if count.value < 0:
@@ -212,8 +231,18 @@ class TieredRows:
     def statistics(self) -> PoolStatistics:
         """What was counted so far."""
         counts = (ctypes.c_int64 * len(PoolStatistics._fields))()
-        self._core.mg_tiered_statistics(self._handle, counts)
+        self._core.mg_tiered_statistics(self._pool, counts)
         return PoolStatistics(*counts)
+
+    def _check(self, lookups: Tensor, values: Tensor) -> None:
+        """Refuses what the native core would read wrongly; ids it checks itself."""
+        if values.dtype not in (torch.int32, torch.int64) or values.dim() != 1 or not values.is_contiguous():
+            raise ValueError("values are contiguous int32 or int64 [values]")
+        shaped = lookups.dtype == torch.int64 and lookups.dim() == 2 and lookups.shape[1] == 3
+        if not shaped or not lookups.is_contiguous():
+            raise ValueError("lookups are contiguous int64 [lookups, 3]")
+        if _outside(lookups[:, 0], len(self.tables)) or _outside(lookups[:, 1:], len(values) + 1):
+            raise ValueError("a lookup names a table or values that there are not")
 
     def _split(self, rows: Tensor) -> list[Tensor]:
         """Rows of bytes as the parts they are made of."""
@@ -225,6 +254,11 @@ class TieredRows:
             piece.view(part.dtype).reshape(len(rows), *part.shape[1:])
             for piece, part in zip(split, self.parts, strict=True)
         ]
+
+
+def _outside(numbers: Tensor, end: int) -> bool:
+    """Whether any number is not in [0, end)."""
+    return bool(((numbers < 0) | (numbers >= end)).any())
 
 
 def _num_sets(capacity: int, rows: int, overflow: int | None) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from megalith.core.errors import StorageError
+from megalith.core.errors import NativeError, StorageError
 from megalith.ops.stores.start_values import StartValues
 from megalith.ops.stores.tiered_rows import DiskSettings, PooledTable, SegmentRecords, TieredRows
 
@@ -112,6 +112,9 @@ def test_a_flipped_row_is_named_when_it_is_read(tmp_path, engine):
     # Rows are written in the order in which they left memory.
     with pytest.raises(StorageError, match=f"{path.name} is damaged: the row at byte 4096"):
         read_all(pool)
+    # What is in memory may never have been read: it is neither given nor written any more.
+    with pytest.raises(StorageError, match="not whole after an earlier error; go back to a checkpoint"):
+        pool.flush()
 
 
 @pytest.mark.parametrize("kept", [0, 100, BLOCK, 3 * BLOCK + 17])
@@ -149,9 +152,7 @@ def test_live_records_that_do_not_fit_their_file_are_named(tmp_path):
 
 
 def test_the_bound_on_disk_is_kept_and_named(tmp_path):
-    with pytest.raises(
-        StorageError, match=r"may hold 131072 bytes of rows and is full; raise memory.max_disk"
-    ):
+    with pytest.raises(StorageError, match=r"may hold 131072 bytes of rows and is full; raise max_bytes"):
         trained_files(tmp_path, max_bytes=128 << 10)
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 128 << 10
 
@@ -229,3 +230,23 @@ def test_what_was_flushed_outlives_a_kill(tmp_path, after):
 def test_a_folder_that_is_not_there_is_named(tmp_path):
     with pytest.raises(StorageError, match="could not be created"):
         trained_files(Path(tmp_path) / "absent")
+
+
+def test_a_closed_pool_and_odd_arguments_are_refused(tmp_path):
+    pool = make_pool(tmp_path)
+    lookups, ids = torch.tensor([[0, 0, 4]]), torch.arange(4)
+    for odd in (torch.arange(8)[::2], torch.arange(4.0), torch.zeros(2, 2, dtype=torch.int64)):
+        with pytest.raises(ValueError, match="values are contiguous"):
+            pool.resolve(lookups, odd, 1, trains=True)
+    for odd in (torch.tensor([[1, 0, 4]]), torch.tensor([[0, 0, 5]]), torch.tensor([[0, -1, 4]])):
+        with pytest.raises(ValueError, match="a table or values that there are not"):
+            pool.expect(odd, ids, 1)
+    with pytest.raises(ValueError, match="do not fit"):
+        pool.load(0, ids, [torch.zeros(4, DIM), torch.zeros(3)])
+    with pytest.raises(ValueError, match="below its number of rows"):
+        pool.load(0, ids + ROWS, [torch.zeros(4, DIM), torch.zeros(4)])
+    with pytest.raises(NativeError, match=f"id {ROWS} is no row of its table"):
+        pool.resolve(lookups, torch.tensor([0, 1, 2, ROWS]), 1, trains=True)
+    pool.close()
+    with pytest.raises(ValueError, match="closed"):
+        pool.flush()
