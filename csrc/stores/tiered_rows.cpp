@@ -25,10 +25,11 @@ uint64_t num_keys(const std::vector<TieredTable>& tables) {
 
 }  // namespace
 
-TieredRows::TieredRows(std::vector<TieredTable> tables, std::vector<PoolPart> parts, int64_t sets, int64_t capacity,
-                       CachePolicy policy, const SegmentLogSettings& disk)
+TieredRows::TieredRows(std::vector<TieredTable> tables, std::vector<PoolPart> parts, int64_t* slot_ids, int64_t sets,
+                       int64_t capacity, CachePolicy policy, const SegmentLogSettings& disk)
     : tables_(std::move(tables)),
       parts_(std::move(parts)),
+      slot_ids_(slot_ids),
       permute_(KeyPermutation::bits_for(num_keys(tables_))),
       directory_(sets, capacity, policy),
       log_(with_row_bytes(disk, parts_)),
@@ -43,6 +44,7 @@ TieredRows::TieredRows(std::vector<TieredTable> tables, std::vector<PoolPart> pa
     first += static_cast<uint64_t>(table.rows);
   }
   for (const PoolPart& part : parts_) std::memset(part.memory + padding_slot() * part.bytes, 0, part.bytes);
+  if (slot_ids_ != nullptr) std::fill_n(slot_ids_, capacity + 1, int64_t{-1});
 }
 
 void TieredRows::begin_change() {
@@ -132,6 +134,7 @@ uint32_t TieredRows::bring(const CacheDirectory::Place& place, int64_t table, in
     if (directory_.expected(slot) > batch) coming_[leaving] = directory_.expected(slot);
   }
   directory_.put(place, slot, batch);
+  if (slot_ids_ != nullptr) slot_ids_[slot] = id;
   if (!coming_.empty()) {
     const auto expected = coming_.find(place.permuted);
     if (expected != coming_.end()) {

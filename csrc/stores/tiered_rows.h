@@ -41,8 +41,9 @@ struct TieredStatistics {
 
 class TieredRows {
  public:
-  TieredRows(std::vector<TieredTable> tables, std::vector<PoolPart> parts, int64_t sets, int64_t capacity,
-             CachePolicy policy, const SegmentLogSettings& disk);
+  // `slot_ids`, if given, has room for a number a slot: the id of the row that the slot holds.
+  TieredRows(std::vector<TieredTable> tables, std::vector<PoolPart> parts, int64_t* slot_ids, int64_t sets,
+             int64_t capacity, CachePolicy policy, const SegmentLogSettings& disk);
 
   // Slots of the ids of a batch, all of whose rows are in memory until it is released. Batches are numbered from 1 and
   // resolved in order. What `trains` is taken for changed.
@@ -94,6 +95,7 @@ class TieredRows {
   std::vector<TieredTable> tables_;
   std::vector<uint64_t> first_keys_;
   std::vector<PoolPart> parts_;
+  int64_t* slot_ids_;
   KeyPermutation permute_;
   CacheDirectory directory_;
   KeyIndex index_;

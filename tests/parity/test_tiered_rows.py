@@ -40,6 +40,7 @@ class World:
     policy: str
     engine: str
     window: int
+    slot_ids: bool
     batches: tuple[tuple[bool, tuple[tuple[int, ...], ...]], ...]
     """(whether it trains, ids of every table)"""
 
@@ -60,7 +61,8 @@ class World:
         settings = {"segment_bytes": 40_000, "engine": self.engine, "threads": 3, "layout": 5, **changes}
         memory = self.memory() if memory is None else memory
         disk = DiskSettings(Path(folder), **settings)
-        return TieredRows(self.tables(), memory, disk, self.policy, self.overflow)
+        slot_ids = torch.empty(self.capacity + 1, dtype=torch.int64) if self.slot_ids else None
+        return TieredRows(self.tables(), memory, disk, self.policy, self.overflow, slot_ids)
 
 
 @st.composite
@@ -82,6 +84,7 @@ def worlds(draw):
         policy=draw(st.sampled_from(POLICIES)),
         engine=draw(st.sampled_from(ENGINES)),
         window=draw(st.integers(0, 3)),
+        slot_ids=draw(st.booleans()),
         batches=tuple(draw(st.lists(batch, min_size=1, max_size=25))),
     )
 
@@ -114,6 +117,9 @@ def run(world, pool, twin):
         values, lookups = batch_of(ids)
         slots = pool.resolve(lookups, values, number, trains)
         twin_slots = twin.resolve(lookups, values, number, trains)
+        if pool.slot_ids is not None:
+            padded = slots == pool.padding_slot
+            assert torch.equal(pool.slot_ids[slots.long()], torch.where(padded, -1, values))
         pending.append((number, trains, slots.long(), twin_slots))
         if len(pending) == 2:
             compute(pool, twin, *pending.pop(0))

@@ -15,9 +15,9 @@ from typing import Any
 
 from megalith.core.errors import MegalithError, NativeError, OutOfMemoryError, StorageError
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 """That of csrc/abi.h; both are raised when a signature changes."""
-ABI_DIGEST = "067742fb512cfb12"
+ABI_DIGEST = "9ecd2f83d82ebb42"
 """Of the signatures together with the version; `tests/architecture` says what to put here."""
 SIMD_LEVELS = ("portable", "avx2", "avx512")
 """The builds of the kernels, the narrowest vector instructions first."""
@@ -114,7 +114,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "mg_start_values": (_Code, (_pointer, _int64, _int64, _pointer)),
     "mg_tiered_create": (
         _Code,
-        (_pointer, _text, _pointer, _int64, _pointer, _pointer, _int64, _pointer),
+        (_pointer, _text, _pointer, _int64, _pointer, _pointer, _int64, _pointer, _pointer),
     ),
     "mg_tiered_destroy": (None, (_pointer,)),
     "mg_tiered_resolve": (_Code, (_pointer, _pointer, _int64, _pointer, _int32, _pointer, _int64, _int32)),

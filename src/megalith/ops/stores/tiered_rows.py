@@ -24,6 +24,7 @@ from torch import Tensor
 
 from megalith.ops import native
 from megalith.ops.stores.start_values import StartValues
+from megalith.ops.tensors import address
 
 WAYS = 16
 """Slots of a set of the cache."""
@@ -97,6 +98,8 @@ class TieredRows:
 
     `parts` are the pool's tensors, the weight first: [capacity + 1, ...] each; the last slot reads as zeros
     and stands for padding. They must not be replaced or resized. One thread resolves, another may release.
+    `slot_ids`, int64 [capacity + 1], is kept by the pool: the id, within its table, of the row in each slot,
+    -1 where there is none.
     """
 
     def __init__(
@@ -106,11 +109,19 @@ class TieredRows:
         disk: DiskSettings,
         policy: str = "lru",
         overflow: int | None = None,
+        slot_ids: Tensor | None = None,
     ) -> None:
         native.share_torch_threads()
         self._core = native.library()
         self.tables, self.parts, self.disk = tuple(tables), tuple(parts), disk
         self.capacity = len(parts[0]) - 1
+        if slot_ids is not None and (
+            slot_ids.dtype != torch.int64
+            or slot_ids.shape != (self.capacity + 1,)
+            or not slot_ids.is_contiguous()
+        ):
+            raise ValueError("slot_ids are contiguous int64 [capacity + 1]")
+        self.slot_ids = slot_ids
         self._part_bytes = [part[0].numel() * part.element_size() for part in parts]
         sets = _num_sets(self.capacity, sum(table.rows for table in tables), overflow)
         settings = torch.tensor(
@@ -125,7 +136,7 @@ class TieredRows:
         handle = ctypes.c_void_p()
         self._core.mg_tiered_create(
             *(settings.data_ptr(), os.fsencode(disk.folder), fields.data_ptr(), len(tables)),
-            *(addresses, part_bytes.data_ptr(), len(parts), ctypes.addressof(handle)),
+            *(addresses, part_bytes.data_ptr(), len(parts), address(slot_ids), ctypes.addressof(handle)),
         )
         self._handle = handle.value
         self.close = weakref.finalize(self, self._core.mg_tiered_destroy, self._handle)
