@@ -9,7 +9,6 @@ Weights are buffers, not parameters: no dense optimizer, and no gradient tensor,
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -24,6 +23,7 @@ from megalith.embeddings.descriptors import CollectionLookups
 from megalith.embeddings.initial_values import TableWindow, initial_values
 from megalith.embeddings.memory import check_fits, taking_memory
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad, StepSettings, optimizer_of_each
+from megalith.embeddings.rounding import RoundingSeeds
 from megalith.embeddings.table_state import WEIGHT, TableShard, TableState, part_specs
 from megalith.ops.embedding.descriptors import LookupBatch, OutputGradients
 from megalith.ops.embedding.native_tables import NativeTables, allocate_table
@@ -100,6 +100,7 @@ class EmbeddingCollection(nn.Module):
         self._states = [rows.first for rows in self._rows], [rows.second for rows in self._rows]
         self._native = NativeTables(self._weights, *self._states) if on_cpu else None
         self._settings = StepSettings(self.optimizers)
+        self._rounding = RoundingSeeds(of_each, seed, device)
         self._positions = {table.name: position for position, table in enumerate(tables)}
         self._anchor = torch.zeros((), requires_grad=True, device=device)
 
@@ -194,10 +195,10 @@ class EmbeddingCollection(nn.Module):
         gradients = OutputGradients(pooled, sequences)
         try:
             if self._native is not None:
-                self._native.backward_(self.steps(), chosen, batch, gradients, self.step_seed())
+                self._native.backward_(self.steps(), chosen, batch, gradients, self.rounding())
             else:
                 tables = self._weights, *self._states
-                embedding_backward_(*tables, self.steps(), chosen, *batch, *gradients, self.step_seed())
+                embedding_backward_(*tables, self.steps(), chosen, *batch, *gradients, self.rounding())
         except Exception:
             # A step that failed does not count.
             self.num_steps -= 1
@@ -211,10 +212,9 @@ class EmbeddingCollection(nn.Module):
         chosen = descriptors[torch.isin(descriptors[:, 0], torch.tensor(positions))]
         return ColumnShardedUpdate(self._weights, *self._states, chosen, columns, sections)
 
-    def step_seed(self) -> int:
-        """The seed of what is rounded at random in this step."""
-        digest = hashlib.sha256(f"{self.seed}:{self.num_steps}".encode()).digest()
-        return int.from_bytes(digest[:8], "little") >> 1
+    def rounding(self) -> Tensor:
+        """What rounding at random depends on in this step, a `RowRounding` for each table."""
+        return self._rounding.at(self.num_steps)
 
     def steps(self) -> Tensor:
         """The settings of this step, a row for each table."""

@@ -110,7 +110,7 @@ class ColumnShardedOptimizer:
         for workers, whole in self._exchange(bundles).items():
             groups = self._bundles[workers]
             totals |= zip(groups, whole.split([len(sums[group]) for group in groups]), strict=True)
-        self._update.finish([totals[group] for group in self._sections], self._collection.step_seed())
+        self._update.finish([totals[group] for group in self._sections], self._collection.rounding())
 
     def _exchange(self, bundles: dict[tuple[int, ...], Tensor]) -> dict[tuple[int, ...], Tensor]:
         """Sums over all columns of each bundle of rows, the same to the last bit wherever parts of it are."""
