@@ -83,7 +83,7 @@ uint32_t CacheDirectory::overflow_room(uint32_t released, bool& evicted, uint64_
     if (chosen == kNoSlot || leaves_before(first + at, chosen, released)) chosen = first + at;
   }
   if (chosen == kNoSlot) {
-    throw StorageError("The rows of the batches under way do not fit into the cache of " +
+    throw CacheFull("The rows of the batches under way do not fit into the cache of " +
                              std::to_string(capacity_) + " rows; give it more, or resolve fewer batches ahead.");
   }
   evicted = true;

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from megalith.core.errors import MegalithError, NativeError, OutOfMemoryError, StorageError
+from megalith.core.errors import CacheFullError, MegalithError, NativeError, OutOfMemoryError, StorageError
 
 ABI_VERSION = 6
 """That of csrc/abi.h; both are raised when a signature changes."""
@@ -24,7 +24,7 @@ SIMD_LEVELS = ("portable", "avx2", "avx512")
 CPU_FEATURES = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl")
 """What the choice of a level depends on, in the order of their bits."""
 
-_OUT_OF_MEMORY, _STORAGE_FAILED = 1, 3
+_OUT_OF_MEMORY, _STORAGE_FAILED, _CACHE_FULL = 1, 3, 4
 
 _pointer, _int32, _int64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
 _float, _text = ctypes.c_float, ctypes.c_char_p
@@ -164,6 +164,8 @@ def _refuse(code: int, function: Any, arguments: tuple[Any, ...]) -> None:
     doing = library().mg_last_error().decode(errors="replace")
     if code < 0:
         raise OSError(-code, f"{os.strerror(-code)} (the native core could not {doing})")
+    if code == _CACHE_FULL:
+        raise CacheFullError(doing)
     if code == _STORAGE_FAILED:
         raise StorageError(doing)
     if code == _OUT_OF_MEMORY:

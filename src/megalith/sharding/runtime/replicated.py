@@ -112,7 +112,8 @@ class ReplicatedTables:
             self._all_reduce.add_(sums.flat)
         touched = sums.touched()
         self.collection.num_steps, self.collection.lr_factor = num_steps - 1, lr_factor
-        self.collection.update(touched.rows, touched.offsets, None, None, touched.gradients)
+        rows = self.collection.resolve((touched.rows, touched.offsets, None), trains=True)
+        self.collection.update(rows, None, touched.gradients)
 
 
 class _TouchedRows(NamedTuple):
