@@ -194,7 +194,7 @@ def test_reading_never_writes(tmp_path):
 @pytest.mark.parametrize("policy", ["lookahead", "lru", "lfu"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_cache_as_small_as_one_batch_gives_the_same_bits(tmp_path, policy, dtype):
-    rows, dim, size, steps = 3000, 8, 32, 200
+    rows, dim, size, steps = 3000, 32, 32, 200
     names = ("a", "b")
     tables = [
         mg.TableSpec(name=n, rows=rows, dim=dim, features=(n,), dtype=dtype, store="tiered") for n in names

@@ -22,7 +22,7 @@ from megalith.embeddings.check import Indices, LookupCheck
 from megalith.embeddings.initial_values import TableWindow
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad, StepSettings, optimizer_of_each
 from megalith.embeddings.rounding import RoundingSeeds
-from megalith.embeddings.stores.base import StoredTable
+from megalith.embeddings.stores.base import StoreBytes, StoredTable, TierCounts
 from megalith.embeddings.stores.resolved import ResolvedIds
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.embeddings.stores.table_stores import TableStores
@@ -108,6 +108,11 @@ class EmbeddingCollection(nn.Module):
         self._anchor = torch.zeros((), requires_grad=True, device=device)
 
     @property
+    def prepares_ahead(self) -> bool:
+        """Whether there is something to gain from resolving batches ahead."""
+        return not self.stores.ids_are_slots
+
+    @property
     def output_dim(self) -> int:
         """Columns of the pooled output."""
         return self.lookups.output_dim
@@ -142,6 +147,14 @@ class EmbeddingCollection(nn.Module):
                 f"Table '{table}' is not whole in memory; read it by `table_states()['{table}'].blocks(...)`."
             )
         return self.stores.rows[position]
+
+    def counts(self) -> TierCounts:
+        """What the tiers of the tables' stores did so far."""
+        return self.stores.counts()
+
+    def bytes(self) -> StoreBytes:
+        """What the tables take: weights, state, index and bookkeeping in memory, and files."""
+        return self.stores.bytes()
 
     def forward(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> Tensor:
         """Pooled vectors [batch, output_dim]; `sample_weights` holds a factor for each value."""

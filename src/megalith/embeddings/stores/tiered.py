@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -21,7 +23,7 @@ from megalith.embeddings.stores.settings import TieredMemory
 from megalith.embeddings.table_state import TableShard
 from megalith.ops.embedding.native_tables import allocate_table
 from megalith.ops.optimizer.steps import PhysicalRows
-from megalith.ops.stores.tiered_rows import DiskSettings, PooledTable, TieredRows
+from megalith.ops.stores.tiered_rows import DiskSettings, PooledTable, PoolStatistics, TieredRows
 
 LEAST_ROWS = 64
 """A cache has room for so many rows, or for all there are."""
@@ -79,18 +81,26 @@ class TieredStore:
         self._pooled = [
             PooledTable(table.spec.rows, table.window.start_values(seed), _padding(table)) for table in tables
         ]
-        self._folder = memory.path
-        self.pool = self._new_pool()
-        # The native pool is used by one thread at a time; tickets have a lock of their own, so that whoever
-        # releases does not wait for a read.
-        self._lock = threading.RLock()
+        self._folder, self._capacity = memory.path, capacity
+        self._pool: TieredRows | None = None
+        # Batches are resolved one after the other. The pool is used by one thread at a time, and is free
+        # while a batch waits for room. Whoever releases waits for neither.
+        self._order, self._lock = threading.Lock(), threading.RLock()
         self._released = threading.Condition(threading.RLock())
         self._held: set[int] = set()
         self._last = 0
 
+    @property
+    def pool(self) -> TieredRows:
+        """The native pool; nothing is written before it is first used."""
+        if self._pool is None:
+            self._pool = self._new_pool()
+            weakref.finalize(self, _remove, self._folder)
+        return self._pool
+
     def padding(self, table: int) -> int:
         """The slot that reads as zeros."""
-        return -1 if self.tables[table].spec.padding_index is None else self.pool.padding_slot
+        return -1 if self.tables[table].spec.padding_index is None else self._capacity
 
     def expect(self, lookups: Tensor, values: Tensor, ahead: int) -> None:
         """Keeps the rows that a coming batch uses."""
@@ -100,7 +110,7 @@ class TieredStore:
 
     def resolve(self, lookups: Tensor, values: Tensor, *, trains: bool, wait: bool) -> tuple[Tensor, int]:
         """Slots of the ids; reads what is not in memory."""
-        with self._lock:
+        with self._order:
             with self._released:
                 self._last += 1
                 ticket = self._last
@@ -108,11 +118,12 @@ class TieredStore:
             try:
                 while True:
                     with self._released:
-                        others = len(self._held)
+                        holders = len(self._held)
                     try:
-                        return self.pool.resolve(lookups, values, ticket, trains), ticket
+                        with self._lock:
+                            return self.pool.resolve(lookups, values, ticket, trains), ticket
                     except CacheFullError:
-                        if not self._wait_for_room(others, wait):
+                        if not self._wait_for_room(holders, wait):
                             raise
             except BaseException:
                 self.release(ticket)
@@ -125,13 +136,12 @@ class TieredStore:
             self.pool.release(min(self._held, default=self._last + 1) - 1)
             self._released.notify_all()
 
-    def _wait_for_room(self, others: int, wait: bool) -> bool:
-        """Whether another batch was released since there were `others` that held rows."""
+    def _wait_for_room(self, holders: int, wait: bool) -> bool:
+        """Whether a batch was released since there were `holders` of rows, this one included."""
         with self._released:
-            if others <= 1 or not wait:
-                return len(self._held) < others
-            self._released.wait_for(lambda: len(self._held) < others)
-            return True
+            if holders > 1 and wait:
+                self._released.wait_for(lambda: len(self._held) < holders)
+            return len(self._held) < holders
 
     def shard(self, table: int) -> TableShard:
         """The trained rows; all others are their start values."""
@@ -139,8 +149,8 @@ class TieredStore:
 
     def bytes(self) -> StoreBytes:
         """Rows in memory as they were allocated, and files as they are."""
-        found = self.pool.statistics()
         weight, first, second, ids = self._physical
+        found = self._statistics()
         slots = 0 if ids is None else ids.numel() * 8
         return StoreBytes(
             weights=weight.numel() * weight.element_size(),
@@ -152,7 +162,7 @@ class TieredStore:
 
     def counts(self) -> TierCounts:
         """What the pool counted."""
-        found = self.pool.statistics()
+        found = self._statistics()
         return TierCounts(
             lookups=found.lookups,
             hits=found.hits,
@@ -162,6 +172,11 @@ class TieredStore:
             read_bytes=found.read_bytes,
             written_bytes=found.written_bytes,
         )
+
+    def _statistics(self) -> PoolStatistics:
+        if self._pool is None:
+            return PoolStatistics(*(0 for _ in PoolStatistics._fields))
+        return self._pool.statistics()
 
     def _new_pool(self) -> TieredRows:
         """A pool without a row; files of an earlier one are removed."""
@@ -194,3 +209,11 @@ def _clear(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for path in folder.glob("*.rows"):
             path.unlink()
+
+
+def _remove(folder: Path) -> None:
+    """The files of a store that is gone; what is worth keeping is in checkpoints."""
+    with suppress(OSError):
+        for path in folder.glob("*.rows"):
+            path.unlink()
+        folder.rmdir()

@@ -22,6 +22,7 @@ from megalith.comm.context import CommContext
 from megalith.core.schema import TableSpec
 from megalith.embeddings.optimizers import RowOptimizer
 from megalith.embeddings.stores.base import StoreBytes, TierCounts
+from megalith.embeddings.stores.settings import TieredMemory
 from megalith.embeddings.table_state import TableState, part_specs
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.plan import ShardingPlan
@@ -59,6 +60,7 @@ class ShardedLookup:
         comm: CommContext | None,
         optimizers: Mapping[str, RowOptimizer],
         seed: int,
+        memory: TieredMemory | None,
         *,
         stochastic_rounding: bool,
     ) -> None:
@@ -66,7 +68,7 @@ class ShardedLookup:
         self._vectors = OutputDist(layout, rank, comm, plan.exchange)
         self._weight_gradients = SampleWeightGradients(layout, rank, comm)
         self._local = LocalShards(
-            layout, plan, rank, comm, optimizers, seed, stochastic_rounding=stochastic_rounding
+            *(layout, plan, rank, comm, optimizers, seed, memory), stochastic_rounding=stochastic_rounding
         )
         self._replicated: ReplicatedTables | None = None
         self._replicated_columns = ColumnSplit(layout.replicated_columns)
