@@ -24,7 +24,9 @@ from megalith.embeddings.descriptors import CollectionLookups
 from megalith.embeddings.initial_values import TableWindow, initial_values
 from megalith.embeddings.memory import check_fits, taking_memory
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad, StepSettings, optimizer_of_each
-from megalith.embeddings.table_state import WEIGHT, TableShard, TableState, part_specs
+from megalith.embeddings.row_block import WEIGHT, part_specs
+from megalith.embeddings.stores.dense_shard import DenseShard
+from megalith.embeddings.table_state import TableShard, TableState
 from megalith.ops.embedding.descriptors import LookupBatch, OutputGradients
 from megalith.ops.embedding.native_tables import NativeTables, allocate_table
 from megalith.ops.embedding.operators import embedding_forward, embedding_sequence, sample_weight_gradient
@@ -129,10 +131,16 @@ class EmbeddingCollection(nn.Module):
                 table.rows,
                 table.dim,
                 part_specs(table, optimizer),
-                (TableShard(0, 0, self.table_parts(table.name)),),
+                (self.table_shard(table.name),),
             )
             for table, optimizer in zip(self.tables, self.optimizers, strict=True)
         }
+
+    def table_shard(
+        self, table: str, first_row: int = 0, first_column: int = 0, *, writes: bool = True
+    ) -> TableShard:
+        """A table as a rectangle of a larger one, or as the whole; `writes` is false of all copies but one."""
+        return DenseShard(first_row, first_column, self.table_parts(table), writes)
 
     def forward(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> Tensor:
         """Pooled vectors [batch, output_dim]; `sample_weights` holds a factor for each value."""

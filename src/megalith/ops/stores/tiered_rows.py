@@ -206,7 +206,7 @@ class TieredRows:
         self._core.mg_tiered_load(self._pool, table, ids.data_ptr(), len(ids), addresses)
 
     def read(self, table: int, ids: Tensor) -> list[Tensor]:
-        """The rows of some ids as they are now, a tensor for each part; nothing moves between tiers for it."""
+        """The rows of some ids as they are now, a tensor for each part; nothing moves for it."""
         self._check_ids(table, ids)
         ids = ids.contiguous()
         parts = [torch.empty(len(ids), *part.shape[1:], dtype=part.dtype) for part in self.parts]

@@ -20,7 +20,8 @@ from megalith.core.schema import TableSpec
 from megalith.embeddings.collection import EmbeddingCollection
 from megalith.embeddings.initial_values import TableWindow
 from megalith.embeddings.optimizers import RowOptimizer
-from megalith.embeddings.table_state import TableShard, TableState, part_specs
+from megalith.embeddings.row_block import part_specs
+from megalith.embeddings.table_state import TableState
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.layout.types import LocalShard
 from megalith.sharding.plan import ShardingPlan
@@ -190,7 +191,7 @@ class _ShardTables:
 
     def table_state(self, table: TableSpec, optimizer: RowOptimizer) -> TableState:
         held = [
-            TableShard(shard.shard.rows[0], shard.shard.columns[0], self.collection.table_parts(shard.name))
+            self.collection.table_shard(shard.name, shard.shard.rows[0], shard.shard.columns[0])
             for shard in self._shards
             if shard.table.name == table.name and self.collection is not None
         ]

@@ -21,7 +21,8 @@ from torch import Tensor
 from megalith.comm.context import CommContext
 from megalith.core.schema import TableSpec
 from megalith.embeddings.optimizers import RowOptimizer
-from megalith.embeddings.table_state import TableShard, TableState, part_specs
+from megalith.embeddings.row_block import part_specs
+from megalith.embeddings.table_state import TableState
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.plan import ShardingPlan
 from megalith.sharding.runtime.input_dist.jagged_ids import ReceivedIds
@@ -166,8 +167,7 @@ class ShardedLookup:
         if self._replicated is None or table not in self._layout.replicated:
             return self._local.table_state(table, optimizer)
         # All workers hold the same rows; the first writes them.
-        parts = self._replicated.collection.table_parts(table.name)
-        shard = TableShard(0, 0, parts, writes=self._rank == 0)
+        shard = self._replicated.collection.table_shard(table.name, writes=self._rank == 0)
         return TableState(table.rows, table.dim, part_specs(table, optimizer), (shard,))
 
     def _finish_gradients(self, context: ShardedLookupContext) -> WorkerVectors:

@@ -1,0 +1,1 @@
+"""What keeps the rows of tables: in memory, or in segment files under a cache in memory."""
