@@ -71,6 +71,8 @@ class CacheDirectory {
     if (!expected_.empty() && expected_[slot] < batch) expected_[slot] = batch;
   }
 
+  // The last batch that was resolved with it.
+  uint32_t last_batch(uint32_t slot) const { return stamps_[slot]; }
   // The last batch known to use it; 0 under policies that do not look ahead.
   uint32_t expected(uint32_t slot) const { return expected_.empty() ? 0 : expected_[slot]; }
 

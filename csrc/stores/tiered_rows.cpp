@@ -180,7 +180,10 @@ void TieredRows::write_back(uint32_t slot, uint64_t permuted) {
   pack(slot, row);
   log_.sealed(record, permute_.inverse(permuted));
   const uint32_t before = index_.set(permuted, record);
-  if (before != KeyIndex::kNone) log_.drop(before);
+  if (before != KeyIndex::kNone) {
+    log_.drop(before);
+    --num_flushed_dirty_;
+  }
   dirty_[slot] = false;
   --num_dirty_;
   ++counted_.written_back;
@@ -225,9 +228,15 @@ void TieredRows::append(SegmentLog::Stream stream, uint64_t permuted, uint64_t k
 
 void TieredRows::flush() {
   begin_change();
+  const uint32_t released = released_.load(std::memory_order_acquire);
   for (int64_t slot = 0; num_dirty_ > 0 && slot < directory_.capacity(); ++slot) {
     const auto at = static_cast<uint32_t>(slot);
-    if (dirty_[at]) write_back(at, directory_.permuted_key(at));
+    if (!dirty_[at]) continue;
+    write_back(at, directory_.permuted_key(at));
+    if (directory_.last_batch(at) <= released) continue;
+    dirty_[at] = true;
+    ++num_dirty_;
+    ++num_flushed_dirty_;
   }
   log_.sync();
   end_change();
@@ -255,13 +264,46 @@ void TieredRows::load(int64_t table, const int64_t* ids, int64_t count, const ch
       to += parts_[p].bytes;
     }
     const uint64_t key = key_of(table, ids[i]), permuted = permute_(key);
-    append(SegmentLog::kEvicted, permuted, key, row.data());
     const uint32_t slot = directory_.find(directory_.place(permuted));
+    if (slot != CacheDirectory::kNoSlot && dirty_[slot]) num_flushed_dirty_ -= index_.find(permuted) != KeyIndex::kNone;
+    append(SegmentLog::kEvicted, permuted, key, row.data());
     if (slot == CacheDirectory::kNoSlot) continue;
     unpack(slot, row.data());
     num_dirty_ -= dirty_[slot];
     dirty_[slot] = false;
   }
+  end_change();
+}
+
+void TieredRows::read(int64_t table, const int64_t* ids, int64_t count, char* const* parts) {
+  begin_change();
+  std::vector<RowRead> wanted;
+  for (int64_t i = 0; i < count; ++i) {
+    const uint64_t key = key_of(table, ids[i]), permuted = permute_(key);
+    const uint32_t slot = directory_.find(directory_.place(permuted));
+    const uint32_t record = slot == CacheDirectory::kNoSlot ? index_.find(permuted) : KeyIndex::kNone;
+    if (record != KeyIndex::kNone) {
+      wanted.push_back({record, static_cast<uint32_t>(i), key});
+      continue;
+    }
+    for (size_t p = 0; p < parts_.size(); ++p) {
+      const int64_t bytes = parts_[p].bytes;
+      char* to = parts[p] + i * bytes;
+      if (slot != CacheDirectory::kNoSlot) {
+        std::memcpy(to, parts_[p].memory + int64_t{slot} * bytes, static_cast<size_t>(bytes));
+      } else if (p == 0) {
+        tables_[static_cast<size_t>(table)].start.fill(ids[i], to);
+      } else {
+        std::memset(to, 0, static_cast<size_t>(bytes));
+      }
+    }
+  }
+  log_.read(wanted, [&](const RowRead& read, const char* row) {
+    for (size_t p = 0; p < parts_.size(); ++p) {
+      std::memcpy(parts[p] + int64_t{read.slot} * parts_[p].bytes, row, static_cast<size_t>(parts_[p].bytes));
+      row += parts_[p].bytes;
+    }
+  });
   end_change();
 }
 

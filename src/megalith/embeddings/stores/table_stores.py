@@ -130,10 +130,10 @@ class TableStores:
         """Whether every row of a table is in memory, in the order of ids."""
         return self._places[table][0].ids_are_slots
 
-    def shard(self, table: int) -> TableShard:
+    def shard(self, table: int, writes: bool = True) -> TableShard:
         """The rows of a table as a checkpoint sees them."""
         store, own = self._places[table]
-        return store.shard(own)
+        return store.shard(own, writes)
 
     def bytes(self) -> StoreBytes:
         """What all stores take."""

@@ -7,7 +7,6 @@ in memory, and results are those of tables that are whole in memory. The pool is
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import weakref
 from collections.abc import Sequence
@@ -19,7 +18,9 @@ from torch import Tensor
 
 from megalith.core.errors import CacheFullError, storage_errors
 from megalith.embeddings.stores.base import StoreBytes, StoredTable, TierCounts
+from megalith.embeddings.stores.row_files import clear_rows, layout_digest
 from megalith.embeddings.stores.settings import TieredMemory
+from megalith.embeddings.stores.tiered_shard import SegmentPool
 from megalith.embeddings.table_state import TableShard
 from megalith.ops.embedding.native_tables import allocate_table
 from megalith.ops.optimizer.steps import PhysicalRows
@@ -83,6 +84,7 @@ class TieredStore:
         ]
         self._folder, self._capacity = memory.path, capacity
         self._pool: TieredRows | None = None
+        self._segments: SegmentPool | None = None
         # Batches are resolved one after the other. The pool is used by one thread at a time, and is free
         # while a batch waits for room. Whoever releases waits for neither.
         self._order, self._lock = threading.Lock(), threading.RLock()
@@ -143,9 +145,11 @@ class TieredStore:
                 self._released.wait_for(lambda: len(self._held) < holders)
             return len(self._held) < holders
 
-    def shard(self, table: int) -> TableShard:
+    def shard(self, table: int, writes: bool = True) -> TableShard:
         """The trained rows; all others are their start values."""
-        raise NotImplementedError
+        if self._segments is None:
+            self._segments = SegmentPool(self.pool)
+        return self._segments.shard(table, writes)
 
     def bytes(self) -> StoreBytes:
         """Rows in memory as they were allocated, and files as they are."""
@@ -180,40 +184,27 @@ class TieredStore:
 
     def _new_pool(self) -> TieredRows:
         """A pool without a row; files of an earlier one are removed."""
-        _clear(self._folder)
+        with storage_errors(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            clear_rows(self._folder)
         weight, first, second, ids = self._physical
         memory = self.memory
+        parts = [part for part in (weight, first, second) if part.numel()]
         disk = DiskSettings(
             folder=self._folder,
-            layout=self._layout(),
+            layout=layout_digest(self._pooled, parts),
             max_bytes=memory.disk or 0,
             engine="threads" if memory.engine == "threads" else "io_uring",
         )
-        parts = [part for part in (weight, first, second) if part.numel()]
         return TieredRows(self._pooled, parts, disk, memory.policy, slot_ids=ids)
-
-    def _layout(self) -> int:
-        """A digest of what a row is and which tables there are, 63 bits."""
-        tables = [(table.window.table.name, table.window.rows, table.window.columns) for table in self.tables]
-        digest = hashlib.sha256(f"{self.shape.key}:{tables}".encode()).digest()
-        return int.from_bytes(digest[:8], "little") >> 1
 
 
 def _padding(table: StoredTable) -> int:
     return -1 if table.spec.padding_index is None else table.spec.padding_index
 
 
-def _clear(folder: Path) -> None:
-    """A folder without segment files; nothing else in it is touched."""
-    with storage_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in folder.glob("*.rows"):
-            path.unlink()
-
-
 def _remove(folder: Path) -> None:
     """The files of a store that is gone; what is worth keeping is in checkpoints."""
     with suppress(OSError):
-        for path in folder.glob("*.rows"):
-            path.unlink()
+        clear_rows(folder)
         folder.rmdir()

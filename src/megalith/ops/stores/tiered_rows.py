@@ -179,7 +179,10 @@ class TieredRows:
         self._core.mg_tiered_release(self._pool, batch)
 
     def flush(self) -> list[SegmentRecords]:
-        """Writes what changed and waits for the disk; the files that hold every row that was ever trained."""
+        """Writes what changed and waits for the disk; the files that hold every row that was ever trained.
+
+        Rows of batches that are not released yet are written as they are, and again when they leave.
+        """
         counts = (ctypes.c_int64 * 2)()
         self._core.mg_tiered_flush(self._pool, ctypes.addressof(counts), ctypes.addressof(counts) + 8)
         num_files, num_words = counts
@@ -207,16 +210,20 @@ class TieredRows:
         for given, own in zip(parts, self.parts, strict=True):
             if given.dtype != own.dtype or given.shape != (len(ids), *own.shape[1:]):
                 raise ValueError(f"rows of {given.dtype} {tuple(given.shape)} do not fit into {own.dtype}")
-        if (
-            ids.dtype != torch.int64
-            or not 0 <= table < len(self.tables)
-            or _outside(ids, self.tables[table].rows)
-        ):
-            raise ValueError(f"ids of table {table} are int64 and below its number of rows")
+        self._check_ids(table, ids)
         kept = [part.contiguous() for part in parts]
         addresses = (ctypes.c_void_p * len(kept))(*(part.data_ptr() for part in kept))
         ids = ids.contiguous()
         self._core.mg_tiered_load(self._pool, table, ids.data_ptr(), len(ids), addresses)
+
+    def read(self, table: int, ids: Tensor) -> list[Tensor]:
+        """The rows of some ids as they are now, a tensor for each part; nothing moves for it."""
+        self._check_ids(table, ids)
+        ids = ids.contiguous()
+        parts = [torch.empty(len(ids), *part.shape[1:], dtype=part.dtype) for part in self.parts]
+        addresses = (ctypes.c_void_p * len(parts))(*(part.data_ptr() for part in parts))
+        self._core.mg_tiered_read(self._pool, table, ids.data_ptr(), len(ids), addresses)
+        return parts
 
     def rows(self) -> Iterator[tuple[int, Tensor, list[Tensor]]]:
         """(table, rising ids, parts) of the rows on disk, a segment at a time; after `flush` of all rows."""
@@ -254,6 +261,11 @@ class TieredRows:
             raise ValueError("lookups are contiguous int64 [lookups, 3]")
         if _outside(lookups[:, 0], len(self.tables)) or _outside(lookups[:, 1:], len(values) + 1):
             raise ValueError("a lookup names a table or values that there are not")
+
+    def _check_ids(self, table: int, ids: Tensor) -> None:
+        known = 0 <= table < len(self.tables)
+        if not known or ids.dtype != torch.int64 or ids.dim() != 1 or _outside(ids, self.tables[table].rows):
+            raise ValueError(f"ids of table {table} are int64 and below its number of rows")
 
     def _split(self, rows: Tensor) -> list[Tensor]:
         """Rows of bytes as the parts they are made of."""

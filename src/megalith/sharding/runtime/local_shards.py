@@ -22,10 +22,11 @@ from megalith.embeddings.check import Indices
 from megalith.embeddings.collection import EmbeddingCollection
 from megalith.embeddings.initial_values import TableWindow
 from megalith.embeddings.optimizers import RowOptimizer
+from megalith.embeddings.row_block import part_specs
 from megalith.embeddings.stores.base import StoreBytes, TierCounts
 from megalith.embeddings.stores.resolved import ResolvedIds
 from megalith.embeddings.stores.settings import TieredMemory
-from megalith.embeddings.table_state import TableState, part_specs
+from megalith.embeddings.table_state import TableState
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.layout.types import LocalShard
 from megalith.sharding.plan import ShardingPlan
