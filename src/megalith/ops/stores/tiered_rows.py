@@ -158,7 +158,8 @@ class TieredRows:
         """Slots int32 [values] of the ids of a batch, in memory until the batch is released.
 
         `lookups` are int64 rows (table, first value, last value); values outside of all keep slot -1.
-        Batches are numbered from 1 and resolved in order. A row that `trains` counts as changed.
+        Batches are numbered from 1 and resolved in order. A row that `trains` counts as changed. For a row
+        that is only read no changed one leaves, unless nothing else can: evaluation does not write.
         """
         self._check(lookups, values)
         slots = torch.full((len(values),), -1, dtype=torch.int32)
@@ -273,8 +274,11 @@ def _outside(numbers: Tensor, end: int) -> bool:
 
 
 def _num_sets(capacity: int, rows: int, overflow: int | None) -> int:
-    """Sets of the cache, beside an overflow area of at least a 64th; none where the cache is too small."""
-    spare = max(capacity // 64, 256) if overflow is None else overflow
+    """Sets of the cache, beside an overflow area of at least a 64th; none where the cache is too small.
+
+    Half of the area is kept for rows that are only read: a batch of an evaluation finds room there.
+    """
+    spare = max(256, min(capacity // 8, max(capacity // 64, 4096))) if overflow is None else overflow
     sets = (capacity - spare) // WAYS
     # Set and tag together are the key, of at most 40 bits, and a tag has 32.
     return sets if sets > max(1, rows >> 31) else 0
