@@ -73,7 +73,7 @@ CacheDirectory::Room CacheDirectory::make_room(const Place& place, uint32_t rele
   }
   if (chosen == kNoSlot) chosen = overflow_slot(released, Wanted::kAny);
   if (chosen == kNoSlot) {
-    throw StorageError("The rows of the batches under way do not fit into the cache of " +
+    throw CacheFull("The rows of the batches under way do not fit into the cache of " +
                              std::to_string(capacity_) + " rows; give it more, or resolve fewer batches ahead.");
   }
   if (!overflow_used_[chosen - first_overflow()]) return {chosen, false, 0};

@@ -60,11 +60,29 @@ int64_t TieredRows::table_of(uint64_t key) const {
 template <class Index>
 void TieredRows::resolve(const TableValues* parts, int64_t num_parts, const Index* values, int32_t* slots,
                          uint32_t batch, bool trains) {
-  constexpr int64_t kAhead = 16;
-  CacheDirectory::Place ahead[kAhead];
   begin_change();
   wanted_.clear();
   collect();
+  const int64_t lookups = counted_.lookups, hits = counted_.hits;
+  try {
+    resolve_parts(parts, num_parts, values, slots, batch, trains);
+  } catch (const CacheFull&) {
+    // What was brought is whole, and held by this batch: the call may be made again.
+    fetch();
+    counted_.lookups = lookups;
+    counted_.hits = hits;
+    end_change();
+    throw;
+  }
+  fetch();
+  end_change();
+}
+
+template <class Index>
+void TieredRows::resolve_parts(const TableValues* parts, int64_t num_parts, const Index* values, int32_t* slots,
+                               uint32_t batch, bool trains) {
+  constexpr int64_t kAhead = 16;
+  CacheDirectory::Place ahead[kAhead];
   for (int64_t p = 0; p < num_parts; ++p) {
     const TableValues& part = parts[p];
     const TieredTable& table = tables_[static_cast<size_t>(part.table)];
@@ -103,8 +121,6 @@ void TieredRows::resolve(const TableValues* parts, int64_t num_parts, const Inde
     }
     counted_.lookups += part.last - part.first;
   }
-  fetch();
-  end_change();
 }
 
 template <class Index>

@@ -79,6 +79,9 @@ class TieredRows {
   // Refuses work after an operation that did not come to its end: slots may hold rows that were never read.
   void begin_change();
   void end_change() { whole_ = true; }
+  template <class Index>
+  void resolve_parts(const TableValues* parts, int64_t num_parts, const Index* values, int32_t* slots, uint32_t batch,
+                     bool trains);
   uint64_t key_of(int64_t table, int64_t id) const { return first_keys_[static_cast<size_t>(table)] + static_cast<uint64_t>(id); }
   int64_t table_of(uint64_t key) const;
   uint32_t bring(const CacheDirectory::Place& place, int64_t table, int64_t id, uint32_t batch, bool trains);

@@ -1,0 +1,1 @@
+"""Row stores: what holds the rows of tables, and which row an id has. Only here are kinds told apart."""
