@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -64,7 +66,7 @@ class SegmentRecords(NamedTuple):
     """A segment file and the records of it that hold rows."""
 
     name: str
-    live: list[int]
+    live: npt.NDArray[np.uint64]
     """64 records a word, the lowest bit first."""
 
 
@@ -185,23 +187,23 @@ class TieredRows:
         self._core.mg_tiered_flush(self._pool, ctypes.addressof(counts), ctypes.addressof(counts) + 8)
         num_files, num_words = counts
         names = ctypes.create_string_buffer(max(1, num_files * _NAME_BYTES))
-        words = (ctypes.c_int64 * max(1, num_files))()
-        live = (ctypes.c_uint64 * max(1, num_words))()
-        self._core.mg_tiered_files(self._pool, names, words, live)
-        files, at = [], 0
-        for number in range(num_files):
-            name = names.raw[number * _NAME_BYTES : (number + 1) * _NAME_BYTES - 1].decode()
-            files.append(SegmentRecords(name, list(live[at : at + words[number]])))
-            at += words[number]
-        return files
+        words = np.zeros(max(1, num_files), dtype=np.int64)
+        live = np.zeros(max(1, num_words), dtype=np.uint64)
+        self._core.mg_tiered_files(self._pool, names, words.ctypes.data, live.ctypes.data)
+        held = names.raw[: num_files * _NAME_BYTES].decode().split("\0")
+        return [
+            SegmentRecords(name, own)
+            for name, own in zip(held, np.split(live, words[:num_files].cumsum()), strict=False)
+            if name
+        ]
 
     def open(self, files: Sequence[SegmentRecords]) -> None:
         """Takes up the files of a pool that was flushed; only before the first batch."""
         names = b"".join(file.name.encode().ljust(_NAME_BYTES, b"\0")[:_NAME_BYTES] for file in files)
-        counts = (ctypes.c_int64 * max(1, len(files)))(*(len(file.live) for file in files))
-        words = [word for file in files for word in file.live]
-        live = (ctypes.c_uint64 * max(1, len(words)))(*words)
-        self._core.mg_tiered_open(self._pool, names, counts, live, len(files))
+        words = [np.asarray(file.live, dtype=np.uint64) for file in files]
+        counts = np.array([len(own) for own in words], dtype=np.int64)
+        live = np.concatenate([np.zeros(0, dtype=np.uint64), *words])
+        self._core.mg_tiered_open(self._pool, names, counts.ctypes.data, live.ctypes.data, len(files))
 
     def load(self, table: int, ids: Tensor, parts: Sequence[Tensor]) -> None:
         """Takes rows as they are given, int64 ids and a tensor for each part."""
