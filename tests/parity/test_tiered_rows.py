@@ -254,10 +254,54 @@ def test_a_trained_row_of_zeros_is_there(policy, tmp_path):
     pool.release(1)
     for number in range(2, 40):
         others = torch.arange(100) + 100 * number
-        pool.resolve(torch.tensor([[0, 0, 100]]), others, number, trains=False)
+        pool.resolve(torch.tensor([[0, 0, 100]]), others, number, trains=True)
         pool.release(number)
-    assert pool.statistics().written_back_rows == 1
+    read_before = pool.statistics().read_rows
+    assert pool.statistics().written_back_rows > 3000
     assert not memory[0][pool.resolve(lookups, values, 40, trains=False).long()].any()
+    assert pool.statistics().read_rows == read_before + 1
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_reading_after_training_writes_nothing(policy, tmp_path):
+    """Every row in memory is changed, and yet none leaves for rows that are only read."""
+    memory = [torch.zeros(1025, 4)]
+    pool = TieredRows(
+        [PooledTable(50_000, StartValues(1, "t", 4, 1.0))],
+        memory,
+        DiskSettings(tmp_path, segment_bytes=40_000),
+        policy,
+    )
+    lookups, number = torch.tensor([[0, 0, 100]]), 0
+    for ids in torch.arange(20_000).split(100):
+        number += 1
+        memory[0][pool.resolve(lookups, ids, number, trains=True).long()] = ids[:, None].float()
+        pool.release(number)
+    before = pool.statistics()
+    assert before.dirty_rows >= 700
+    for _ in range(2):
+        for ids in torch.arange(50_000).split(100):
+            number += 1
+            rows = memory[0][pool.resolve(lookups, ids, number, trains=False).long()]
+            trained = ids < 20_000
+            assert torch.equal(rows[trained], ids[trained, None].float().expand(-1, 4))
+            pool.release(number)
+    after = pool.statistics()
+    assert after.written_bytes == before.written_bytes
+    assert after.written_back_rows == before.written_back_rows
+    assert after.dirty_rows == before.dirty_rows
+    # Training goes on: rows that were read meanwhile do not fill the room of rows that are read.
+    for ids in torch.arange(50_000).split(100):
+        number += 1
+        rows = memory[0][pool.resolve(lookups, ids, number, trains=True).long()]
+        assert torch.equal(rows[ids < 20_000], ids[ids < 20_000, None].float().expand(-1, 4))
+        pool.release(number)
+    before = pool.statistics()
+    for ids in torch.arange(20_000, 50_000).split(100):
+        number += 1
+        pool.resolve(lookups, ids, number, trains=False)
+        pool.release(number)
+    assert pool.statistics().written_back_rows == before.written_back_rows
 
 
 def test_more_rows_in_flight_than_the_cache_holds_are_one_sentence(tmp_path):

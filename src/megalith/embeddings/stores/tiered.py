@@ -85,9 +85,8 @@ class TieredStore:
         self._folder, self._capacity = memory.path, capacity
         self._pool: TieredRows | None = None
         self._segments: SegmentPool | None = None
-        # Batches are resolved one after the other. The pool is used by one thread at a time, and is free
-        # while a batch waits for room. Whoever releases waits for neither.
-        self._order, self._lock = threading.Lock(), threading.RLock()
+        # Batches are resolved one after the other, also where one waits for room.
+        self._order = threading.Lock()
         self._released = threading.Condition(threading.RLock())
         self._held: set[int] = set()
         self._last = 0
@@ -107,8 +106,7 @@ class TieredStore:
     def expect(self, lookups: Tensor, values: Tensor, ahead: int) -> None:
         """Keeps the rows that a coming batch uses."""
         if self.memory.policy == "lookahead":
-            with self._lock:
-                self.pool.expect(lookups, values, self._last + ahead)
+            self.pool.expect(lookups, values, self._last + ahead)
 
     def resolve(self, lookups: Tensor, values: Tensor, *, trains: bool, wait: bool) -> tuple[Tensor, int]:
         """Slots of the ids; reads what is not in memory."""
@@ -122,8 +120,7 @@ class TieredStore:
                     with self._released:
                         holders = len(self._held)
                     try:
-                        with self._lock:
-                            return self.pool.resolve(lookups, values, ticket, trains), ticket
+                        return self.pool.resolve(lookups, values, ticket, trains), ticket
                     except CacheFullError:
                         if not self._wait_for_room(holders, wait):
                             raise
