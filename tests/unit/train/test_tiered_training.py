@@ -4,7 +4,7 @@ import random
 import signal
 
 import pytest
-from test_training import outcome, train_until_call, trained, whole  # noqa: F401
+from small_recipes import outcome, train_until_call, trained
 
 from forked import Forked
 from megalith.core.errors import PlanError, StorageError
@@ -30,7 +30,7 @@ def test_every_depth_policy_and_window_gives_the_run_of_unlimited_memory(
     whole,
     depth,
     policy,
-    window,  # noqa: F811
+    window,
 ):
     memory = f"memory={{dram: 192KiB, policy: {policy}, window: {window}}}"
     run = trained(recipe, tmp_path / "run", memory, f"train.pipeline={depth}")
@@ -50,7 +50,7 @@ def test_a_tiered_run_killed_at_any_instant_resumes_bit_identically(
     whole,
     background,
     calls,
-    seed,  # noqa: F811
+    seed,
 ):
     folder = tmp_path / "killed"
     overrides = [f"train.background_checkpoints={background}", *TIGHT]
@@ -61,7 +61,7 @@ def test_a_tiered_run_killed_at_any_instant_resumes_bit_identically(
 
 
 @pytest.mark.parametrize(("before", "after"), [(TIGHT, ()), ((), TIGHT)], ids=["to dense", "to tiered"])
-def test_a_run_goes_on_in_another_kind_of_store(recipe, tmp_path, whole, before, after):  # noqa: F811
+def test_a_run_goes_on_in_another_kind_of_store(recipe, tmp_path, whole, before, after):
     folder = tmp_path / "killed"
     with Forked(train_until_call, recipe, folder, before, 50_000, "MainThread") as process:
         assert process.wait() == -signal.SIGKILL
@@ -93,7 +93,7 @@ def test_nothing_is_left_of_the_rows_when_a_run_is_over(recipe, tmp_path):
     assert not list((run.folder / "rows").rglob("*.rows"))
 
 
-def test_checkpoints_are_written_while_batches_wait_for_room(recipe, tmp_path, whole):  # noqa: F811
+def test_checkpoints_are_written_while_batches_wait_for_room(recipe, tmp_path, whole):
     """A cache of hardly more than a batch, three batches ahead: the pipeline waits most of the time."""
     settings = "train.pipeline=3", "data.eval_batch_size=100"
     run = trained(recipe, tmp_path / "run", "memory={dram: 72KiB, engine: threads}", *settings)

@@ -132,7 +132,7 @@ class TieredStore:
         rows = "one batch" if holders == 1 else f"{holders} batches that are looked up at once"
         return CacheFullError(
             f"The rows of {rows} do not fit into the cache of {self._capacity:,} rows for table "
-            f"'{self.tables[0].spec.name}' and those like it; raise memory.dram, or take smaller batches "
+            f"'{self.tables[0].window.table.name}' and those like it; raise memory.dram, or take smaller batches "
             "(data.batch_size, data.eval_batch_size)."
         )
 
