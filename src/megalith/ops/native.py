@@ -15,9 +15,9 @@ from typing import Any
 
 from megalith.core.errors import MegalithError, NativeError, OutOfMemoryError, StorageError
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 """That of csrc/abi.h; both are raised when a signature changes."""
-ABI_DIGEST = "067742fb512cfb12"
+ABI_DIGEST = "938db191eeeeea90"
 """Of the signatures together with the version; `tests/architecture` says what to put here."""
 SIMD_LEVELS = ("portable", "avx2", "avx512")
 """The builds of the kernels, the narrowest vector instructions first."""
@@ -126,7 +126,8 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "mg_tiered_load": (_Code, (_pointer, _int64, _pointer, _int64, _pointer)),
     "mg_tiered_scan": (_Code, (_pointer, _int64, *(_pointer,) * 3, _int64, _pointer)),
     "mg_tiered_statistics": (_Code, (_pointer, _pointer)),
-    # The machine's own speed (bench/embedding/roofline.py).
+    # The machine's own speed (bench/embedding/roofline.py, ops/stores/disk_probe.py).
+    "mg_disk_probe": (_Code, (_text, _pointer, _pointer, _pointer)),
     "mg_random_row_read": (_Code, (_pointer, _int64, _pointer, _int64, _int64, _int32, _pointer)),
     "mg_random_row_update": (_Code, (_pointer, _int64, _pointer, _int64, _int64, _int32)),
 }
