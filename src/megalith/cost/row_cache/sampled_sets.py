@@ -21,10 +21,10 @@ from megalith.cost.row_cache.geometry import WAYS, CacheGeometry, MissCurve
 
 Integers = NDArray[np.int64]
 
-_MAX_SETS = 512
+_MAX_SETS = 256
 _MAX_ACCESSES = 4_000_000
 """Of all sampled sets together."""
-_MAX_TURNS = 4096
+_MAX_TURNS = 3072
 """Accesses of one set after which its misses no longer change."""
 _CERTAIN = 4.0
 """An id with so many accesses a batch is in every batch."""
@@ -41,6 +41,8 @@ class _Touches:
     batches: Integers
     next_use: Integers
     """The batch that uses the row next."""
+    seen: NDArray[np.bool_]
+    """Whether an earlier batch used the row."""
 
 
 def sampled_misses(
@@ -59,7 +61,9 @@ def sampled_misses(
     ends = np.unique(np.rint(np.linspace(0, horizon, _BINS + 1)))
     times = touches.batches
     scale = cache.sets / sets
-    misses = np.histogram(times[missed], ends)[0] * scale / np.diff(ends)
+    # First uses are known better than by a sample.
+    first_uses = np.diff(frequencies.distinct(ends * batch))
+    misses = (first_uses + np.histogram(times[missed & touches.seen], ends)[0] * scale) / np.diff(ends)
     cached = np.cumsum(np.histogram(times[filled], ends)[0]) * scale
     # Misses are means over bins; rows in the cache are those at their ends.
     middle = (ends[:-1] + ends[1:] + 1) / 2
@@ -77,7 +81,7 @@ def _touches(
     """Draws the rows of each sampled set and when they are accessed."""
     classes = len(frequencies.ids)
     probability = 1.0 / cache.sets
-    rows = _rounded(generator.poisson(frequencies.ids * probability, (sets, classes)), generator)
+    rows = generator.poisson(frequencies.ids * probability, (sets, classes))
     per_batch = np.minimum(frequencies.per_batch(batch), _CERTAIN)
     if frequencies.whole:
         epoch = frequencies.samples / batch
@@ -117,7 +121,7 @@ def _epochs(
     return sets, numbers, times
 
 
-def _rounded(numbers: Floats | Integers, generator: np.random.Generator) -> Integers:
+def _rounded(numbers: Floats, generator: np.random.Generator) -> Integers:
     """Up or down at random, so that the mean is kept."""
     return np.floor(numbers + generator.random(numbers.shape)).astype(np.int64)
 
@@ -133,13 +137,15 @@ def _by_turn(owner: Integers, row: Integers, batch: Integers, sets: int) -> _Tou
     again = (owner[uses[1:]] == owner[uses[:-1]]) & (row[uses[1:]] == row[uses[:-1]])
     next_use = np.full(len(key), _NEVER)
     next_use[uses[:-1]] = np.where(again, batch[uses[1:]], _NEVER)
+    seen = np.zeros(len(key), dtype=np.bool_)
+    seen[uses[1:]] = again
     counts = np.bincount(owner, minlength=sets)
     turn = np.arange(len(key)) - np.repeat(np.cumsum(counts) - counts, counts)
     shape = sets, int(counts.max(initial=0))
-    lines = [np.full(shape, fill, dtype=np.int64) for fill in (-1, -1, _NEVER)]
-    for line, values in zip(lines, (row, batch, next_use), strict=True):
+    lines = [np.full(shape, -1, dtype=np.int64) for _ in range(4)]
+    for line, values in zip(lines, (row, batch, next_use, seen), strict=True):
         line[owner, turn] = values
-    return _Touches(*lines)
+    return _Touches(*lines[:3], lines[3] == 1)
 
 
 def _simulate(touches: _Touches, cache: CacheGeometry) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
