@@ -62,7 +62,8 @@ def sample_frequencies(
 ) -> dict[str, AccessFrequencies]:
     """Frequencies by table from the first batches of a stream, whose `features` are in this order.
 
-    Ids that the sample missed are estimated (`unseen_ids`), unless the batches are all `rows` there are.
+    Ids that the sample missed are estimated (`unseen_ids`). With `rows`, the stream is a data set of so many
+    samples that is read again and again; without, it has no end.
     """
     counters = {table.name: _IdCounter() for table in tables}
     samples = values = 0
@@ -77,13 +78,15 @@ def sample_frequencies(
         values += len(batch.values)
         if values >= max_values:
             break
-    whole = rows is not None and samples >= rows
-    return {
-        table.name: from_counts(counters[table.name].counts(), samples, whole=True)
-        if whole
-        else with_unseen_ids(counters[table.name].counts(), max(samples, 1), table.rows)
-        for table in tables
-    }
+    by_table = {}
+    for table in tables:
+        counts = counters[table.name].counts()
+        if rows is not None and samples >= rows:
+            by_table[table.name] = from_counts(counts, samples, whole=True)
+            continue
+        stream = with_unseen_ids(counts, max(samples, 1), table.rows)
+        by_table[table.name] = stream if rows is None else stream.of_data_set(rows)
+    return by_table
 
 
 def feature_frequencies(feature: FeatureStatistics, rows: int) -> AccessFrequencies | None:

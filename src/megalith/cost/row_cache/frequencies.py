@@ -74,6 +74,18 @@ class AccessFrequencies:
         # 0 ** 0 is 1: an id without other accesses stays away, up to the end of the epoch.
         return np.where(share >= 1.0, 0.0, left[None, :] ** accesses[:, None])
 
+    def of_data_set(self, rows: int) -> AccessFrequencies:
+        """The same stream cut to a data set of so many samples, which a run may read several times: an id
+        occurs in it a Poisson number of times, and not at all if that is 0."""
+        means = self.accesses * (rows / self.samples)
+        often = means > _EXACT_COUNTS / 2
+        numbers = np.arange(1.0, 2 * _EXACT_COUNTS)
+        factorials = np.cumsum(np.log(numbers))
+        logs = np.outer(np.log(means[~often]), numbers) - means[~often, None] - factorials
+        ids = np.concatenate((self.ids[~often] @ np.exp(logs), self.ids[often]))
+        accesses = np.concatenate((numbers, means[often]))
+        return AccessFrequencies(ids[ids > 0], accesses[ids > 0], float(rows), whole=True)
+
     def share_of_hottest(self, part: float) -> float:
         """Share of the accesses that the hottest `part` of the ids take."""
         order = np.argsort(-self.accesses)

@@ -77,7 +77,8 @@ class CachePrediction:
     record_bytes: float
     """Of a row on disk."""
     disk_bytes: float
-    """Of all files, after a checkpoint at the end."""
+    """Of all files after a checkpoint at the end, which writes what the cache holds before anything is collected:
+    the most that the run takes."""
 
     @property
     def hit_rate(self) -> float:
@@ -114,7 +115,7 @@ def predict_cache(
     run = _traffic(frequencies, curve, batch, 0, steps, disk)
     late = _traffic(frequencies, curve, batch, middle, steps, disk)
     touched, cached = float(frequencies.distinct(steps * batch)), curve.cached_at(steps)
-    appended = run.evicted_rows * steps + cached
+    in_files = disk.file_rows(touched, run.evicted_rows * steps)
     return CachePrediction(
         batch=batch,
         steps=steps,
@@ -123,7 +124,7 @@ def predict_cache(
         touched_rows=touched,
         cached_rows=cached,
         record_bytes=disk.record,
-        disk_bytes=disk.file_rows(touched, appended) * disk.record,
+        disk_bytes=(in_files + cached) * disk.record,
     )
 
 
