@@ -73,7 +73,9 @@ def sample_frequencies(
             for name in table.features:
                 number = features.index(name)
                 ids = batch.values[ends[number] : ends[number + 1]].numpy()
-                counters[table.name].add(ids if table.padding_index is None else ids[ids != table.padding_index])
+                if table.padding_index is not None:
+                    ids = ids[ids != table.padding_index]
+                counters[table.name].add(ids)
         samples += batch.batch_size
         values += len(batch.values)
         if values >= max_values:

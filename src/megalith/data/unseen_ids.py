@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from megalith.cost.row_cache.frequencies import AccessFrequencies, Floats, from_counts, merge_frequencies
 
-_EDGES = (12, 6, 3, 2)
+_EDGES = (12, 6)
+"""Counts from which an id is frequent; smaller ones say more of chance than of the id."""
 _ENOUGH = 16
 """Frequent ids, at least, from which a curve can go on."""
 _CLASSES = 192

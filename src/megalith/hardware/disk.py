@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from megalith.core.files import write_atomic
+from megalith.core.units import format_bandwidth, format_count
 
 BLOCK_BYTES = 4096
 """A row on disk is read by so many bytes."""
@@ -39,13 +40,18 @@ class DiskSpeed:
         return asdict(self)
 
     def __str__(self) -> str:
+        read, written = (
+            format_bandwidth(rate) for rate in (self.read_bytes_per_second, self.write_bytes_per_second)
+        )
         return (
-            f"{self.reads_per_second / 1e3:,.0f}k random reads/s ({self.engine}), in order "
-            f"{self.read_bytes_per_second / 1e9:.2g} GB/s read, {self.write_bytes_per_second / 1e9:.2g} GB/s written"
+            f"{format_count(self.reads_per_second)} random reads a second ({self.engine}), in order {read} "
+            f"read and {written} written"
         )
 
 
-def remembered_speed(folder: Path, engine: str, max_age_seconds: float = _MAX_AGE_SECONDS) -> DiskSpeed | None:
+def remembered_speed(
+    folder: Path, engine: str, max_age_seconds: float = _MAX_AGE_SECONDS
+) -> DiskSpeed | None:
     """What was measured of the file system of this folder, if it is not older than a week."""
     entry = _entries().get(_key(folder, engine))
     try:
@@ -68,7 +74,7 @@ def remember_speed(folder: Path, engine: str, speed: DiskSpeed) -> None:
 
 def _key(folder: Path, engine: str) -> str:
     """A file system, as this boot of the machine numbers it, and the engine that was asked for."""
-    return f"{os.stat(folder).st_dev}:{engine}"
+    return f"{folder.stat().st_dev}:{engine}"
 
 
 def _file() -> Path:

@@ -15,7 +15,7 @@ POLICIES = ("lru", "lfu", "lookahead")
 
 @dataclass(frozen=True, slots=True)
 class CacheGeometry:
-    """A cache of rows of one shape, shared by all tables that have it, as `ops.stores.tiered_rows` makes it."""
+    """A cache of rows of one shape, shared by all tables of that shape: `ops.stores.tiered_rows`."""
 
     capacity: int
     """Rows in memory."""
@@ -36,8 +36,8 @@ class CacheGeometry:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MissCurve:
-    """Misses at steps of a run that begins with an empty cache; between these steps they are interpolated, and
-    behind the last they stay as they are."""
+    """Misses at steps of a run that begins with an empty cache; between these steps they are interpolated,
+    and behind the last they stay as they are."""
 
     steps: Floats
     misses: Floats

@@ -47,13 +47,15 @@ def step_grid(steps: int) -> Floats:
 
 def poisson_below(ways: int, mean: Floats) -> Floats:
     """P(a Poisson number is below `ways`)."""
-    return _terms(ways, mean).sum(axis=0)
+    probability: Floats = _terms(ways, mean).sum(axis=0)
+    return probability
 
 
 def mean_below(ways: int, mean: Floats) -> Floats:
     """Mean of a Poisson number that is cut at `ways`."""
     terms = _terms(ways, mean)
-    return np.arange(ways) @ terms + ways * (1.0 - terms.sum(axis=0))
+    cut: Floats = np.arange(ways) @ terms + ways * (1.0 - terms.sum(axis=0))
+    return cut
 
 
 def _terms(ways: int, mean: Floats) -> Floats:

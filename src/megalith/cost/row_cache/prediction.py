@@ -77,8 +77,8 @@ class CachePrediction:
     record_bytes: float
     """Of a row on disk."""
     disk_bytes: float
-    """Of all files after a checkpoint at the end, which writes what the cache holds before anything is collected:
-    the most that the run takes."""
+    """Of all files after a checkpoint at the end, which writes what the cache holds before anything is
+    collected: the most that the run takes."""
 
     @property
     def hit_rate(self) -> float:

@@ -145,7 +145,8 @@ def _by_turn(owner: Integers, row: Integers, batch: Integers, sets: int) -> _Tou
     lines = [np.full(shape, -1, dtype=np.int64) for _ in range(4)]
     for line, values in zip(lines, (row, batch, next_use, seen), strict=True):
         line[owner, turn] = values
-    return _Touches(*lines[:3], lines[3] == 1)
+    rows, batches, next_uses, again_used = lines
+    return _Touches(rows, batches, next_uses, again_used == 1)
 
 
 def _simulate(touches: _Touches, cache: CacheGeometry) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -184,7 +185,7 @@ def _simulate(touches: _Touches, cache: CacheGeometry) -> tuple[NDArray[np.bool_
 def _leaving_order(
     cache: CacheGeometry, batch: Integers, stamps: Integers, counts: Integers, next_use: Integers
 ) -> Integers:
-    """A number for each slot: the smallest of a set leaves first, those that may not leave are the largest."""
+    """A number for each slot: the smallest of a set leaves first, the largest may not leave."""
     now = batch[:, None]
     order = stamps + 2**20
     if cache.policy != "lru":

@@ -7,8 +7,8 @@ from it:
     step = max(compute + resolve / cores,  resolve + disk)       with a pipeline
     step = compute + resolve + disk                              without one
 
-    resolve = lookups * a + rows read * b + rows written * c     (ResolveCosts: processor seconds)
-    disk = random reads / rate + bytes in order / rate           (DiskSpeed: measured)
+    resolve = lookups * a + rows read * b + written * c + new * d     (ResolveCosts: processor seconds)
+    disk = random reads / rate + bytes in order / rate                (DiskSpeed: measured)
 """
 
 from __future__ import annotations
@@ -22,12 +22,18 @@ from megalith.hardware.disk import DiskSpeed
 
 @dataclass(frozen=True, slots=True)
 class ResolveCosts:
-    """Processor seconds of the thread that resolves."""
+    """Processor seconds of the thread that resolves.
 
-    per_lookup: float = 6e-8
-    per_read_row: float = 4e-6
+    Least squares over resolved batches of rows of 260 bytes, with 0 to 56% of the lookups read from disk
+    (benchmarks/row_cache.py --costs prints them for this machine).
+    """
+
+    per_lookup: float = 5e-8
+    per_read_row: float = 3.7e-6
     """Starting the read, and the row's way into the pool with its checksum."""
-    per_written_row: float = 5e-7
+    per_written_row: float = 4.4e-7
+    per_new_row: float = 6.3e-7
+    """Its start value."""
 
     def seconds(self, traffic: RowTraffic) -> float:
         """Of one step."""
@@ -36,6 +42,7 @@ class ResolveCosts:
             traffic.lookups * self.per_lookup
             + traffic.read_rows * self.per_read_row
             + written * self.per_written_row
+            + traffic.new_rows * self.per_new_row
         )
 
 
@@ -65,8 +72,8 @@ class TierPrediction:
     def __str__(self) -> str:
         return (
             f"Cache hits {self.hit_rate:.1%}, {self.reads_per_sample:.2f} disk reads a sample, "
-            f"{self.step_seconds * 1e3:,.1f} ms a step ({self.rate_of_memory:.0%} of the rate in memory), bound by "
-            f"{self.bound_by}; {format_bytes(int(self.disk_bytes))} on disk at the end."
+            f"{self.step_seconds * 1e3:,.1f} ms a step ({self.rate_of_memory:.0%} of the rate in memory), "
+            f"bound by {self.bound_by}; {format_bytes(self.disk_bytes)} on disk at the end."
         )
 
 

@@ -2,8 +2,8 @@
 
     disk_speed(Path("rows"))      remembered from an earlier run, or measured now
 
-The file is removed at the end. It is past the page cache, but a disk may have a cache of its own and a virtual
-one that of its host: rates of a file this small are upper bounds for tables of hundreds of gigabytes.
+The file is removed at the end. It is read past the page cache, but a disk may have a cache of its own and a
+virtual one that of its host: rates of a file this small are upper bounds for tables of hundreds of gigabytes.
 """
 
 from __future__ import annotations
@@ -53,13 +53,15 @@ def disk_speed(folder: Path, engine: str = "io_uring") -> DiskSpeed:
 
 
 def measure_disk(
-    folder: Path, engine: str = "io_uring", seconds: float = 0.4, file_bytes: int = FILE_BYTES
+    folder: Path, engine: str = "io_uring", seconds: float = 0.4, file_bytes: int | None = None
 ) -> DiskSpeed:
     """Writes a file of `file_bytes`, reads it at random for about `seconds`, and once in order."""
+    file_bytes = file_bytes or FILE_BYTES
     free = shutil.disk_usage(folder).free
     if free < 2 * file_bytes:
         raise StorageError(
-            f"{folder} has {free >> 20} MiB free, and measuring its disk takes {2 * file_bytes >> 20}; free some."
+            f"{folder} has {free >> 20} MiB free, and measuring its disk takes {2 * file_bytes >> 20}; "
+            "free some."
         )
     pieces = max(1, file_bytes // _PIECE_BYTES)
     piece = min(_PIECE_BYTES, file_bytes)

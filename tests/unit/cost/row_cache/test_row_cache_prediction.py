@@ -19,9 +19,7 @@ def geometry(run):
 
 
 def predict(run, frequencies):
-    return predict_cache(
-        frequencies, geometry(run), row_bytes=4 * run.dim, batch=run.batch, steps=run.steps
-    )
+    return predict_cache(frequencies, geometry(run), row_bytes=4 * run.dim, batch=run.batch, steps=run.steps)
 
 
 def test_one_of_the_skews_is_as_flat_as_gowalla():

@@ -11,7 +11,7 @@ from megalith.cost.row_cache.step_time import ResolveCosts, predict_tier
 from megalith.hardware.disk import DiskSpeed
 
 DISK = DiskSpeed("io_uring", 60_000, 2e9, 1e9)
-FREE = ResolveCosts(0.0, 0.0, 0.0)
+FREE = ResolveCosts(0.0, 0.0, 0.0, 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -43,11 +43,11 @@ def test_a_pipeline_hides_the_disk_behind_the_computation(flat):
 
 
 def test_finding_rows_takes_cores_from_the_computation(flat):
-    costs = ResolveCosts(per_lookup=1e-5, per_read_row=0.0, per_written_row=0.0)
+    costs = replace(FREE, per_lookup=1e-5)
     tier = predict_tier(flat, 1.0, DISK, cores=4, costs=costs)
     assert tier.resolve_seconds == pytest.approx(4 * 1024 * 1e-5)
     assert tier.step_seconds == pytest.approx(1.0 + tier.resolve_seconds / 4)
-    assert predict_tier(flat, 1e-6, DISK, cores=4, costs=ResolveCosts(1e-3, 0, 0)).bound_by == "resolve"
+    assert predict_tier(flat, 1e-6, DISK, cores=4, costs=replace(FREE, per_lookup=1e-3)).bound_by == "resolve"
 
 
 def test_the_sentence_says_hits_reads_time_and_what_bounds_it(flat):
