@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from megalith.core.files import write_atomic
-from megalith.core.units import format_bandwidth, format_count
+from megalith.core.units import format_bytes, format_count
 
 BLOCK_BYTES = 4096
 """A row on disk is read by so many bytes."""
@@ -40,12 +40,10 @@ class DiskSpeed:
         return asdict(self)
 
     def __str__(self) -> str:
-        read, written = (
-            format_bandwidth(rate) for rate in (self.read_bytes_per_second, self.write_bytes_per_second)
-        )
         return (
-            f"{format_count(self.reads_per_second)} random reads a second ({self.engine}), in order {read} "
-            f"read and {written} written"
+            f"{format_count(self.reads_per_second)} random reads a second ({self.engine}), in order "
+            f"{format_bytes(self.read_bytes_per_second)}/s read and "
+            f"{format_bytes(self.write_bytes_per_second)}/s written"
         )
 
 

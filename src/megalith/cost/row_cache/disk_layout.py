@@ -16,6 +16,7 @@ from __future__ import annotations
 from math import log
 
 BLOCK_BYTES = 4096
+SEGMENT_BYTES = 16 << 20
 SPACE_FACTOR = 1.4
 _CHECKSUM_BYTES, _KEY_BYTES = 4, 8
 

@@ -21,6 +21,7 @@ import numpy as np
 from megalith.core.errors import ConfigError, nearest
 from megalith.cost.row_cache.disk_layout import (
     BLOCK_BYTES,
+    SEGMENT_BYTES,
     SPACE_FACTOR,
     blocks_per_row,
     moved_per_evicted,
@@ -49,7 +50,7 @@ class RowTraffic:
     moved_rows: float
     """Written again because their segment was collected."""
     disk_reads: float
-    """Reads of blocks; rows of one block share one."""
+    """Reads of blocks; rows of one block share one, and rows of the segment being filled need none."""
 
     @property
     def hit_rate(self) -> float:
@@ -159,7 +160,9 @@ class _Disk:
         return moved_per_evicted(min(max(touched - cached, 0.0) / held, 0.999))
 
     def reads(self, rows: float, stored: float) -> float:
-        """Reads of blocks for rows at random places of the files."""
+        """Reads of blocks for rows at random places of the files; the segment that is being filled is still
+        in memory."""
+        rows *= max(0.0, 1.0 - SEGMENT_BYTES / max(stored * self.record, 1.0))
         per_block = max(1.0, BLOCK_BYTES / self.record)
         blocks = max(stored / per_block, 1.0)
         return float(-blocks * np.expm1(-rows / blocks)) * blocks_per_row(self.row_bytes)
