@@ -210,8 +210,8 @@ def main() -> None:
     print("largest error of the hit rate:", worst)
     if given.out:
         settings = {"rows": given.rows, "batch": given.batch, "steps": given.steps, "dim": DIM}
-        content = {"settings": settings, "disk": asdict(disk), "largest_error": worst, "lines": lines}
-        save_result(given.out, result("row-cache", content))
+        results = {"disk": asdict(disk), "largest_error": worst, "lines": lines}
+        save_result(given.out, result("row-cache", settings, results, given.workdir))
 
 
 if __name__ == "__main__":
