@@ -20,7 +20,7 @@ from megalith.core.units import format_bytes, format_count
 
 BLOCK_BYTES = 4096
 """A row on disk is read by so many bytes."""
-_MAX_AGE_SECONDS = 7 * 24 * 3600.0
+_MAX_AGE_SECONDS = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class DiskSpeed:
 def remembered_speed(
     folder: Path, engine: str, max_age_seconds: float = _MAX_AGE_SECONDS
 ) -> DiskSpeed | None:
-    """What was measured of the file system of this folder, if it is not older than a week."""
+    """What was measured of the file system of this folder, if it is not older than a day."""
     entry = _entries().get(_key(folder, engine))
     try:
         if not isinstance(entry, dict) or abs(time.time() - entry.pop("measured_at")) > max_age_seconds:
