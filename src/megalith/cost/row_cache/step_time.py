@@ -10,6 +10,9 @@ from it:
     resolve = lookups * a + rows read * b + written * c + new * d     (ResolveCosts: processor seconds)
     disk = random reads / rate + bytes in order / rate                (DiskSpeed: measured)
     processor = resolve + random reads * what starting one takes      (DiskSpeed)
+
+Where reads are under way while more rows are found (`reads_overlap`), the thread takes max(processor, disk)
+instead of resolve + disk.
 """
 
 from __future__ import annotations
@@ -86,6 +89,7 @@ def predict_tier(
     cores: int,
     costs: ResolveCosts | None = None,
     pipelined: bool = True,
+    reads_overlap: bool = False,
     late: bool = False,
 ) -> TierPrediction:
     """Step time of a whole run, or of its last part (`late`), from what moves and what that costs.
@@ -100,8 +104,8 @@ def predict_tier(
     writes = in_order / disk.write_bytes_per_second
     if traffic.moved_rows:
         writes += in_order / disk.read_bytes_per_second
-    waiting = resolve + reads + writes
     processor = resolve + traffic.disk_reads * disk.read_processor_seconds
+    waiting = max(processor, reads + writes) if reads_overlap else resolve + reads + writes
     busy = compute_seconds + processor / cores
     step = max(busy, waiting) if pipelined else compute_seconds + waiting
     parts = {"disk reads": reads, "disk writes": writes, "resolve": resolve}

@@ -55,6 +55,16 @@ def test_starting_reads_takes_cores_from_the_computation(flat):
     assert tier.step_seconds == pytest.approx(1.0 + flat.run.disk_reads * 3e-6 / 2)
 
 
+def test_reads_that_overlap_hide_the_search_for_rows(flat):
+    costs = replace(FREE, per_lookup=1e-6)
+    apart, together = (
+        predict_tier(flat, 1e-6, DISK, cores=2, costs=costs, reads_overlap=overlap)
+        for overlap in (False, True)
+    )
+    assert apart.step_seconds == pytest.approx(apart.resolve_seconds + apart.disk_seconds)
+    assert together.step_seconds == pytest.approx(together.disk_seconds)
+
+
 def test_the_sentence_says_hits_reads_time_and_what_bounds_it(flat):
     text = str(predict_tier(flat, 0.001, DISK, cores=2, costs=FREE))
     assert f"Cache hits {flat.hit_rate:.1%}" in text
