@@ -51,7 +51,7 @@ def sampled_misses(
     """Rows that are not in the cache when a batch wants them, and rows that leave, by step of a run."""
     generator = np.random.default_rng(seed)
     per_batch = np.minimum(frequencies.per_batch(batch), _CERTAIN)
-    accesses_of_a_set = float(frequencies.ids @ per_batch) / cache.sets
+    accesses_of_a_set = max(float(frequencies.ids @ per_batch) / cache.sets, 1e-12)
     horizon = int(min(steps, max(1.0, _MAX_TURNS / accesses_of_a_set)))
     drawn = max(horizon, frequencies.samples / batch) if frequencies.whole else horizon
     affordable = int(_MAX_ACCESSES / (accesses_of_a_set * drawn))
