@@ -32,7 +32,8 @@ TieredRows::TieredRows(std::vector<TieredTable> tables, std::vector<PoolPart> pa
       slot_ids_(slot_ids),
       permute_(KeyPermutation::bits_for(num_keys(tables_))),
       directory_(sets, capacity, policy),
-      log_(with_row_bytes(disk, parts_)) {
+      log_(with_row_bytes(disk, parts_)),
+      take_([this](const RowRead& read, const char* row) { taken(read, row); }) {
   if (num_keys(tables_) > uint64_t{1} << 40) throw StorageError("A store has at most 2^40 rows a process.");
   if (sets > 0 && permute_.mask() / static_cast<uint64_t>(sets) >= 0xffffffffu) {
     throw std::logic_error("A tag has 32 bits: more sets are needed.");
@@ -61,20 +62,19 @@ template <class Index>
 void TieredRows::resolve(const TableValues* parts, int64_t num_parts, const Index* values, int32_t* slots,
                          uint32_t batch, bool trains) {
   begin_change();
-  wanted_.clear();
   collect();
   const int64_t lookups = counted_.lookups, hits = counted_.hits;
   try {
     resolve_parts(parts, num_parts, values, slots, batch, trains);
   } catch (const CacheFull&) {
     // What was brought is whole, and held by this batch: the call may be made again.
-    fetch();
+    log_.finish_reads(take_);
     counted_.lookups = lookups;
     counted_.hits = hits;
     end_change();
     throw;
   }
-  fetch();
+  log_.finish_reads(take_);
   end_change();
 }
 
@@ -158,17 +158,14 @@ uint32_t TieredRows::bring(const CacheDirectory::Place& place, int64_t table, in
       coming_.erase(expected);
     }
   }
+  if (trains) directory_.set_dirty(slot, true);
   const uint32_t record = index_.find(place.permuted);
   if (record == KeyIndex::kNone) {
     begin(slot, table, id);
     ++counted_.new_rows;
   } else {
-    wanted_.push_back({record, slot, key_of(table, id)});
+    log_.want({record, slot, key_of(table, id)}, take_);
     ++counted_.read_rows;
-  }
-  if (trains) {
-    // Its record, if it has one, is dropped once it has been read.
-    directory_.set_dirty(slot, true);
   }
   return slot;
 }
@@ -214,13 +211,10 @@ void TieredRows::forget_record(uint64_t permuted) {
   if (record != KeyIndex::kNone) log_.drop(record);
 }
 
-void TieredRows::fetch() {
-  if (wanted_.empty()) return;
-  log_.read(wanted_, [this](const RowRead& read, const char* row) { unpack(read.slot, row); });
-  for (const RowRead& read : wanted_) {
-    if (directory_.is_dirty(read.slot)) forget_record(permute_(read.key));
-  }
-  wanted_.clear();
+void TieredRows::taken(const RowRead& read, const char* row) {
+  unpack(read.slot, row);
+  // It will be written again.
+  if (directory_.is_dirty(read.slot)) forget_record(permute_(read.key));
 }
 
 void TieredRows::collect() {

@@ -93,7 +93,7 @@ class TieredRows {
   void pack(uint32_t slot, char* row) const;
   void unpack(uint32_t slot, const char* row);
   void begin(uint32_t slot, int64_t table, int64_t id);
-  void fetch();
+  void taken(const RowRead& read, const char* row);
   void collect();
 
   std::vector<TieredTable> tables_;
@@ -106,7 +106,7 @@ class TieredRows {
   SegmentLog log_;
   bool whole_ = true;
   std::atomic<uint32_t> released_{0};  // set by the thread that computes, read by the one that resolves
-  std::vector<RowRead> wanted_;
+  RowReader::Taker take_;
   std::unordered_map<uint64_t, uint32_t> coming_;  // rows that are not here: the last batch known to use them
   TieredStatistics counted_;
 };

@@ -164,7 +164,8 @@ class TieredRows:
         that is only read no changed one leaves, unless nothing else can: evaluation does not write.
         """
         self._check(lookups, values)
-        slots = torch.full((len(values),), -1, dtype=torch.int32)
+        # Not by torch, whose threads would wait for more work at the cost of those that compute.
+        slots = torch.from_numpy(np.full(len(values), -1, dtype=np.int32))
         self._core.mg_tiered_resolve(
             *(self._pool, lookups.data_ptr(), len(lookups), values.data_ptr(), values.element_size()),
             *(slots.data_ptr(), batch, int(trains)),
