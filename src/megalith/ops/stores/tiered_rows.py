@@ -58,7 +58,7 @@ class DiskSettings:
     """io_uring gives way to threads where the system refuses it."""
     depth: int = 128
     threads: int = 32
-    space_percent: int = 140
+    space_percent: int = 138
     """Files may take so much of the rows' bytes before segments are collected."""
 
 
