@@ -171,6 +171,13 @@ MG_EXPORT int32_t mg_tiered_load(void* handle, int64_t table, const int64_t* ids
   });
 }
 
+MG_EXPORT int32_t mg_tiered_read(void* handle, int64_t table, const int64_t* ids, int64_t count, void* const* parts) {
+  return megalith::guarded("read rows", [&] {
+    const Locked held(handle);
+    held->rows.read(table, ids, count, reinterpret_cast<char* const*>(parts));
+  });
+}
+
 // Live rows of a segment; `count` is -1 behind the last segment.
 MG_EXPORT int32_t mg_tiered_scan(void* handle, int64_t segment, int64_t* tables, int64_t* ids, char* rows,
                                  int64_t row_bytes, int64_t* count) {

@@ -235,7 +235,10 @@ void TieredRows::write_back(uint32_t slot, uint64_t permuted) {
   pack(slot, row);
   log_.sealed(record, permute_.inverse(permuted));
   const uint32_t before = index_.set(permuted, record);
-  if (before != KeyIndex::kNone) log_.drop(before);
+  if (before != KeyIndex::kNone) {
+    log_.drop(before);
+    --num_flushed_dirty_;
+  }
   ++counted_.written_back;
 }
 
@@ -270,11 +273,16 @@ void TieredRows::append(SegmentLog::Stream stream, uint64_t permuted, uint64_t k
 
 void TieredRows::flush() {
   begin_change();
+  const uint32_t released = released_.load(std::memory_order_acquire);
   for (int64_t slot = 0; num_dirty() > 0 && slot < directory_.capacity(); ++slot) {
     const auto at = static_cast<uint32_t>(slot);
     if (!directory_.is_dirty(at)) continue;
     write_back(at, directory_.permuted_key(at));
-    directory_.set_dirty(at, false);
+    if (directory_.stamp(at) <= released) {
+      directory_.set_dirty(at, false);
+    } else {
+      ++num_flushed_dirty_;
+    }
   }
   log_.sync();
   end_change();
@@ -302,12 +310,45 @@ void TieredRows::load(int64_t table, const int64_t* ids, int64_t count, const ch
       to += parts_[p].bytes;
     }
     const uint64_t key = key_of(table, ids[i]), permuted = permute_(key);
-    append(SegmentLog::kEvicted, permuted, key, row.data());
     const uint32_t slot = directory_.find(directory_.place(permuted));
+    if (slot != CacheDirectory::kNoSlot && directory_.is_dirty(slot)) num_flushed_dirty_ -= index_.find(permuted) != KeyIndex::kNone;
+    append(SegmentLog::kEvicted, permuted, key, row.data());
     if (slot == CacheDirectory::kNoSlot) continue;
     unpack(slot, row.data());
     directory_.set_dirty(slot, false);
   }
+  end_change();
+}
+
+void TieredRows::read(int64_t table, const int64_t* ids, int64_t count, char* const* parts) {
+  begin_change();
+  const RowReader::Taker take = [&](const RowRead& read, const char* row) {
+    for (size_t p = 0; p < parts_.size(); ++p) {
+      std::memcpy(parts[p] + int64_t{read.slot} * parts_[p].bytes, row, static_cast<size_t>(parts_[p].bytes));
+      row += parts_[p].bytes;
+    }
+  };
+  for (int64_t i = 0; i < count; ++i) {
+    const uint64_t key = key_of(table, ids[i]), permuted = permute_(key);
+    const uint32_t slot = directory_.find(directory_.place(permuted));
+    const uint32_t record = slot == CacheDirectory::kNoSlot ? index_.find(permuted) : KeyIndex::kNone;
+    if (record != KeyIndex::kNone) {
+      log_.want({record, static_cast<uint32_t>(i), key}, take);
+      continue;
+    }
+    for (size_t p = 0; p < parts_.size(); ++p) {
+      const int64_t bytes = parts_[p].bytes;
+      char* to = parts[p] + i * bytes;
+      if (slot != CacheDirectory::kNoSlot) {
+        std::memcpy(to, parts_[p].memory + int64_t{slot} * bytes, static_cast<size_t>(bytes));
+      } else if (p == 0) {
+        tables_[static_cast<size_t>(table)].start.fill(ids[i], to);
+      } else {
+        std::memset(to, 0, static_cast<size_t>(bytes));
+      }
+    }
+  }
+  log_.finish_reads(take);
   end_change();
 }
 

@@ -56,18 +56,21 @@ class TieredRows {
   // Batches up to this one are done.
   void release(uint32_t batch) { released_.store(batch, std::memory_order_release); }
 
-  // Writes every changed row and waits until it is on disk.
+  // Writes every changed row and waits until it is on disk. Rows that a batch under way will train are written as they
+  // are and stay changed: they are written again when they leave.
   void flush();
   // Takes the files of a store that was flushed.
   void open(const std::vector<SegmentFile>& files);
   // Takes rows as given, whatever was here before; each part's rows lie one after the other.
   void load(int64_t table, const int64_t* ids, int64_t count, const char* const* parts);
+  // Rows as they are now, wherever they lie: nothing is brought into memory for it, nothing counted.
+  void read(int64_t table, const int64_t* ids, int64_t count, char* const* parts);
   // Live rows of a segment: calls visit(table, id, row) with the parts one after the other.
   bool scan(int64_t segment, const std::function<void(int64_t, int64_t, const char*)>& visit);
 
   // The slot of rows that read as zeros.
   int64_t padding_slot() const { return directory_.capacity(); }
-  int64_t num_present() const { return index_.size() + num_dirty(); }
+  int64_t num_present() const { return index_.size() + num_dirty() - num_flushed_dirty_; }
   int64_t num_dirty() const { return directory_.num_dirty(); }
   int64_t index_bytes() const { return index_.bytes(); }
   int64_t directory_bytes() const { return directory_.bytes(); }
@@ -120,6 +123,7 @@ class TieredRows {
   CacheDirectory directory_;
   KeyIndex index_;
   SegmentLog log_;
+  int64_t num_flushed_dirty_ = 0;  // changed rows that have a record on disk too
   bool whole_ = true;
   std::atomic<uint32_t> released_{0};  // set by the thread that computes, read by the one that resolves
   RowReader::Taker take_;

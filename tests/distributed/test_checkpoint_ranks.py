@@ -12,7 +12,9 @@ from megalith.checkpoint.manifest import read_manifest
 from megalith.checkpoint.store import CheckpointStore
 from megalith.comm.ranks import Ranks
 from megalith.core.errors import CheckpointError, StorageError
-from megalith.embeddings.table_state import PartSpec, TableShard, TableState
+from megalith.embeddings.row_block import PartSpec
+from megalith.embeddings.stores.dense_shard import DenseShard
+from megalith.embeddings.table_state import TableState
 
 ROWS, DIM = 40, 6
 
@@ -27,7 +29,7 @@ PARTS = {"weight": PartSpec(torch.float32, "element"), "first": PartSpec(torch.f
 def shard(whole, rows, columns, writes=True):
     weight = whole[rows[0] : rows[1], columns[0] : columns[1]].clone()
     parts = {"weight": weight, "first": whole[rows[0] : rows[1], 0].clone()}
-    return TableShard(rows[0], columns[0], parts, writes)
+    return DenseShard(rows[0], columns[0], parts, writes)
 
 
 def state_of(ranks, filled):

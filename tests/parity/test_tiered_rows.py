@@ -106,7 +106,7 @@ def rows_by_id(pool):
     return found
 
 
-def run(world, pool, twin):
+def run(world, pool, twin, between=lambda number: None):
     """Trains both, one batch resolved ahead; every row that a batch reads is the same in both."""
     announced, pending = 0, []
     for number, (trains, ids) in enumerate(world.batches, start=1):
@@ -121,6 +121,7 @@ def run(world, pool, twin):
             padded = slots == pool.padding_slot
             assert torch.equal(pool.slot_ids[slots.long()], torch.where(padded, -1, values))
         pending.append((number, trains, slots.long(), twin_slots))
+        between(number)
         if len(pending) == 2:
             compute(pool, twin, *pending.pop(0))
     for waiting in pending:
@@ -175,6 +176,42 @@ def test_a_pool_goes_on_from_its_files(world):
         second.flush()
         assert rows_by_id(second) == rows_by_id(twin)
         second.close()
+
+
+@given(world=worlds(), flushed=st.sets(st.integers(1, 25)))
+def test_a_flush_while_batches_are_under_way_loses_no_update(world, flushed):
+    with tempfile.TemporaryDirectory() as folder:
+        pool = world.pool(folder)
+        twin = TieredRowsTwin(world.tables(), pool.parts)
+
+        def flush(number):
+            if number in flushed:
+                pool.flush()
+                assert rows_by_id(pool) == rows_by_id(twin)
+                assert pool.statistics().present_rows == len(rows_by_id(twin))
+
+        run(world, pool, twin, flush)
+        pool.flush()
+        assert rows_by_id(pool) == rows_by_id(twin)
+        assert pool.statistics().present_rows == len(rows_by_id(twin))
+        pool.close()
+
+
+@given(world=worlds())
+def test_rows_are_read_wherever_they_lie(world):
+    with tempfile.TemporaryDirectory() as folder:
+        pool = world.pool(folder)
+        twin = TieredRowsTwin(world.tables(), pool.parts)
+        run(world, pool, twin)
+        before = pool.statistics()
+        for table, rows in enumerate(world.rows):
+            ids = torch.randperm(rows)
+            for part, truth in zip(pool.read(table, ids), twin.read(table, ids), strict=True):
+                assert torch.equal(part, truth)
+        after = pool.statistics()
+        assert after[:6] == before[:6]
+        assert after.dirty_rows == before.dirty_rows
+        pool.close()
 
 
 @given(world=worlds())
@@ -234,6 +271,7 @@ def test_reading_after_training_writes_nothing(policy, tmp_path):
         memory,
         DiskSettings(tmp_path, segment_bytes=40_000),
         policy,
+        overflow=256,
     )
     lookups, number = torch.tensor([[0, 0, 100]]), 0
     for ids in torch.arange(20_000).split(100):

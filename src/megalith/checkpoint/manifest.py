@@ -4,12 +4,19 @@
     values     numbers and texts of the state, by path: `learner/embeddings/num_steps`
     tensors    the tensors of the state that every rank has, by path, all in `dense.safetensors`
     tables     of each table: rows, dim, parts (weight, first, second) and the blocks that hold its rows
+    pools      folders of segment files, which hold rows of several tables: what their rows are
     crc32      checksum of all that stands above
 
 A block is some rows of a table in one safetensors file, as tensors `BLOCK/weight`, `BLOCK/first` and
 `BLOCK/second`: rows `first` to `first + count` by global id or, where `first` is null, those that the tensor
 `BLOCK/ids` names. Stores that hold only some ids of a table, and checkpoints of only what changed, write the
 same blocks.
+
+Rectangles of a table that are listed as `sparse` lack the rows that were never trained: a row of them that is
+in no block and in no pool has its start value, and zeros as optimizer state.
+
+A pool `NAME` is the folder `NAME/` of segment files and the file `NAME.safetensors` that lists them: see
+`megalith.checkpoint.pool_files`.
 """
 
 from __future__ import annotations
@@ -19,13 +26,15 @@ import zlib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from megalith.core.config import Config, parse_config
 from megalith.core.errors import CheckpointError, ConfigError
+from megalith.embeddings.row_block import PartRecord
+from megalith.embeddings.stores.row_files import PoolLayout, StartRecord
 
 MANIFEST = "manifest.json"
-VERSION = 2
+VERSION = 3
 DENSE_FILE = "dense.safetensors"
 
 
@@ -45,13 +54,6 @@ class FileRecord(Config):
     crc32: int = Field(ge=0)
 
 
-class PartRecord(Config):
-    """A table's weight or a part of its optimizer's state: a number for every element, or one a row."""
-
-    dtype: str
-    per: Literal["element", "row"]
-
-
 class BlockRecord(Config):
     """Rows of a table in one file."""
 
@@ -60,6 +62,16 @@ class BlockRecord(Config):
     first: int | None = Field(ge=0)
     count: int = Field(ge=1)
     columns: tuple[int, int]
+    sparse: bool = False
+    """Whether it belongs to a rectangle that lacks rows."""
+
+
+class SparseRecord(Config):
+    """A rectangle of a table that lacks the rows that were never trained, and how these begin."""
+
+    rows: tuple[int, int]
+    columns: tuple[int, int]
+    start: StartRecord
 
 
 class TableRecord(Config):
@@ -69,6 +81,30 @@ class TableRecord(Config):
     dim: int = Field(ge=1)
     parts: dict[str, PartRecord]
     blocks: tuple[BlockRecord, ...]
+    sparse: tuple[SparseRecord, ...] = ()
+
+
+class PoolRecord(Config):
+    """The segment files of a pool of one rank."""
+
+    name: FileName
+    """Of their folder."""
+    layout: PoolLayout
+    paths: tuple[str, ...]
+    """The tables of the checkpoint that its tables are parts of; by their number in the pool."""
+    writes: tuple[bool, ...]
+    """Whether the checkpoint has the rows of a table from here, or from a copy elsewhere."""
+
+    @property
+    def list_file(self) -> str:
+        """The file that lists the segments."""
+        return f"{self.name}.safetensors"
+
+    @model_validator(mode="after")
+    def _fits(self) -> PoolRecord:
+        if not len(self.paths) == len(self.writes) == len(self.layout.tables):
+            raise ValueError("a pool has a path for each of its tables")
+        return self
 
 
 class Manifest(Config):
@@ -84,6 +120,7 @@ class Manifest(Config):
     values: dict[str, Any]
     tensors: tuple[str, ...]
     tables: dict[str, TableRecord]
+    pools: tuple[PoolRecord, ...] = ()
     files: dict[FileName, FileRecord]
 
 
@@ -124,12 +161,14 @@ def read_manifest(folder: Path, step: int | None = None, fix: str = "use another
             f"{folder} holds step {manifest.step}, not the one that it is named after; give it back its name "
             f"or {fix}."
         )
+    listed = {MANIFEST, *manifest.files, *(pool.name for pool in manifest.pools)}
     for entry in sorted(folder.iterdir()):
-        if entry.name != MANIFEST and entry.name not in manifest.files:
+        if entry.name not in listed:
             raise CheckpointError(
                 f"{entry} is not listed in the checkpoint's {MANIFEST}; remove it or {fix}."
             )
     named = {block.file for table in manifest.tables.values() for block in table.blocks}
+    named |= {pool.list_file for pool in manifest.pools}
     if not named | {DENSE_FILE} <= set(manifest.files):
         raise CheckpointError(damaged)
     return manifest

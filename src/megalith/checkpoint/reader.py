@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,17 +11,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megalith.checkpoint.manifest import DENSE_FILE, BlockRecord, Manifest, TableRecord
+from megalith.checkpoint.manifest import DENSE_FILE, BlockRecord, Manifest, SparseRecord, TableRecord
+from megalith.checkpoint.pool_reader import AdoptedFiles, PoolReader
 from megalith.checkpoint.state import StateMismatch, leaves_of, put_values
 from megalith.checkpoint.tensor_file import TensorFile
 from megalith.core.errors import CheckpointError
-from megalith.embeddings.table_state import RowBlock, TableState
+from megalith.embeddings.row_block import Rectangle, RowBlock
+from megalith.embeddings.stores.row_files import StartRecord
+from megalith.embeddings.table_state import TableShard, TableState
 
 OpenFile = Callable[[str], TensorFile]
 
 
-def read_into(state: dict[str, Any], folder: Path, manifest: Manifest) -> None:
-    """Fills `state` in place. What it asks for must be there, in its shape; the rest is left alone."""
+def read_into(
+    state: dict[str, Any], folder: Path, manifest: Manifest, fix: str = "use another checkpoint"
+) -> AdoptedFiles:
+    """Fills `state` in place. What it asks for must be there, in its shape; the rest is left alone.
+
+    `fix` ends the sentence about a damaged file. Returns the segment files that pools have taken as copies.
+    """
     leaves = leaves_of(state)
     open_file = cache(lambda name: TensorFile(folder / name))
     try:
@@ -35,8 +44,31 @@ def read_into(state: dict[str, Any], folder: Path, manifest: Manifest) -> None:
     with torch.no_grad():
         for path, tensor in leaves.tensors.items():
             tensor.copy_(dense[path])
-        for path, table in leaves.tables.items():
+        pools = PoolReader(folder, manifest.pools, fix)
+        copied = pools.adopt(leaves.tables)
+        tables = {path: _without(table, copied) for path, table in leaves.tables.items()}
+        for path, table in tables.items():
+            _reset(table, manifest.tables[path])
             _read_table(table, manifest.tables[path], open_file, folder, path)
+        pools.load(tables)
+    return copied
+
+
+def _without(table: TableState, adopted: AdoptedFiles) -> TableState:
+    """What is left to be filled of a table when some pools have taken files as they are."""
+    left = (shard for shard in table.shards if shard.files is None or shard.files.pool not in adopted)
+    return replace(table, shards=tuple(left))
+
+
+def _reset(table: TableState, record: TableRecord) -> None:
+    """Start values for rows that the checkpoint leaves out, or that a shard leaves out in turn."""
+    for shard in table.shards:
+        if shard.sparse or any(_share_rows(shard, rectangle) for rectangle in record.sparse):
+            shard.reset()
+
+
+def _share_rows(shard: TableShard, rectangle: SparseRecord) -> bool:
+    return shard.rows[0] < rectangle.rows[1] and rectangle.rows[0] < shard.rows[1]
 
 
 def _compare(path: str, table: TableState, record: TableRecord | None) -> None:
@@ -50,6 +82,14 @@ def _compare(path: str, table: TableState, record: TableRecord | None) -> None:
     theirs = {name: (part.dtype, part.per) for name, part in record.parts.items()}
     if ours != theirs:
         raise StateMismatch(f"table '{path}' keeps {_listed(theirs)} there and {_listed(ours)} here")
+    for shard in table.shards:
+        for rectangle in record.sparse:
+            if not _share_rows(shard, rectangle):
+                continue
+            if shard.start is None:
+                raise StateMismatch(f"it lacks untrained rows of table '{path}', unknown here")
+            if StartRecord.of(shard.start) != rectangle.start:
+                raise StateMismatch(f"untrained rows of table '{path}' have another seed or init_scale there")
 
 
 def _dense(path: str, tensor: Tensor, manifest: Manifest, open_file: OpenFile) -> Tensor:
@@ -63,10 +103,12 @@ def _dense(path: str, tensor: Tensor, manifest: Manifest, open_file: OpenFile) -
 
 
 def _read_table(table: TableState, record: TableRecord, open_file: OpenFile, folder: Path, path: str) -> None:
-    taken = sum(
-        table.load(_block(table, block, open_file)) for block in record.blocks if _holds(table, block)
-    )
-    if taken != table.held_numbers:
+    taken = 0
+    for block in record.blocks:
+        if _holds(table, block):
+            numbers = table.load(_block(table, block, open_file))
+            taken += 0 if block.sparse else numbers
+    if taken != table.held_numbers(Rectangle(sparse.rows, sparse.columns) for sparse in record.sparse):
         raise CheckpointError(
             f"{folder} lacks rows of table '{path}'; go back to an older checkpoint with --from-step."
         )

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from megalith.embeddings.stores.row_files import Holds
 from megalith.embeddings.table_state import TableState
 
 
@@ -72,10 +73,11 @@ def _fits(ours: Any, stored: Any) -> bool:
     return isinstance(stored, (int, float) if isinstance(ours, float) else type(ours))
 
 
-def snapshot(state: Any) -> Any:
-    """A copy that later training does not change; of sharded tables only what this rank writes."""
+def snapshot(state: Any, holds: Holds, copy: bool) -> Any:
+    """The state as it is now; of sharded tables only what this rank writes. Files are put on disk and held; with
+    `copy` later training changes nothing of it, without only until it goes on."""
     if isinstance(state, dict):
-        return {key: snapshot(value) for key, value in state.items()}
+        return {key: snapshot(value, holds, copy) for key, value in state.items()}
     if isinstance(state, TableState):
-        return state.snapshot()
-    return state.detach().clone() if isinstance(state, torch.Tensor) else state
+        return state.snapshot(holds, copy)
+    return state.detach().clone() if copy and isinstance(state, torch.Tensor) else state

@@ -3,10 +3,12 @@
     checkpoints/step-00000100/manifest.json               see megalith.checkpoint.manifest
     checkpoints/step-00000100/dense.safetensors           see megalith.checkpoint.writer
     checkpoints/step-00000100/rows-00000-000.safetensors  ...
+    checkpoints/step-00000100/segments-00000-0/           see megalith.checkpoint.pool_files
 
 A checkpoint is written under a temporary name by all ranks, synced and renamed by the first, so a kill of any
 of them at any instant leaves the last good one. Rows are kept by global id: any number of ranks loads what
-any other saved. Checksums are verified on load: a damaged file is an error that names it, never a wrong
+any other saved. Rows that a store keeps in files which never change are linked, not written again. Checksums are
+verified on load, those of linked rows when they are read: a damaged file is an error that names it, never a wrong
 number. Nothing in a checkpoint runs code when it is read: tensors are safetensors, the rest is JSON.
 """
 
@@ -21,15 +23,47 @@ from pathlib import Path
 from typing import Any
 
 from megalith.checkpoint.manifest import Manifest, read_manifest, write_manifest
+from megalith.checkpoint.pool_files import SegmentCopies
 from megalith.checkpoint.reader import read_into
-from megalith.checkpoint.state import leaves_of, snapshot
+from megalith.checkpoint.state import Leaves, leaves_of, snapshot
 from megalith.checkpoint.tensor_file import is_intact
 from megalith.checkpoint.writer import FILE_BYTES, WrittenFiles, table_records, write_rank
 from megalith.comm.ranks import Ranks
-from megalith.core.errors import CheckpointError, storage_errors
+from megalith.core.errors import CheckpointError, MegalithError, storage_errors
 from megalith.core.files import new_folder, remove_partials
+from megalith.embeddings.stores.row_files import Holds
 
 _STEP = re.compile(r"step-(\d{8,})")
+
+
+class _TakenState:
+    """A state as it was when a save began, with the files that it holds until the block is left."""
+
+    def __init__(self) -> None:
+        self.holds = Holds()
+        self._leaves: Leaves | BaseException = Leaves({}, {}, {})
+
+    @classmethod
+    def of(cls, state: dict[str, Any], copy: bool) -> _TakenState:
+        """What could not be taken is an error when it is asked for: then other ranks hear of it."""
+        taken = cls()
+        try:
+            taken._leaves = leaves_of(snapshot(state, taken.holds, copy))
+        except (MegalithError, OSError) as error:
+            taken._leaves = error
+        return taken
+
+    def leaves(self) -> Leaves:
+        """The content, or the error that came in its place."""
+        if isinstance(self._leaves, BaseException):
+            raise self._leaves
+        return self._leaves
+
+    def __enter__(self) -> None:
+        """Nothing is to be done."""
+
+    def __exit__(self, *_: object) -> None:
+        self.holds.release()
 
 
 class CheckpointStore:
@@ -44,6 +78,7 @@ class CheckpointStore:
     ) -> None:
         self.folder, self.keep, self.file_bytes = folder, keep, file_bytes
         self.ranks = ranks or Ranks()
+        self._copies = SegmentCopies()
         self._executor: ThreadPoolExecutor | None = None
         self._saving: Future[None] | None = None
 
@@ -73,16 +108,17 @@ class CheckpointStore:
     ) -> Path:
         """Writes `state` as the checkpoint of `step`, then prunes old ones, except that of step `protect`.
 
-        With `background` the state is copied and written by a thread; the next `save`, `load` or `wait`
-        waits for it and raises what went wrong.
+        Rows in files are put on disk and held before it returns. With `background` the rest is copied, and all
+        of it written by a thread; the next `save`, `load` or `wait` waits for it and raises what went wrong.
         """
         self.wait()
+        taken = _TakenState.of(state, copy=background)
         if background:
             if self._executor is None:
                 self._executor = ThreadPoolExecutor(1, thread_name_prefix="megalith-checkpoint")
-            self._saving = self._executor.submit(self._save, step, snapshot(state), about, protect)
+            self._saving = self._executor.submit(self._save, step, taken, about, protect)
         else:
-            self._save(step, state, about, protect)
+            self._save(step, taken, about, protect)
         return self.path(step)
 
     def wait(self) -> None:
@@ -104,10 +140,16 @@ class CheckpointStore:
         """Fills `state` in place from the checkpoint of `step` and returns what `save` was told about it."""
         self.wait()
         folder = self.path(step)
-        manifest = self.ranks.from_first(lambda: read_manifest(folder, step, self._fix(step)))
+        fix = self._fix(step)
+        manifest = self.ranks.from_first(lambda: read_manifest(folder, step, fix))
         mine = sorted(manifest.files)[self.ranks.rank :: self.ranks.world_size]
         self.ranks.from_each(lambda: self._verify(folder, manifest, mine))
-        self.ranks.from_each(lambda: read_into(state, folder, manifest))
+
+        def read() -> None:
+            for pool, copied in read_into(state, folder, manifest, fix).items():
+                self._copies.remember(pool, copied)
+
+        self.ranks.from_each(read)
         return manifest.about
 
     def drop_after(self, step: int) -> None:
@@ -116,8 +158,12 @@ class CheckpointStore:
             if later > step:
                 shutil.rmtree(self.path(later))
 
-    def _save(self, step: int, state: dict[str, Any], about: dict[str, Any], protect: int | None) -> None:
-        ranks, target, leaves = self.ranks, self.path(step), leaves_of(state)
+    def _save(self, step: int, taken: _TakenState, about: dict[str, Any], protect: int | None) -> None:
+        with taken:
+            self._write(step, taken, about, protect)
+
+    def _write(self, step: int, taken: _TakenState, about: dict[str, Any], protect: int | None) -> None:
+        ranks, target = self.ranks, self.path(step)
         with ExitStack() as first_rank:
 
             def begin() -> Path:
@@ -130,9 +176,12 @@ class CheckpointStore:
 
             def write() -> WrittenFiles:
                 with storage_errors(target):
-                    return write_rank(leaves, folder, ranks.rank, self.file_bytes)
+                    return write_rank(
+                        *(taken.leaves(), folder, ranks.rank, self.file_bytes, taken.holds, self._copies)
+                    )
 
             written = ranks.from_each(write)
+            leaves = taken.leaves()
 
             def commit() -> None:
                 manifest = Manifest(
@@ -142,6 +191,7 @@ class CheckpointStore:
                     values=leaves.values,
                     tensors=tuple(leaves.tensors),
                     tables=table_records(leaves.tables, written),
+                    pools=tuple(pool for part in written for pool in part.pools),
                     files={name: record for part in written for name, record in part.files.items()},
                 )
                 with storage_errors(target):
@@ -153,6 +203,7 @@ class CheckpointStore:
                         shutil.rmtree(self.path(old))
 
             ranks.from_first(commit)
+            self._copies.moved(folder, target)
 
     def _verify(self, folder: Path, manifest: Manifest, names: Iterable[str]) -> None:
         for name in names:

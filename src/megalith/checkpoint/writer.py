@@ -2,6 +2,7 @@
 
     dense.safetensors            tensors that every rank has
     rows-00001-003.safetensors   the fourth file of rank 1: blocks of rows, of one table or several
+    segments-00001-0/            the segment files of the first pool of rank 1, by hard links
 
 Memory for one file at a time is enough: blocks of rows that are in memory are views.
 """
@@ -13,10 +14,20 @@ from pathlib import Path
 
 from torch import Tensor
 
-from megalith.checkpoint.manifest import DENSE_FILE, BlockRecord, FileRecord, PartRecord, TableRecord
+from megalith.checkpoint.manifest import (
+    DENSE_FILE,
+    BlockRecord,
+    FileRecord,
+    PoolRecord,
+    SparseRecord,
+    TableRecord,
+)
+from megalith.checkpoint.pool_files import SegmentCopies, write_pool
 from megalith.checkpoint.state import Leaves
 from megalith.checkpoint.tensor_file import write_tensors
-from megalith.embeddings.table_state import RowBlock, TableState
+from megalith.embeddings.row_block import PartRecord, RowBlock
+from megalith.embeddings.stores.row_files import Holds, RowPool, StartRecord
+from megalith.embeddings.table_state import TableShard, TableState
 
 FILE_BYTES = 64 << 20
 """A file is closed when it holds as much, and no block is larger."""
@@ -29,19 +40,56 @@ class WrittenFiles:
     files: dict[str, FileRecord] = field(default_factory=dict)
     blocks: dict[str, list[BlockRecord]] = field(default_factory=dict)
     """By table."""
+    sparse: dict[str, list[SparseRecord]] = field(default_factory=dict)
+    """By table."""
+    pools: list[PoolRecord] = field(default_factory=list)
 
 
-def write_rank(leaves: Leaves, folder: Path, rank: int, file_bytes: int = FILE_BYTES) -> WrittenFiles:
-    """Writes a rank's files into `folder`. What every rank has is written by the first."""
+def write_rank(
+    leaves: Leaves,
+    folder: Path,
+    rank: int,
+    file_bytes: int = FILE_BYTES,
+    holds: Holds | None = None,
+    copies: SegmentCopies | None = None,
+) -> WrittenFiles:
+    """Writes a rank's files into `folder`. What every rank has is written by the first.
+
+    Rows that are in files are linked: those of `holds`, or copies that another checkpoint has.
+    """
     written = WrittenFiles()
     if rank == 0:
         written.files[DENSE_FILE] = write_tensors(folder / DENSE_FILE, leaves.tensors)
     rows = _RowFiles(folder, rank, file_bytes, written)
+    pooled: dict[RowPool, dict[int, tuple[str, bool]]] = {}
     for table, state in leaves.tables.items():
-        for block in state.blocks(file_bytes):
-            rows.add(table, block)
+        for shard in state.shards:
+            if holds is not None and shard.files is not None:
+                pooled.setdefault(shard.files.pool, {})[shard.files.number] = (table, shard.writes)
+            elif shard.writes:
+                for block in shard.blocks(file_bytes):
+                    rows.add(table, block, shard.sparse)
+            if shard.writes and shard.sparse:
+                written.sparse.setdefault(table, []).append(_sparse_record(shard))
     rows.close()
+    holds = holds or Holds()
+    for number, (pool, tables) in enumerate(pooled.items()):
+        name = f"segments-{rank:05d}-{number}"
+        record = PoolRecord(
+            name=name,
+            layout=pool.layout,
+            paths=tuple(tables.get(table, ("", False))[0] for table in range(len(pool.layout.tables))),
+            writes=tuple(tables.get(table, ("", False))[1] for table in range(len(pool.layout.tables))),
+        )
+        written.files[record.list_file] = write_pool(folder, record, pool, holds.of(pool), copies)
+        written.pools.append(record)
     return written
+
+
+def _sparse_record(shard: TableShard) -> SparseRecord:
+    if shard.start is None:
+        raise ValueError(f"rows {shard.rows} are left out where they are as they begin, which is not known")
+    return SparseRecord(rows=shard.rows, columns=shard.columns, start=StartRecord.of(shard.start))
 
 
 def table_records(tables: dict[str, TableState], written: list[WrittenFiles]) -> dict[str, TableRecord]:
@@ -50,11 +98,9 @@ def table_records(tables: dict[str, TableState], written: list[WrittenFiles]) ->
         name: TableRecord(
             rows=state.rows,
             dim=state.dim,
-            parts={
-                part: PartRecord(dtype=str(spec.dtype).removeprefix("torch."), per=spec.per)
-                for part, spec in state.parts.items()
-            },
+            parts={part: PartRecord.of(spec) for part, spec in state.parts.items()},
             blocks=tuple(block for of_rank in written for block in of_rank.blocks.get(name, ())),
+            sparse=tuple(rectangle for of_rank in written for rectangle in of_rank.sparse.get(name, ())),
         )
         for name, state in tables.items()
     }
@@ -68,7 +114,7 @@ class _RowFiles:
         self._tensors: dict[str, Tensor] = {}
         self._bytes = self._count = 0
 
-    def add(self, table: str, block: RowBlock) -> None:
+    def add(self, table: str, block: RowBlock, sparse: bool) -> None:
         """Takes a block in; a file that would grow too large is written first."""
         parts: dict[str, Tensor] = dict(block.parts)
         first: int | None = None
@@ -87,7 +133,12 @@ class _RowFiles:
             self._tensors[f"{name}/{part}"] = tensor
             self._bytes += tensor.numel() * tensor.element_size()
         record = BlockRecord(
-            name=name, file=self._name(), first=first, count=len(block.ids), columns=block.columns
+            name=name,
+            file=self._name(),
+            first=first,
+            count=len(block.ids),
+            columns=block.columns,
+            sparse=sparse,
         )
         self._written.blocks.setdefault(table, []).append(record)
 

@@ -22,11 +22,12 @@ from megalith.embeddings.check import Indices, LookupCheck
 from megalith.embeddings.initial_values import TableWindow
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad, StepSettings, optimizer_of_each
 from megalith.embeddings.rounding import RoundingSeeds
-from megalith.embeddings.stores.base import StoredTable
+from megalith.embeddings.row_block import part_specs
+from megalith.embeddings.stores.base import StoreBytes, StoredTable, TierCounts
 from megalith.embeddings.stores.resolved import ResolvedIds
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.embeddings.stores.table_stores import TableStores
-from megalith.embeddings.table_state import TableShard, TableState, part_specs
+from megalith.embeddings.table_state import TableShard, TableState
 from megalith.ops.embedding.descriptors import OutputGradients
 from megalith.ops.embedding.native_tables import NativeTables
 from megalith.ops.embedding.operators import embedding_forward, embedding_sequence, sample_weight_gradient
@@ -108,6 +109,11 @@ class EmbeddingCollection(nn.Module):
         self._anchor = torch.zeros((), requires_grad=True, device=device)
 
     @property
+    def prepares_ahead(self) -> bool:
+        """Whether there is something to gain from resolving batches ahead."""
+        return not self.stores.ids_are_slots
+
+    @property
     def output_dim(self) -> int:
         """Columns of the pooled output."""
         return self.lookups.output_dim
@@ -122,9 +128,9 @@ class EmbeddingCollection(nn.Module):
         both = {"first": rows.first, "second": rows.second}
         return {name: tensor for name, tensor in both.items() if tensor.numel()}
 
-    def shard(self, table: str) -> TableShard:
-        """The rows of a table as a checkpoint sees them; loading writes into them."""
-        return self.stores.shard(self._positions[table])
+    def shard(self, table: str, *, writes: bool = True) -> TableShard:
+        """The rows of a table as a checkpoint sees them; `writes` is false of all copies but one."""
+        return self.stores.shard(self._positions[table], writes)
 
     def table_states(self) -> dict[str, TableState]:
         """Every table as a checkpoint sees it; loading writes into the rows."""
@@ -142,6 +148,14 @@ class EmbeddingCollection(nn.Module):
                 f"Table '{table}' is not whole in memory; read it by `table_states()['{table}'].blocks(...)`."
             )
         return self.stores.rows[position]
+
+    def counts(self) -> TierCounts:
+        """What the tiers of the tables' stores did so far."""
+        return self.stores.counts()
+
+    def bytes(self) -> StoreBytes:
+        """What the tables take: weights, state, index and bookkeeping in memory, and files."""
+        return self.stores.bytes()
 
     def forward(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> Tensor:
         """Pooled vectors [batch, output_dim]; `sample_weights` holds a factor for each value."""

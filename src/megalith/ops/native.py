@@ -15,9 +15,9 @@ from typing import Any
 
 from megalith.core.errors import CacheFullError, MegalithError, NativeError, OutOfMemoryError, StorageError
 
-ABI_VERSION = 6
+ABI_VERSION = 8
 """That of csrc/abi.h; both are raised when a signature changes."""
-ABI_DIGEST = "75946e386cb50ff8"
+ABI_DIGEST = "60a67c3d7d6bd6aa"
 """Of the signatures together with the version; `tests/architecture` says what to put here."""
 SIMD_LEVELS = ("portable", "avx2", "avx512")
 """The builds of the kernels, the narrowest vector instructions first."""
@@ -124,6 +124,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "mg_tiered_files": (_Code, (_pointer,) * 4),
     "mg_tiered_open": (_Code, (*(_pointer,) * 4, _int64)),
     "mg_tiered_load": (_Code, (_pointer, _int64, _pointer, _int64, _pointer)),
+    "mg_tiered_read": (_Code, (_pointer, _int64, _pointer, _int64, _pointer)),
     "mg_tiered_scan": (_Code, (_pointer, _int64, *(_pointer,) * 3, _int64, _pointer)),
     "mg_tiered_statistics": (_Code, (_pointer, _pointer)),
     # The machine's own speed (bench/embedding/roofline.py).

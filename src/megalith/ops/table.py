@@ -173,6 +173,7 @@ OPERATORS = (
             "mg_tiered_files",
             "mg_tiered_open",
             "mg_tiered_load",
+            "mg_tiered_read",
             "mg_tiered_scan",
             "mg_tiered_statistics",
             "mg_tiered_destroy",

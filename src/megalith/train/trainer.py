@@ -30,6 +30,7 @@ from megalith.train.recipe import Recipe
 from megalith.train.run.folder import RunFolder, drop_entries_after
 from megalith.train.run.reporter import Reporter
 from megalith.train.run.summary import RunEnding, write_summary
+from megalith.train.run.tiers import TierMetrics
 from megalith.train.schedule import lr_factor
 from megalith.train.sharding_plan import plan_for_training
 from megalith.train.stopping import StopSignal, agree_on_signal
@@ -57,12 +58,14 @@ class Trainer:
         eval_split = choose_split(recipe.data, self.dataset)
         self.plan = plan_for_training(recipe, self.dataset, self.ranks)
         copied = recipe.train.background_checkpoints
-        self.learner = Learner(recipe.learner_config, self.dataset.schema, self.plan, second_copy=copied)
+        config = recipe.learner_config(self.run.rows(recipe.memory))
+        self.learner = Learner(config, self.dataset.schema, self.plan, second_copy=copied)
         own_group = self.ranks.with_own_group()
         self.store = CheckpointStore(self.run.checkpoints, recipe.train.keep_checkpoints, own_group)
-        self._overlap = self.plan is not None and recipe.sharding.pipeline
+        self._depth = recipe.train.pipeline if self.learner.embeddings.prepares_ahead else 0
         self._pipeline: Pipeline | None = None
-        self._evaluator = RunEvaluator(recipe, self.dataset, eval_split, self.learner, self._overlap)
+        self._evaluator = RunEvaluator(recipe, self.dataset, eval_split, self.learner, self._depth)
+        self._tiers = TierMetrics(self.learner.embeddings, self.ranks, is_tiered=recipe.memory is not None)
         self._steps = LoopSteps(recipe.train, len(self.loader))
         self.total_steps = self._steps.total
         self.step = 0
@@ -148,10 +151,16 @@ class Trainer:
 
     def _take_steps(self, signal: StopSignal, reporter: Reporter, tracer: Tracer) -> str | None:
         """Steps until the end or a signal, whose name it returns."""
-        clock = time.perf_counter()
+        clock, reported = time.perf_counter(), self.step
         left = max(self.total_steps - self.step, 0)
+        memory = self.recipe.memory
         pipeline = Pipeline(
-            self.loader, self.learner.stages, count=left, overlap=self._overlap, tracer=tracer
+            self.loader,
+            self.learner.stages(trains=True),
+            count=left,
+            depth=self._depth,
+            window=0 if memory is None else memory.ahead,
+            tracer=tracer,
         )
         self._pipeline = pipeline
         stopped_by: str | None = None
@@ -161,8 +170,11 @@ class Trainer:
                 reporter.advance(self.step)
                 if self._steps.logs_after(self.step):
                     now = time.perf_counter()
+                    tiers = self._tiers.take((self.step - reported) * self.recipe.data.batch_size)
+                    reported = self.step
                     if self.ranks.is_first:
-                        reporter.write(self._train_entry(factor, now - clock))
+                        entry = self._train_entry(factor, now - clock)
+                        reporter.write(entry if tiers is None else {**entry, "tiers": tiers})
                     clock = now
                     tracer.flush()
                 if self._evaluator.split is not None and self._steps.evaluates_after(self.step):
@@ -171,6 +183,8 @@ class Trainer:
                         pipeline.settle()
                         if self._evaluator.evaluate(self.step, reporter):
                             self.save()
+                    # What evaluation read is not of training.
+                    self._tiers.take(0)
                 stopped_by = agree_on_signal(self.ranks, signal.requested)
                 if self._steps.saves_after(self.step) or stopped_by:
                     with tracer.span("checkpoint"):
@@ -190,7 +204,7 @@ class Trainer:
             prepared = next(pipeline)
         with tracer.span("step", step=self.step):
             factor = lr_factor(self.recipe.schedule, self.step, self.total_steps)
-            loss, logits = self.learner.step(prepared.batch, factor, prepared.received)
+            loss, logits = self.learner.step(prepared.batch, factor, prepared.resolved)
         with tracer.span("metrics"):
             batch_size = self.recipe.data.batch_size
             scores = gather_scores(self.ranks, prepared.batch, loss, logits, batch_size)

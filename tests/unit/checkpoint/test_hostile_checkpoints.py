@@ -11,13 +11,15 @@ import torch
 from megalith.checkpoint.manifest import MANIFEST, read_manifest
 from megalith.checkpoint.store import CheckpointStore
 from megalith.core.errors import CheckpointError
-from megalith.embeddings.table_state import PartSpec, TableShard, TableState
+from megalith.embeddings.row_block import PartSpec
+from megalith.embeddings.stores.dense_shard import DenseShard
+from megalith.embeddings.table_state import TableState
 
 
 def state(value=0.0):
     weight = torch.full((6, 2), value)
     table = TableState(
-        6, 2, {"weight": PartSpec(torch.float32, "element")}, (TableShard(0, 0, {"weight": weight}),)
+        6, 2, {"weight": PartSpec(torch.float32, "element")}, (DenseShard(0, 0, {"weight": weight}),)
     )
     return {"step": int(value), "rate": value, "best": None, "weight": torch.full((3,), value), "t": table}
 

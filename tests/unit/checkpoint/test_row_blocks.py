@@ -13,7 +13,10 @@ from safetensors.torch import load_file
 from megalith.checkpoint.manifest import read_manifest
 from megalith.checkpoint.store import CheckpointStore
 from megalith.core.errors import CheckpointError
-from megalith.embeddings.table_state import PartSpec, RowBlock, TableShard, TableState
+from megalith.embeddings.row_block import PartSpec, RowBlock
+from megalith.embeddings.stores.dense_shard import DenseShard
+from megalith.embeddings.stores.row_files import Holds
+from megalith.embeddings.table_state import TableState
 
 ROWS, DIM = 14, 5
 PARTS = {
@@ -32,7 +35,7 @@ def truth():
 def cut(parts, rectangles):
     """A table that lies here in these rectangles."""
     shards = [
-        TableShard(a, c, {n: (p[a:b, c:d] if p.dim() == 2 else p[a:b]).clone() for n, p in parts.items()})
+        DenseShard(a, c, {n: (p[a:b, c:d] if p.dim() == 2 else p[a:b]).clone() for n, p in parts.items()})
         for a, b, c, d in rectangles
     ]
     return TableState(ROWS, DIM, PARTS, tuple(shards))
@@ -105,19 +108,19 @@ def test_a_block_may_name_single_ids(ids, loaded):
             assert torch.equal(part, expected)
 
 
-class _SomeIds(TableState):
+class _SomeIds(DenseShard):
     """Writes its rows in two blocks that name their ids."""
 
     def blocks(self, max_bytes):
         del max_bytes
         for first in (0, 1):
             ids = torch.arange(first, ROWS, 2)
-            yield RowBlock(ids, (0, DIM), {n: p[ids] for n, p in self.shards[0].parts.items()})
+            yield RowBlock(ids, (0, DIM), {n: p[ids] for n, p in self.parts.items()})
 
 
 def test_blocks_of_single_ids_are_stored_with_them(tmp_path):
     store = CheckpointStore(tmp_path)
-    store.save(1, {"t": _SomeIds(ROWS, DIM, PARTS, cut(truth(), WHOLE).shards)}, {})
+    store.save(1, {"t": TableState(ROWS, DIM, PARTS, (_SomeIds(0, 0, truth()),))}, {})
     state = blank([(0, 5, 0, 2), (0, 5, 2, DIM), (5, ROWS, 0, DIM)])
     store.load(1, {"t": state})
     assert holds_the_truth(state)
@@ -125,8 +128,8 @@ def test_blocks_of_single_ids_are_stored_with_them(tmp_path):
 
 def test_a_snapshot_holds_what_is_written_and_no_longer_changes():
     state = cut(truth(), WHOLE)
-    copy = TableShard(0, 0, state.shards[0].parts, writes=False)
-    taken = TableState(ROWS, DIM, PARTS, (*state.shards, copy)).snapshot()
+    copy = DenseShard(0, 0, state.shards[0].parts, writes=False)
+    taken = TableState(ROWS, DIM, PARTS, (*state.shards, copy)).snapshot(Holds())
     for part in state.shards[0].parts.values():
         part.zero_()
     assert len(taken.shards) == 1
@@ -144,4 +147,4 @@ def test_missing_rows_are_noticed(tmp_path):
 def test_a_rectangle_outside_of_the_table_is_refused(corner):
     parts = {"weight": torch.zeros(2, 2)}
     with pytest.raises(ValueError, match="shard"):
-        TableState(ROWS, DIM, {"weight": PartSpec(torch.float32, "element")}, (TableShard(*corner, parts),))
+        TableState(ROWS, DIM, {"weight": PartSpec(torch.float32, "element")}, (DenseShard(*corner, parts),))

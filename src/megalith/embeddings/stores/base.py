@@ -99,8 +99,8 @@ class RowStore(Protocol):
     def release(self, ticket: int) -> None:
         """The rows of a ticket may leave."""
 
-    def shard(self, table: int) -> TableShard:
-        """A table's rows as a checkpoint sees them."""
+    def shard(self, table: int, writes: bool = True) -> TableShard:
+        """A table's rows as a checkpoint sees them; `writes` is false of all copies but one."""
 
     def bytes(self) -> StoreBytes:
         """What the store takes now."""

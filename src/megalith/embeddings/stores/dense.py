@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 
 from megalith.embeddings.initial_values import initial_values
+from megalith.embeddings.row_block import WEIGHT
 from megalith.embeddings.stores.base import StoreBytes, StoredTable, TierCounts
-from megalith.embeddings.table_state import WEIGHT, TableShard
+from megalith.embeddings.stores.dense_shard import DenseShard
+from megalith.embeddings.table_state import TableShard
 from megalith.ops.embedding.native_tables import allocate_table
 from megalith.ops.optimizer.steps import PhysicalRows
 
@@ -18,7 +20,7 @@ class DenseStore:
     ids_are_slots = True
 
     def __init__(self, table: StoredTable, seed: int, device: torch.device | str = "cpu") -> None:
-        self.tables = (table,)
+        self.tables, self._seed = (table,), seed
         rows, dim, optimizer = table.spec.rows, table.spec.dim, table.optimizer
 
         def state(shape: str) -> Tensor:
@@ -46,14 +48,13 @@ class DenseStore:
     def release(self, ticket: int) -> None:
         """No row ever leaves."""
 
-    def shard(self, table: int) -> TableShard:
+    def shard(self, table: int, writes: bool = True) -> TableShard:
         """The rows as they lie in memory: loading writes into them."""
         weight, first, second, _ = self.rows[table]
         parts = {WEIGHT: weight, "first": first, "second": second}
         window = self.tables[table].window
-        return TableShard(
-            window.rows[0], window.columns[0], {name: part for name, part in parts.items() if part.numel()}
-        )
+        kept = {name: part for name, part in parts.items() if part.numel()}
+        return DenseShard(window.rows[0], window.columns[0], kept, writes, window.start_values(self._seed))
 
     def bytes(self) -> StoreBytes:
         """All in memory."""

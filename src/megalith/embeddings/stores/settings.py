@@ -41,6 +41,11 @@ class TieredMemory(Config):
     engine: Literal["auto", "io_uring", "threads"] = "auto"
     """How rows are read and written; `auto` takes io_uring where the system has it."""
 
+    @property
+    def ahead(self) -> int:
+        """Batches whose ids are to be known in advance."""
+        return self.window if self.policy == "lookahead" else 0
+
     def share(self, dram: int, folder: str | None = None) -> TieredMemory:
         """The same settings for one of several that share memory and disk, in a folder of its own."""
         disk = None if self.disk is None else self.disk * dram // self.dram

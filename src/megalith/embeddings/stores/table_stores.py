@@ -17,6 +17,7 @@ from megalith.embeddings.check import Indices
 from megalith.embeddings.descriptors import CollectionLookups
 from megalith.embeddings.memory import check_fits, taking_memory
 from megalith.embeddings.stores.base import RowStore, StoreBytes, StoredTable, TierCounts
+from megalith.embeddings.stores.choose import is_whole
 from megalith.embeddings.stores.dense import DenseStore
 from megalith.embeddings.stores.resolved import ResolvedIds
 from megalith.embeddings.stores.settings import TieredMemory
@@ -129,10 +130,10 @@ class TableStores:
         """Whether every row of a table is in memory, in the order of ids."""
         return self._places[table][0].ids_are_slots
 
-    def shard(self, table: int) -> TableShard:
+    def shard(self, table: int, writes: bool = True) -> TableShard:
         """The rows of a table as a checkpoint sees them."""
         store, own = self._places[table]
-        return store.shard(own)
+        return store.shard(own, writes)
 
     def bytes(self) -> StoreBytes:
         """What all stores take."""
@@ -206,16 +207,16 @@ def _stores(
 
 
 def _kind(table: StoredTable, memory: TieredMemory | None) -> str:
-    store = table.spec.store
-    if store is None:
+    if is_whole(table.spec):
         return "dense"
-    assert isinstance(store, StoreSpec)
-    if store.kind != "dense" and (memory is None or memory.path is None):
+    assert isinstance(table.spec.store, StoreSpec)
+    kind = table.spec.store.kind
+    if memory is None or memory.path is None:
         raise ConfigError(
-            f"Table '{table.spec.name}' is {store.kind}: say how much memory it may take and where its rows "
+            f"Table '{table.spec.name}' is {kind}: say how much memory it may take and where its rows "
             "lie, with memory=TieredMemory(dram='4GiB', path='rows')."
         )
-    return store.kind
+    return kind
 
 
 def _budget(tiered: Mapping[str, Sequence[StoredTable]], dram: int) -> dict[str, int]:

@@ -7,9 +7,10 @@ in memory, and results are those of tables that are whole in memory. The pool is
 
 from __future__ import annotations
 
-import hashlib
 import threading
+import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -17,11 +18,13 @@ from torch import Tensor
 
 from megalith.core.errors import CacheFullError, storage_errors
 from megalith.embeddings.stores.base import StoreBytes, StoredTable, TierCounts
+from megalith.embeddings.stores.row_files import clear_rows, layout_digest
 from megalith.embeddings.stores.settings import TieredMemory
+from megalith.embeddings.stores.tiered_shard import SegmentPool
 from megalith.embeddings.table_state import TableShard
 from megalith.ops.embedding.native_tables import allocate_table
 from megalith.ops.optimizer.steps import PhysicalRows
-from megalith.ops.stores.tiered_rows import DiskSettings, PooledTable, TieredRows
+from megalith.ops.stores.tiered_rows import DiskSettings, PooledTable, PoolStatistics, TieredRows
 
 LEAST_ROWS = 64
 """A cache has room for so many rows, or for all there are."""
@@ -79,28 +82,35 @@ class TieredStore:
         self._pooled = [
             PooledTable(table.spec.rows, table.window.start_values(seed), _padding(table)) for table in tables
         ]
-        self._folder = memory.path
-        self.pool = self._new_pool()
-        # The native pool is used by one thread at a time; tickets have a lock of their own, so that whoever
-        # releases does not wait for a read.
-        self._lock = threading.RLock()
+        self._folder, self._capacity = memory.path, capacity
+        self._pool: TieredRows | None = None
+        self._segments: SegmentPool | None = None
+        # Batches are resolved one after the other, also where one waits for room.
+        self._order = threading.Lock()
         self._released = threading.Condition(threading.RLock())
         self._held: set[int] = set()
         self._last = 0
 
+    @property
+    def pool(self) -> TieredRows:
+        """The native pool; nothing is written before it is first used."""
+        if self._pool is None:
+            self._pool = self._new_pool()
+            weakref.finalize(self, _remove, self._folder)
+        return self._pool
+
     def padding(self, table: int) -> int:
         """The slot that reads as zeros."""
-        return -1 if self.tables[table].spec.padding_index is None else self.pool.padding_slot
+        return -1 if self.tables[table].spec.padding_index is None else self._capacity
 
     def expect(self, lookups: Tensor, values: Tensor, ahead: int) -> None:
         """Keeps the rows that a coming batch uses."""
         if self.memory.policy == "lookahead":
-            with self._lock:
-                self.pool.expect(lookups, values, self._last + ahead)
+            self.pool.expect(lookups, values, self._last + ahead)
 
     def resolve(self, lookups: Tensor, values: Tensor, *, trains: bool, wait: bool) -> tuple[Tensor, int]:
         """Slots of the ids; reads what is not in memory."""
-        with self._lock:
+        with self._order:
             with self._released:
                 self._last += 1
                 ticket = self._last
@@ -108,15 +118,23 @@ class TieredStore:
             try:
                 while True:
                     with self._released:
-                        others = len(self._held)
+                        holders = len(self._held)
                     try:
                         return self.pool.resolve(lookups, values, ticket, trains), ticket
-                    except CacheFullError:
-                        if not self._wait_for_room(others, wait):
-                            raise
+                    except CacheFullError as error:
+                        if not self._wait_for_room(holders, wait):
+                            raise self._too_small(holders) from error
             except BaseException:
                 self.release(ticket)
                 raise
+
+    def _too_small(self, holders: int) -> CacheFullError:
+        rows = "one batch" if holders == 1 else f"{holders} batches that are looked up at once"
+        return CacheFullError(
+            f"The rows of {rows} do not fit into the cache of {self._capacity:,} rows for table "
+            f"'{self.tables[0].spec.name}' and those like it; raise memory.dram, or take smaller batches "
+            "(data.batch_size, data.eval_batch_size)."
+        )
 
     def release(self, ticket: int) -> None:
         """Rows may leave that no earlier batch holds either."""
@@ -125,22 +143,23 @@ class TieredStore:
             self.pool.release(min(self._held, default=self._last + 1) - 1)
             self._released.notify_all()
 
-    def _wait_for_room(self, others: int, wait: bool) -> bool:
-        """Whether another batch was released since there were `others` that held rows."""
+    def _wait_for_room(self, holders: int, wait: bool) -> bool:
+        """Whether a batch was released since there were `holders` of rows, this one included."""
         with self._released:
-            if others <= 1 or not wait:
-                return len(self._held) < others
-            self._released.wait_for(lambda: len(self._held) < others)
-            return True
+            if holders > 1 and wait:
+                self._released.wait_for(lambda: len(self._held) < holders)
+            return len(self._held) < holders
 
-    def shard(self, table: int) -> TableShard:
+    def shard(self, table: int, writes: bool = True) -> TableShard:
         """The trained rows; all others are their start values."""
-        raise NotImplementedError
+        if self._segments is None:
+            self._segments = SegmentPool(self.pool)
+        return self._segments.shard(table, writes)
 
     def bytes(self) -> StoreBytes:
         """Rows in memory as they were allocated, and files as they are."""
-        found = self.pool.statistics()
         weight, first, second, ids = self._physical
+        found = self._statistics()
         slots = 0 if ids is None else ids.numel() * 8
         return StoreBytes(
             weights=weight.numel() * weight.element_size(),
@@ -152,7 +171,7 @@ class TieredStore:
 
     def counts(self) -> TierCounts:
         """What the pool counted."""
-        found = self.pool.statistics()
+        found = self._statistics()
         return TierCounts(
             lookups=found.lookups,
             hits=found.hits,
@@ -163,34 +182,34 @@ class TieredStore:
             written_bytes=found.written_bytes,
         )
 
+    def _statistics(self) -> PoolStatistics:
+        if self._pool is None:
+            return PoolStatistics(*(0 for _ in PoolStatistics._fields))
+        return self._pool.statistics()
+
     def _new_pool(self) -> TieredRows:
         """A pool without a row; files of an earlier one are removed."""
-        _clear(self._folder)
+        with storage_errors(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            clear_rows(self._folder)
         weight, first, second, ids = self._physical
         memory = self.memory
+        parts = [part for part in (weight, first, second) if part.numel()]
         disk = DiskSettings(
             folder=self._folder,
-            layout=self._layout(),
+            layout=layout_digest(self._pooled, parts),
             max_bytes=memory.disk or 0,
             engine="threads" if memory.engine == "threads" else "io_uring",
         )
-        parts = [part for part in (weight, first, second) if part.numel()]
         return TieredRows(self._pooled, parts, disk, memory.policy, slot_ids=ids)
-
-    def _layout(self) -> int:
-        """A digest of what a row is and which tables there are, 63 bits."""
-        tables = [(table.window.table.name, table.window.rows, table.window.columns) for table in self.tables]
-        digest = hashlib.sha256(f"{self.shape.key}:{tables}".encode()).digest()
-        return int.from_bytes(digest[:8], "little") >> 1
 
 
 def _padding(table: StoredTable) -> int:
     return -1 if table.spec.padding_index is None else table.spec.padding_index
 
 
-def _clear(folder: Path) -> None:
-    """A folder without segment files; nothing else in it is touched."""
-    with storage_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in folder.glob("*.rows"):
-            path.unlink()
+def _remove(folder: Path) -> None:
+    """The files of a store that is gone; what is worth keeping is in checkpoints."""
+    with suppress(OSError):
+        clear_rows(folder)
+        folder.rmdir()

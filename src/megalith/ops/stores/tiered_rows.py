@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ from megalith.ops.tensors import address
 
 WAYS = 16
 """Slots of a set of the cache."""
+_LEAST_SET_ROWS = 1 << 15
+"""A cache of fewer rows may be filled by one batch."""
 POLICIES = ("lru", "lfu", "lookahead")
 _NAME_BYTES = 22
 
@@ -99,7 +102,7 @@ class TieredRows:
     """Rows of some tables, of which `capacity` are in memory.
 
     `parts` are the pool's tensors, the weight first: [capacity + 1, ...] each; the last slot reads as zeros
-    and stands for padding. They must not be replaced or resized. One thread resolves, another may release.
+    and stands for padding. They must not be replaced or resized. Threads may call it at once.
     `slot_ids`, int64 [capacity + 1], is kept by the pool: the id, within its table, of the row in each slot,
     -1 where there is none.
     """
@@ -141,6 +144,8 @@ class TieredRows:
             *(addresses, part_bytes.data_ptr(), len(parts), address(slot_ids), ctypes.addressof(handle)),
         )
         self._handle = handle.value
+        # A pipeline resolves while a checkpoint is made; whoever releases does not wait.
+        self._lock = threading.Lock()
         self.close = weakref.finalize(self, self._core.mg_tiered_destroy, self._handle)
         """Gives memory and files back; every use afterwards is refused."""
 
@@ -166,31 +171,37 @@ class TieredRows:
         self._check(lookups, values)
         # Not by torch, whose threads would wait for more work at the cost of those that compute.
         slots = torch.from_numpy(np.full(len(values), -1, dtype=np.int32))
-        self._core.mg_tiered_resolve(
-            *(self._pool, lookups.data_ptr(), len(lookups), values.data_ptr(), values.element_size()),
-            *(slots.data_ptr(), batch, int(trains)),
-        )
+        with self._lock:
+            self._core.mg_tiered_resolve(
+                *(self._pool, lookups.data_ptr(), len(lookups), values.data_ptr(), values.element_size()),
+                *(slots.data_ptr(), batch, int(trains)),
+            )
         return slots
 
     def expect(self, lookups: Tensor, values: Tensor, batch: int) -> None:
         """Says that a batch yet to be resolved uses these ids: policy "lookahead" keeps their rows."""
         self._check(lookups, values)
         given = lookups.data_ptr(), len(lookups), values.data_ptr(), values.element_size()
-        self._core.mg_tiered_expect(self._pool, *given, batch)
+        with self._lock:
+            self._core.mg_tiered_expect(self._pool, *given, batch)
 
     def release(self, batch: int) -> None:
         """Batches up to this one are computed: their rows may leave."""
         self._core.mg_tiered_release(self._pool, batch)
 
     def flush(self) -> list[SegmentRecords]:
-        """Writes what changed and waits for the disk; the files that hold every row that was ever trained."""
+        """Writes what changed and waits for the disk; the files that hold every row that was ever trained.
+
+        Rows of batches that are not released yet are written as they are, and again when they leave.
+        """
         counts = (ctypes.c_int64 * 2)()
-        self._core.mg_tiered_flush(self._pool, ctypes.addressof(counts), ctypes.addressof(counts) + 8)
-        num_files, num_words = counts
-        names = ctypes.create_string_buffer(max(1, num_files * _NAME_BYTES))
-        words = np.zeros(max(1, num_files), dtype=np.int64)
-        live = np.zeros(max(1, num_words), dtype=np.uint64)
-        self._core.mg_tiered_files(self._pool, names, words.ctypes.data, live.ctypes.data)
+        with self._lock:
+            self._core.mg_tiered_flush(self._pool, ctypes.addressof(counts), ctypes.addressof(counts) + 8)
+            num_files, num_words = counts
+            names = ctypes.create_string_buffer(max(1, num_files * _NAME_BYTES))
+            words = np.zeros(max(1, num_files), dtype=np.int64)
+            live = np.zeros(max(1, num_words), dtype=np.uint64)
+            self._core.mg_tiered_files(self._pool, names, words.ctypes.data, live.ctypes.data)
         held = names.raw[: num_files * _NAME_BYTES].decode().split("\0")
         return [
             SegmentRecords(name, own)
@@ -204,23 +215,30 @@ class TieredRows:
         words = [np.asarray(file.live, dtype=np.uint64) for file in files]
         counts = np.array([len(own) for own in words], dtype=np.int64)
         live = np.concatenate([np.zeros(0, dtype=np.uint64), *words])
-        self._core.mg_tiered_open(self._pool, names, counts.ctypes.data, live.ctypes.data, len(files))
+        with self._lock:
+            self._core.mg_tiered_open(self._pool, names, counts.ctypes.data, live.ctypes.data, len(files))
 
     def load(self, table: int, ids: Tensor, parts: Sequence[Tensor]) -> None:
         """Takes rows as they are given, int64 ids and a tensor for each part."""
         for given, own in zip(parts, self.parts, strict=True):
             if given.dtype != own.dtype or given.shape != (len(ids), *own.shape[1:]):
                 raise ValueError(f"rows of {given.dtype} {tuple(given.shape)} do not fit into {own.dtype}")
-        if (
-            ids.dtype != torch.int64
-            or not 0 <= table < len(self.tables)
-            or _outside(ids, self.tables[table].rows)
-        ):
-            raise ValueError(f"ids of table {table} are int64 and below its number of rows")
+        self._check_ids(table, ids)
         kept = [part.contiguous() for part in parts]
         addresses = (ctypes.c_void_p * len(kept))(*(part.data_ptr() for part in kept))
         ids = ids.contiguous()
-        self._core.mg_tiered_load(self._pool, table, ids.data_ptr(), len(ids), addresses)
+        with self._lock:
+            self._core.mg_tiered_load(self._pool, table, ids.data_ptr(), len(ids), addresses)
+
+    def read(self, table: int, ids: Tensor) -> list[Tensor]:
+        """The rows of some ids as they are now, a tensor for each part; nothing moves for it."""
+        self._check_ids(table, ids)
+        ids = ids.contiguous()
+        parts = [torch.empty(len(ids), *part.shape[1:], dtype=part.dtype) for part in self.parts]
+        addresses = (ctypes.c_void_p * len(parts))(*(part.data_ptr() for part in parts))
+        with self._lock:
+            self._core.mg_tiered_read(self._pool, table, ids.data_ptr(), len(ids), addresses)
+        return parts
 
     def rows(self) -> Iterator[tuple[int, Tensor, list[Tensor]]]:
         """(table, rising ids, parts) of the rows on disk, a segment at a time; after `flush` of all rows."""
@@ -230,10 +248,11 @@ class TieredRows:
         rows = torch.empty(most, row_bytes, dtype=torch.uint8)
         count, segment = ctypes.c_int64(0), 0
         while True:
-            self._core.mg_tiered_scan(
-                *(self._pool, segment, tables.data_ptr(), ids.data_ptr(), rows.data_ptr(), row_bytes),
-                ctypes.addressof(count),
-            )
+            with self._lock:
+                self._core.mg_tiered_scan(
+                    *(self._pool, segment, tables.data_ptr(), ids.data_ptr(), rows.data_ptr(), row_bytes),
+                    ctypes.addressof(count),
+                )
             if count.value < 0:
                 return
             segment += 1
@@ -246,7 +265,8 @@ class TieredRows:
     def statistics(self) -> PoolStatistics:
         """What was counted so far."""
         counts = (ctypes.c_int64 * len(PoolStatistics._fields))()
-        self._core.mg_tiered_statistics(self._pool, counts)
+        with self._lock:
+            self._core.mg_tiered_statistics(self._pool, counts)
         return PoolStatistics(*counts)
 
     def _check(self, lookups: Tensor, values: Tensor) -> None:
@@ -258,6 +278,11 @@ class TieredRows:
             raise ValueError("lookups are contiguous int64 [lookups, 3]")
         if _outside(lookups[:, 0], len(self.tables)) or _outside(lookups[:, 1:], len(values) + 1):
             raise ValueError("a lookup names a table or values that there are not")
+
+    def _check_ids(self, table: int, ids: Tensor) -> None:
+        known = 0 <= table < len(self.tables)
+        if not known or ids.dtype != torch.int64 or ids.dim() != 1 or _outside(ids, self.tables[table].rows):
+            raise ValueError(f"ids of table {table} are int64 and below its number of rows")
 
     def _split(self, rows: Tensor) -> list[Tensor]:
         """Rows of bytes as the parts they are made of."""
@@ -277,11 +302,13 @@ def _outside(numbers: Tensor, end: int) -> bool:
 
 
 def _num_sets(capacity: int, rows: int, overflow: int | None) -> int:
-    """Sets of the cache, beside an overflow area of at least a 64th; none where the cache is too small.
+    """Sets of the cache, beside an overflow area; none where the cache is small, which then is all overflow.
 
-    Half of the area is kept for rows that are only read: a batch of an evaluation finds room there.
+    An area of a sixteenth takes what sets cannot hold even if the rows of batches under way fill nine tenths
+    of the cache.
     """
-    spare = max(256, min(capacity // 8, max(capacity // 64, 4096))) if overflow is None else overflow
-    sets = (capacity - spare) // WAYS
+    if overflow is None:
+        overflow = capacity if capacity < _LEAST_SET_ROWS else capacity // 16
+    sets = (capacity - overflow) // WAYS
     # Set and tag together are the key, of at most 40 bits, and a tag has 32.
     return sets if sets > max(1, rows >> 31) else 0

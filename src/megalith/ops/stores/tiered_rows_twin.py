@@ -49,6 +49,10 @@ class TieredRowsTwin:
         for part, given in zip(self.parts, parts, strict=True):
             part[own] = given
 
+    def read(self, table: int, ids: Tensor) -> list[Tensor]:
+        """The rows of some ids as they are now."""
+        return [part[ids + self._first[table]] for part in self.parts]
+
     def rows(self) -> Iterator[tuple[int, Tensor, list[Tensor]]]:
         """(table, ids, parts) of every row that was ever trained or loaded."""
         for number, table in enumerate(self.tables):

@@ -49,7 +49,7 @@ class OptionEnumerator(Enumerator):
                 table,
                 inputs.statistics[table.name],
                 inputs.topology,
-                memory.tiers,
+                memory.tiers_of(table),
                 self.min_dim,
                 memory.cached_rows,
             )
@@ -112,7 +112,7 @@ def enumerate_options(
         for option in cuts
     ]
     small = replicated_gradient_bytes(table.rows, table.dim) <= DATA_PARALLEL_BYTES
-    if size > 1 and small:
+    if size > 1 and small and 0 in tiers:
         options.append(ShardingOption("data_parallel"))
     if table.rows > MAX_DENSE_ROWS:
         parts = {option: _equal_parts(option, topology) for option in options}

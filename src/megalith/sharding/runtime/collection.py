@@ -23,6 +23,8 @@ from megalith.core.schema import TableSpec, check_tables
 from megalith.embeddings.check import LookupCheck
 from megalith.embeddings.collection import Lookup
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad
+from megalith.embeddings.stores.base import StoreBytes, TierCounts
+from megalith.embeddings.stores.settings import TieredMemory
 from megalith.embeddings.table_state import TableState
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.plan import ShardingPlan, read_plan
@@ -83,7 +85,8 @@ class ShardedEmbeddingCollection(nn.Module):
     same seed gives the same start values, however tables are cut.
 
     `group` is the group of the plan's workers, by default that of all processes; collectives run in new
-    groups of the same processes, so that they mix with none of the caller's. `traffic` counts what is sent.
+    groups of the same processes, so that they mix with none of the caller's. `memory` is what the tiered
+    tables of one process may take. `traffic` counts what is sent.
     """
 
     def __init__(
@@ -97,6 +100,7 @@ class ShardedEmbeddingCollection(nn.Module):
         stochastic_rounding: bool = True,
         output_dtype: torch.dtype = torch.float32,
         group: dist.ProcessGroup | None = None,
+        memory: TieredMemory | None = None,
     ) -> None:
         super().__init__()
         check_tables(tables)
@@ -124,7 +128,8 @@ class ShardedEmbeddingCollection(nn.Module):
             deduplicate=plan.exchange.deduplicate,
         )
         self._lookup = ShardedLookup(
-            *(layout, plan, self.rank, comm, optimizers, seed), stochastic_rounding=stochastic_rounding
+            *(layout, plan, self.rank, comm, optimizers, seed, memory),
+            stochastic_rounding=stochastic_rounding,
         )
         self._sequence_names = [(table.name, feature) for table, feature in layout.sequences]
         # Autograd calls backward only for outputs that depend on something which wants a gradient.
@@ -186,6 +191,19 @@ class ShardedEmbeddingCollection(nn.Module):
         if not torch.is_grad_enabled():
             pending.context.rows.release()
         return Lookup(pooled, dict(zip(self._sequence_names, sequences, strict=True)))
+
+    @property
+    def prepares_ahead(self) -> bool:
+        """Ids of a coming batch are exchanged while this one computes."""
+        return True
+
+    def counts(self) -> TierCounts:
+        """What the tiers of this worker's stores did so far."""
+        return self._lookup.counts()
+
+    def bytes(self) -> StoreBytes:
+        """What the tables of this worker take: in memory, and files."""
+        return self._lookup.bytes()
 
     def table_states(self) -> dict[str, TableState]:
         """Every table as a checkpoint sees it; loading writes into the rows that this worker holds."""

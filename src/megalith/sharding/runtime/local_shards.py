@@ -22,9 +22,11 @@ from megalith.embeddings.check import Indices
 from megalith.embeddings.collection import EmbeddingCollection
 from megalith.embeddings.initial_values import TableWindow
 from megalith.embeddings.optimizers import RowOptimizer
+from megalith.embeddings.row_block import part_specs
 from megalith.embeddings.stores.base import StoreBytes, TierCounts
 from megalith.embeddings.stores.resolved import ResolvedIds
-from megalith.embeddings.table_state import TableState, part_specs
+from megalith.embeddings.stores.settings import TieredMemory
+from megalith.embeddings.table_state import TableState
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.layout.types import LocalShard
 from megalith.sharding.plan import ShardingPlan
@@ -59,6 +61,7 @@ class LocalShards:
         comm: CommContext | None,
         optimizers: Mapping[str, RowOptimizer],
         seed: int,
+        memory: TieredMemory | None,
         *,
         stochastic_rounding: bool,
     ) -> None:
@@ -78,9 +81,10 @@ class LocalShards:
             features = tuple(str(next(numbers)) for _ in shard.streams)
             sequences.append((shard, shard.spec().model_copy(update={"features": features})))
         common = (plan, rank, comm, optimizers, seed, stochastic_rounding)
-        self._pooled = _ShardTables(pooled, layout.pooled_tables, *common)
+        own = _worker_memory(memory, rank, pooled, sequences)
+        self._pooled = _ShardTables(pooled, layout.pooled_tables, own[0], *common)
         tables = tuple(dict.fromkeys(table for table, _ in layout.sequences))
-        self._sequences = _ShardTables(sequences, tables, *common)
+        self._sequences = _ShardTables(sequences, tables, own[1], *common)
 
     def expect(self, received: ReceivedIds, ahead: int) -> None:
         """Says which ids come, `ahead` batches after the last one that was resolved."""
@@ -183,6 +187,7 @@ class _ShardTables:
         self,
         shards: Sequence[tuple[LocalShard, TableSpec]],
         tables: Collection[TableSpec],
+        memory: TieredMemory | None,
         plan: ShardingPlan,
         rank: int,
         comm: CommContext | None,
@@ -203,6 +208,7 @@ class _ShardTables:
                     shard.name: TableWindow(shard.table, shard.shard.rows, shard.shard.columns)
                     for shard in self._shards
                 },
+                memory=memory,
             )
         self._column_sharded: ColumnShardedOptimizer | None = None
         names = {table.name for table in tables}
@@ -246,3 +252,22 @@ class _ShardTables:
             if shard.table.name == table.name and self.collection is not None
         ]
         return TableState(table.rows, table.dim, part_specs(table, optimizer), tuple(held))
+
+
+def _worker_memory(
+    memory: TieredMemory | None,
+    rank: int,
+    pooled: Sequence[tuple[LocalShard, TableSpec]],
+    sequences: Sequence[tuple[LocalShard, TableSpec]],
+) -> tuple[TieredMemory | None, TieredMemory | None]:
+    """The budget of a worker for its pooled shards and for its sequences, in folders of their own."""
+    if memory is None:
+        return None, None
+    of_each = [sum(spec.weight_bytes for _, spec in shards) for shards in (pooled, sequences)]
+    whole = max(1, sum(of_each))
+    folders = f"rank-{rank}/pooled", f"rank-{rank}/sequences"
+    first, second = (
+        memory.share(memory.dram * size // whole, folder)
+        for size, folder in zip(of_each, folders, strict=True)
+    )
+    return first, second

@@ -13,7 +13,7 @@ travels:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -21,8 +21,10 @@ from torch import Tensor
 from megalith.comm.context import CommContext
 from megalith.core.schema import TableSpec
 from megalith.embeddings.optimizers import RowOptimizer
+from megalith.embeddings.row_block import part_specs
 from megalith.embeddings.stores.base import StoreBytes, TierCounts
-from megalith.embeddings.table_state import TableState, part_specs
+from megalith.embeddings.stores.settings import TieredMemory
+from megalith.embeddings.table_state import TableState
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.plan import ShardingPlan
 from megalith.sharding.runtime.input_dist.jagged_ids import ReceivedIds
@@ -59,6 +61,7 @@ class ShardedLookup:
         comm: CommContext | None,
         optimizers: Mapping[str, RowOptimizer],
         seed: int,
+        memory: TieredMemory | None,
         *,
         stochastic_rounding: bool,
     ) -> None:
@@ -66,7 +69,7 @@ class ShardedLookup:
         self._vectors = OutputDist(layout, rank, comm, plan.exchange)
         self._weight_gradients = SampleWeightGradients(layout, rank, comm)
         self._local = LocalShards(
-            layout, plan, rank, comm, optimizers, seed, stochastic_rounding=stochastic_rounding
+            *(layout, plan, rank, comm, optimizers, seed, memory), stochastic_rounding=stochastic_rounding
         )
         self._replicated: ReplicatedTables | None = None
         self._replicated_columns = ColumnSplit(layout.replicated_columns)
@@ -186,7 +189,7 @@ class ShardedLookup:
         if self._replicated is None or table not in self._layout.replicated:
             return self._local.table_state(table, optimizer)
         # All workers hold the same rows; the first writes them.
-        shard = replace(self._replicated.collection.shard(table.name), writes=self._rank == 0)
+        shard = self._replicated.collection.shard(table.name, writes=self._rank == 0)
         return TableState(table.rows, table.dim, part_specs(table, optimizer), (shard,))
 
     def _finish_gradients(self, context: ShardedLookupContext) -> WorkerVectors:
