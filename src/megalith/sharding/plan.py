@@ -228,3 +228,8 @@ def _range(bounds: tuple[int, int]) -> str:
 
 def _cell(row: int, column: int) -> str:
     return f"row {row}, column {column}"
+
+
+def has_column_shards(placement: Placement) -> bool:
+    """Whether a table's rows are cut, so that several workers hold columns of one."""
+    return len({shard.columns for shard in placement.shards}) > 1

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from megalith.core.errors import PlanError
 from megalith.hardware.cluster import Device
-from megalith.sharding.plan import Placement, Runnable, ShardingPlan
+from megalith.sharding.plan import Placement, Runnable, ShardingPlan, has_column_shards
 
-RUNTIME_STORES: frozenset[str] = frozenset({"dense"})
+RUNTIME_STORES: frozenset[str] = frozenset({"dense", "tiered"})
 """Stores that training runs."""
 RUNTIME_DEVICE = "cpu"
 """The generation of the devices that it trains on."""
@@ -47,6 +47,10 @@ def _runnable_stores(placements: Sequence[Placement], first_tier: str | None = N
             return _no(
                 f"table '{placement.table}' needs a {placement.store} store on {placement.tier}, and this "
                 f"runtime has {' and '.join(sorted(RUNTIME_STORES))} ones"
+            )
+        if placement.store == "tiered" and has_column_shards(placement):
+            return _no(
+                f"table '{placement.table}' is tiered and cut by columns: every part would read the disk"
             )
         elsewhere = None not in (first_tier, placement.tier) and placement.tier != first_tier
         if placement.store == "dense" and elsewhere:

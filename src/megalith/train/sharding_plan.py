@@ -113,7 +113,7 @@ def _automatic_plan(recipe: Recipe, dataset: Dataset, world_size: int) -> Shardi
         local_cluster(world_size, ranks_a_host),
         world_size=world_size,
         workers_per_node=ranks_a_host,
-        # What does not fit is refused: rows on a disk would be read by nobody.
-        memory=MemoryPolicy.of_runtime(),
+        # What does not fit is refused, unless the recipe gives tables a disk.
+        memory=MemoryPolicy.of_runtime(None if recipe.memory is None else recipe.memory.dram),
     )
     return Planner(run_search(len(inputs.tables), world_size)).plan(inputs)

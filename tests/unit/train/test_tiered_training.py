@@ -4,7 +4,7 @@ import random
 import signal
 
 import pytest
-from test_training import outcome, train_until_call, trained, whole  # noqa: F401
+from small_recipes import outcome, train_until_call, trained, write_recipe
 
 from forked import Forked
 from megalith.core.errors import PlanError, StorageError
@@ -30,7 +30,7 @@ def test_every_depth_policy_and_window_gives_the_run_of_unlimited_memory(
     whole,
     depth,
     policy,
-    window,  # noqa: F811
+    window,
 ):
     memory = f"memory={{dram: 192KiB, policy: {policy}, window: {window}}}"
     run = trained(recipe, tmp_path / "run", memory, f"train.pipeline={depth}")
@@ -50,7 +50,7 @@ def test_a_tiered_run_killed_at_any_instant_resumes_bit_identically(
     whole,
     background,
     calls,
-    seed,  # noqa: F811
+    seed,
 ):
     folder = tmp_path / "killed"
     overrides = [f"train.background_checkpoints={background}", *TIGHT]
@@ -61,7 +61,7 @@ def test_a_tiered_run_killed_at_any_instant_resumes_bit_identically(
 
 
 @pytest.mark.parametrize(("before", "after"), [(TIGHT, ()), ((), TIGHT)], ids=["to dense", "to tiered"])
-def test_a_run_goes_on_in_another_kind_of_store(recipe, tmp_path, whole, before, after):  # noqa: F811
+def test_a_run_goes_on_in_another_kind_of_store(recipe, tmp_path, whole, before, after):
     folder = tmp_path / "killed"
     with Forked(train_until_call, recipe, folder, before, 50_000, "MainThread") as process:
         assert process.wait() == -signal.SIGKILL
@@ -93,7 +93,7 @@ def test_nothing_is_left_of_the_rows_when_a_run_is_over(recipe, tmp_path):
     assert not list((run.folder / "rows").rglob("*.rows"))
 
 
-def test_checkpoints_are_written_while_batches_wait_for_room(recipe, tmp_path, whole):  # noqa: F811
+def test_checkpoints_are_written_while_batches_wait_for_room(recipe, tmp_path, whole):
     """A cache of hardly more than a batch, three batches ahead: the pipeline waits most of the time."""
     settings = "train.pipeline=3", "data.eval_batch_size=100"
     run = trained(recipe, tmp_path / "run", "memory={dram: 72KiB, engine: threads}", *settings)
@@ -122,3 +122,32 @@ def test_small_tables_stay_in_memory_within_the_budget(recipe):
     assert 0 < len(tiered) < len(stores)
     taken = learner.embeddings.bytes()
     assert taken.weights + taken.state <= settings.memory.dram + 100
+
+
+@pytest.fixture(scope="module")
+def long_losses(small_data, tmp_path_factory):
+    """Every loss of 2,000 steps with all rows in memory."""
+    folder = tmp_path_factory.mktemp("long")
+    return every_loss(write_recipe(folder / "small.yaml", small_data), folder / "run")
+
+
+def every_loss(recipe, folder, *overrides):
+    settings = "train.steps=2000", "train.log_every=1", "train.eval_every=1900", "data.eval_batch_size=100"
+    run = trained(recipe, folder, *settings, "train.checkpoint_every=500", *overrides)
+    lines = read_jsonl(run.metrics)
+    return [line["loss"] for line in lines if line["kind"] == "train"], lines[-1]["log_loss"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("depth", "policy", "window"),
+    [(0, "lru", 0), (1, "lookahead", 1), (2, "lookahead", 8), (4, "lfu", 0), (8, "lookahead", 32)],
+)
+def test_two_thousand_losses_are_those_of_unlimited_memory(
+    recipe, tmp_path, long_losses, depth, policy, window
+):
+    """With a cache of hardly more than the rows of one batch."""
+    memory = f"memory={{dram: 72KiB, policy: {policy}, window: {window}}}"
+    found = every_loss(recipe, tmp_path / "run", memory, f"train.pipeline={depth}")
+    assert len(found[0]) == 2000
+    assert found == long_losses

@@ -59,10 +59,13 @@ class MemoryPolicy:
     """What the caches of a worker take together, where that is given: then `memory.py` says which tables are
     behind them."""
 
+    whole_rows: bool = False
+    """Whether tables on slower tiers are not cut by columns: every part of a row would be read on its own."""
+
     @staticmethod
     def of_runtime(cache_bytes_per_worker: int | None = None) -> MemoryPolicy:
         """What this runtime does: all rows in memory, or on disk behind a cache of a given size."""
-        return MemoryPolicy(cache_bytes_per_worker is not None, cache_bytes_per_worker)
+        return MemoryPolicy(cache_bytes_per_worker is not None, cache_bytes_per_worker, whole_rows=True)
 
 
 @dataclass(frozen=True, slots=True)
