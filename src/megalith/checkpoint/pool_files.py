@@ -3,8 +3,9 @@
     segments-00001-0/0000000000000007.rows   a segment file of the pool, the same file as the pool's own
     segments-00001-0.safetensors             number, size and live records of every segment
 
-Segment files never change and their records carry checksums, so they are not read when they are saved: the list
-holds their sizes, and has a checksum in the manifest. A name is made of a number, so none leads out of its folder.
+Segment files never change and their records carry checksums, so they are not read when they are saved: the
+list holds their sizes, and has a checksum in the manifest. A name is made of a number, so none leads out of
+its folder.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ _LISTS = ("numbers", "bytes", "words", "live")
 class SegmentCopies:
     """Where the segment files of this process' pools lie in a checkpoint on another file system.
 
-    A file is known by its pool and its name, which a pool never uses twice; of files that another process wrote
-    under the same name nothing is assumed.
+    A file is known by its pool and its name, which a pool never uses twice; of files that another process
+    wrote under the same name nothing is assumed.
     """
 
     def __init__(self) -> None:
@@ -113,10 +114,8 @@ def _lists(path: Path, fix: str) -> list[Tensor]:
     lists = [file.tensor(name) for name in _LISTS]
     numbers, sizes, words, live = lists
     fits = all(each.dtype == torch.int64 and each.dim() == 1 for each in lists)
-    fits = (
-        fits and len(numbers) == len(sizes) == len(words) and bool((numbers >= 0).all() & (words >= 0).all())
-    )
-    fits = fits and len(numbers.unique()) == len(numbers) and int(words.sum()) == len(live)
+    fits = fits and len(numbers) == len(sizes) == len(words) == len(numbers.unique())
+    fits = fits and not bool((numbers < 0).any() | (words < 0).any()) and int(words.sum()) == len(live)
     if not fits:
         raise CheckpointError(f"Checkpoint file {path} is damaged: it lists no segments; {fix}.")
     return lists

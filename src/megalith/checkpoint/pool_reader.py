@@ -1,7 +1,7 @@
 """Reads row pools of a checkpoint: as files that a pool takes as its own, or row by row where it cannot.
 
-A pool of the same tables, windows and optimizer adopts the files: links, and a look at headers and keys. Any other
-cut of the tables, other stores included, reads the segments and takes what it holds of their rows.
+A pool of the same tables, windows and optimizer adopts the files: links, and a look at headers and keys. Any
+other cut of the tables, other stores included, reads the segments and takes what it holds of their rows.
 """
 
 from __future__ import annotations

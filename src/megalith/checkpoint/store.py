@@ -7,9 +7,9 @@
 
 A checkpoint is written under a temporary name by all ranks, synced and renamed by the first, so a kill of any
 of them at any instant leaves the last good one. Rows are kept by global id: any number of ranks loads what
-any other saved. Rows that a store keeps in files which never change are linked, not written again. Checksums are
-verified on load, those of linked rows when they are read: a damaged file is an error that names it, never a wrong
-number. Nothing in a checkpoint runs code when it is read: tensors are safetensors, the rest is JSON.
+any other saved. Rows that a store keeps in files which never change are linked, not written again. Checksums
+are verified on load, those of linked rows when they are read: a damaged file is an error that names it, never
+a wrong number. Nothing in a checkpoint runs code when it is read: tensors are safetensors, the rest is JSON.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ class CheckpointStore:
     ) -> Path:
         """Writes `state` as the checkpoint of `step`, then prunes old ones, except that of step `protect`.
 
-        Rows in files are put on disk and held before it returns. With `background` the rest is copied, and all
-        of it written by a thread; the next `save`, `load` or `wait` waits for it and raises what went wrong.
+        Rows in files are put on disk and held before it returns. With `background` the rest is copied, and
+        all is written by a thread; the next `save`, `load` or `wait` waits for it and raises what went wrong.
         """
         self.wait()
         taken = _TakenState.of(state, copy=background)

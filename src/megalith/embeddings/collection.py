@@ -139,7 +139,7 @@ class EmbeddingCollection(nn.Module):
     def table_shard(
         self, table: str, first_row: int = 0, first_column: int = 0, *, writes: bool = True
     ) -> TableShard:
-        """A table as a rectangle of a larger one, or as the whole; `writes` is false of all copies but one."""
+        """A table, or a rectangle of a larger one, as checkpoints see it; of copies one `writes`."""
         return DenseShard(first_row, first_column, self.table_parts(table), writes)
 
     def forward(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> Tensor:

@@ -58,8 +58,8 @@ class SegmentPool:
     def hold(self) -> SegmentRows:
         """Puts all rows on disk and links the files into a folder of their own, which the caller removes.
 
-        Links at once: a file is deleted when its rows have moved, and a name that is gone cannot be linked, not
-        even through a file that is open.
+        Links at once: a file is deleted when its rows have moved, and what has no name any more cannot be
+        linked, not even while it is open.
         """
         held = self.folder / f"held-{uuid.uuid4().hex[:8]}"
         with storage_errors(held):
@@ -70,8 +70,8 @@ class SegmentPool:
                     for segment in segments:
                         link_or_copy(self.folder / segment.name, held / segment.name)
                 except FileNotFoundError:
-                    # A batch that is resolved ahead has moved its rows in between. It is among few, and training
-                    # waits for us: the rows are what they were.
+                    # A batch that was resolved ahead has moved rows in between. There are few of these, and
+                    # training waits for us: the rows are what they were.
                     for path in held.iterdir():
                         path.unlink()
                 else:
@@ -153,8 +153,8 @@ class TieredShard:
     def load(self, block: RowBlock) -> int:
         """Takes what it holds of a block; returns its numbers.
 
-        A block that lists ids brings rows that were trained. Of a run of ids, rows that are as they begin, with
-        zeros as state, are left out: nothing tells them from rows that were never trained.
+        A block that lists ids brings rows that were trained. Of a run of ids, rows that are as they begin,
+        with zeros as state, are left out: nothing tells them from rows that were never trained.
         """
         taken = take(block, Rectangle(self.rows, self.columns), self.specs)
         if taken is None:
