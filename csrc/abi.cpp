@@ -33,6 +33,9 @@ int32_t failure_code(const char* doing) noexcept {
     const int32_t number = error.code().value();
     keep(doing, number == ENOMEM ? "" : error.what());
     return number == ENOMEM ? kOutOfMemory : number > 0 ? -number : kFailed;
+  } catch (const CacheFull& error) {
+    keep("", error.what());
+    return kCacheFull;
   } catch (const StorageError& error) {
     keep("", error.what());
     return kStorageFailed;

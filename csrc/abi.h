@@ -12,17 +12,23 @@
 #define MG_EXPORT extern "C" __attribute__((visibility("default")))
 
 // Raised with every change of a signature; the loader refuses a library of another version.
-constexpr int32_t kAbiVersion = 5;
+constexpr int32_t kAbiVersion = 8;
 
 namespace megalith {
 
 // What an exported function returns; a negative code is an error number of the operating system.
-enum Code : int32_t { kFine = 0, kOutOfMemory = 1, kFailed = 2, kStorageFailed = 3 };
+enum Code : int32_t { kFine = 0, kOutOfMemory = 1, kFailed = 2, kStorageFailed = 3, kCacheFull = 4 };
 
 // A file that cannot be read or written, or is not what it should be; what it says is a whole sentence.
 class StorageError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
+};
+
+// Rows of batches under way leave no room in a cache; when one of them is released the same call may be made again.
+class CacheFull : public StorageError {
+ public:
+  using StorageError::StorageError;
 };
 
 // The code of the exception being handled. Keeps `doing` and what the exception says for mg_last_error.

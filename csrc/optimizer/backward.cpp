@@ -128,7 +128,7 @@ MG_EXPORT int32_t mg_embedding_backward(const int64_t* descriptors, int64_t num_
                                         const void* values, int32_t index_bytes, const int64_t* offsets,
                                         const float* sample_weights, int64_t batch_size, const float* gradient,
                                         int64_t stride, const float* const* sequence_gradients, const float* steps,
-                                        uint64_t seed) {
+                                        const int64_t* rounding, const int64_t* const* slot_ids) {
   using namespace megalith;
   return guarded("update embedding rows (no row was changed)", [&](const char*& doing) {
     static thread_local GradientBuffers gradient_buffers;
@@ -155,8 +155,8 @@ MG_EXPORT int32_t mg_embedding_backward(const int64_t* descriptors, int64_t num_
       const int64_t table = task.table;
       const LookupDescriptor& lookup = *work.table(table).lookups[0];
       update({lookup.dim, lookup.dtype, weights[table], first_states[table], second_states[table],
-              reinterpret_cast<const OptimizerStep*>(steps) + table, table_seed(seed, table),
-              work.table(table).gradients, buffers.scaled.data()},
+              reinterpret_cast<const OptimizerStep*>(steps) + table,
+              reinterpret_cast<const RowRounding*>(rounding)[table], slot_ids[table], work.table(table).gradients, buffers.scaled.data()},
              use, buffers);
     });
   });

@@ -77,36 +77,36 @@ class ColumnShardedUpdate {
     for_each_task(num_tasks_, [&](int64_t number) {
       ColumnShardedTask& task = tasks_[static_cast<size_t>(number)];
       add_repeated(task);
-      visit(task, norms, 0, use_->row_norms);
+      visit(task, norms, nullptr, use_->row_norms);
     });
   }
 
   // Takes the step, given norms over the rows' columns everywhere.
-  void finish(float* norms, uint64_t seed) {
+  void finish(float* norms, const RowRounding* rounding) {
     for_each_task(num_tasks_, [&](int64_t number) {
-      visit(tasks_[static_cast<size_t>(number)], norms, seed, use_->finish);
+      visit(tasks_[static_cast<size_t>(number)], norms, rounding, use_->finish);
     });
   }
 
  private:
-  TableUpdate table_update(ColumnShardedTask& task, uint64_t seed) const {
+  TableUpdate table_update(ColumnShardedTask& task, const RowRounding* rounding) const {
     const int64_t number = task.task.table;
     const size_t table = static_cast<size_t>(number);
     const LookupDescriptor& lookup = *std::find_if(
         lookups_.begin(), lookups_.end(), [&](const LookupDescriptor& any) { return any.table == number; });
     return {lookup.dim, lookup.dtype, weights_[table], first_[table], second_[table], &steps_[table],
-            table_seed(seed, number), gradients_[table], task.scaled.data()};
+            rounding ? rounding[table] : RowRounding{}, nullptr, gradients_[table], task.scaled.data()};
   }
 
   void reserve(ColumnShardedTask& task) const {
-    const int64_t dim = table_update(task, 0).dim, num_rows = static_cast<int64_t>(task.rows.repeated.size());
+    const int64_t dim = table_update(task, nullptr).dim, num_rows = static_cast<int64_t>(task.rows.repeated.size());
     task.parts.reserve(static_cast<int64_t>(task.rows.again.size()), num_rows, sums_at_a_time(dim));
     scratch(task.sums, static_cast<size_t>(num_rows * dim));
     scratch(task.scaled, static_cast<size_t>(dim));
   }
 
   void add_repeated(ColumnShardedTask& task) const {
-    const TableUpdate work = table_update(task, 0);
+    const TableUpdate work = table_update(task, nullptr);
     const int64_t num_rows = static_cast<int64_t>(task.rows.repeated.size()), at_a_time = sums_at_a_time(work.dim);
     task.parts.cut(task.rows.again, num_rows, at_a_time);
     const std::vector<int64_t>& bounds = task.parts.bounds;
@@ -119,8 +119,8 @@ class ColumnShardedUpdate {
   }
 
   template <class Kernel>
-  void visit(ColumnShardedTask& task, float* norms, uint64_t seed, Kernel kernel) const {
-    TableUpdate work = table_update(task, seed);
+  void visit(ColumnShardedTask& task, float* norms, const RowRounding* rounding, Kernel kernel) const {
+    TableUpdate work = table_update(task, rounding);
     const size_t table = static_cast<size_t>(task.task.table);
     const TouchedRows& rows = task.rows;
     float* own = norms + starts_[table];
@@ -179,9 +179,11 @@ MG_EXPORT int32_t mg_column_sharded_row_norms(void* update, const float* steps, 
   });
 }
 
-MG_EXPORT int32_t mg_column_sharded_finish(void* update, float* norms, uint64_t seed) {
+MG_EXPORT int32_t mg_column_sharded_finish(void* update, float* norms, const int64_t* rounding) {
   return megalith::guarded(megalith::kPartialStep,
-                           [&] { static_cast<ColumnShardedUpdate*>(update)->finish(norms, seed); });
+                           [&] {
+    static_cast<ColumnShardedUpdate*>(update)->finish(norms, reinterpret_cast<const megalith::RowRounding*>(rounding));
+  });
 }
 
 MG_EXPORT void mg_column_sharded_destroy(void* update) noexcept { delete static_cast<ColumnShardedUpdate*>(update); }

@@ -35,6 +35,7 @@ struct RowStep {
   int64_t dim;            // columns that are here
   const OptimizerStep& step;
   uint64_t row_seed;
+  int64_t first_column;   // of those that are here, in the whole row
 
   // LAMB's moments move on in this half.
   RowNorms norms() const {
@@ -145,7 +146,7 @@ struct RowStep {
 
   void write(int64_t column, const Floats& updated, int n) const {
     if (sizeof(T) == 2 && step.stochastic_rounding != 0) {
-      store_random(row + column, updated, random_words(row_seed, column), n);
+      store_random(row + column, updated, random_words(row_seed, first_column + column), n);
     } else {
       store(row + column, updated, n);
     }

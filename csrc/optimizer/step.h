@@ -45,6 +45,14 @@ using RowSource = uint64_t;
 // These keep a row, or the number of a value, in 32 bits: tables and batches stay below this (core/schema.py).
 constexpr int64_t kMostRows = int64_t{1} << 32;
 
+// What rounding at random depends on (ops/optimizer/stochastic_rounding.py fills an array of these): the seed of a
+// table in this step, and which row and column of the whole table the first ones here are.
+struct RowRounding {
+  uint64_t seed;
+  int64_t first_row;
+  int64_t first_column;
+};
+
 // A table with the settings of its step.
 struct TableUpdate {
   int64_t dim;
@@ -53,7 +61,8 @@ struct TableUpdate {
   float* first_state;
   float* second_state;
   const OptimizerStep* step;
-  uint64_t seed;
+  RowRounding rounding;
+  const int64_t* slot_ids;  // the id of each physical row, or null where the id is the row
   Gradients gradients;
   float* scaled;  // room for one row's gradient, where `scales` multiply it
 };
@@ -68,11 +77,6 @@ struct ColumnShard {
 // Squared norms that an optimizer takes of a row: of its update and, if two, of its weights.
 constexpr int num_row_norms(int kind) {
   return kind == kLamb || kind == kLars ? 2 : kind == kRowWiseAdaGrad || kind == kRowWiseAdam ? 1 : 0;
-}
-
-// The seed of what is rounded at random in a table.
-inline uint64_t table_seed(uint64_t seed, int64_t table) {
-  return seed + static_cast<uint64_t>(table) * 0xd1342543de82ef95ull;
 }
 
 }  // namespace megalith

@@ -30,6 +30,12 @@ inline void prefetch_gradient(const TableUpdate& table, const RowSource* touched
   prefetch_row(gradient_of(table.gradients, touched[at]), table.dim * 4);
 }
 
+// The seed of a row's rounding: by its id in the whole table, wherever the row lies.
+inline uint64_t row_seed(const TableUpdate& table, int64_t row) {
+  const int64_t id = table.rounding.first_row + (table.slot_ids ? table.slot_ids[row] : row);
+  return mix(table.rounding.seed + static_cast<uint64_t>(id) * 0x9e3779b97f4a7c15ull);
+}
+
 // Which part of a step a pass over rows takes: all of it or, on a column shard, the norms first and then the step with
 // norms of whole rows, to which the other shards have added theirs.
 enum class StepPart { kWhole, kNorms, kFinish };
@@ -89,7 +95,7 @@ void visit_rows(const TableUpdate& table, const RowSource* touched, int64_t coun
     const RowStep<Kind, T> row_step{
         weight + row * dim, first ? first + row * first_dim : nullptr, second ? second + row * second_dim : nullptr,
         gradient, dim, step,
-        step.stochastic_rounding != 0 ? mix(table.seed + static_cast<uint64_t>(row) * 0x9e3779b97f4a7c15ull) : 0};
+        sizeof(T) == 2 && step.stochastic_rounding != 0 ? row_seed(table, row) : 0, table.rounding.first_column};
     if constexpr (kNumNorms > 0 && Part != StepPart::kFinish) {
       if (!known) norms = row_step.norms();
       known = true;

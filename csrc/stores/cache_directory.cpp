@@ -1,30 +1,21 @@
 #include "stores/cache_directory.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <new>
+#include <string>
 
 #include "abi.h"
 
 namespace megalith {
 
-void CacheDirectory::FreeLines::operator()(uint32_t* memory) const { std::free(memory); }
-
 CacheDirectory::CacheDirectory(int64_t sets, int64_t capacity, CachePolicy policy)
-    : sets_(sets), capacity_(capacity), policy_(policy) {
-  if (sets > 0) {
-    reciprocal_ = ~uint64_t{0} / static_cast<uint64_t>(sets) + 1;
-    const size_t bytes = static_cast<size_t>(sets * kWays) * sizeof(uint32_t);
-    tags_.reset(static_cast<uint32_t*>(std::aligned_alloc(64, bytes)));
-    if (tags_ == nullptr) throw std::bad_alloc();
-    std::fill_n(tags_.get(), sets * kWays, kNoTag);
-    // One set: the reciprocal is 2^64, which 64 bits do not hold; the tag is the key itself.
-    if (sets == 1) throw std::logic_error("A directory has no set, or at least two.");
-  }
-  stamps_.assign(static_cast<size_t>(capacity), 0);
-  counts_.assign(static_cast<size_t>(capacity), 0);
-  if (policy == CachePolicy::kLookAhead) expected_.assign(static_cast<size_t>(capacity), 0);
-  overflowed_.assign(static_cast<size_t>(sets), 0);
+    : num_sets_(sets),
+      capacity_(capacity),
+      policy_(policy),
+      memory_(num_all_sets(sets, capacity) * static_cast<int64_t>(sizeof(PaddedSet))),
+      sets_(memory_.as<PaddedSet>()) {
+  // One set: the reciprocal is 2^64, which 64 bits do not hold; the tag is the key itself.
+  if (sets == 1) throw std::logic_error("A directory has no set, or at least two.");
+  if (sets > 0) reciprocal_ = ~uint64_t{0} / static_cast<uint64_t>(sets) + 1;
   const auto spare = static_cast<size_t>(capacity - sets * kWays);
   overflow_keys_.assign(spare, 0);
   overflow_used_.assign(spare, false);
@@ -34,97 +25,133 @@ CacheDirectory::CacheDirectory(int64_t sets, int64_t capacity, CachePolicy polic
 bool CacheDirectory::leaves_before(uint32_t one, uint32_t other, uint32_t released) const {
   if (policy_ == CachePolicy::kLookAhead) {
     // What no batch of the window uses leaves first, then what is used furthest ahead.
-    const bool wanted = expected_[one] > released, other_wanted = expected_[other] > released;
+    const uint32_t next = expected(one), other_next = expected(other);
+    const bool wanted = next > released, other_wanted = other_next > released;
     if (wanted != other_wanted) return other_wanted;
-    if (wanted && expected_[one] != expected_[other]) return expected_[one] > expected_[other];
+    if (wanted && next != other_next) return next > other_next;
   }
-  if (policy_ != CachePolicy::kLru && counts_[one] != counts_[other]) return counts_[one] < counts_[other];
-  return stamps_[one] < stamps_[other];
+  if (policy_ != CachePolicy::kLru) {
+    const uint8_t count = set_of(one).counts[one % kWays], other_count = set_of(other).counts[other % kWays];
+    if (count != other_count) return count < other_count;
+  }
+  return stamp(one) < stamp(other);
 }
 
-uint32_t CacheDirectory::make_room(const Place& place, uint32_t released, bool& evicted, uint64_t& leaving) {
-  evicted = false;
-  if (sets_ != 0) {
-    const uint32_t first = place.set * static_cast<uint32_t>(kWays);
-    const uint32_t* tags = tags_.get() + first;
-    const int empty = way_of(tags, kNoTag);
-    if (empty >= 0) return first + static_cast<uint32_t>(empty);
-    uint32_t chosen = kNoSlot;
-    for (uint32_t slot = first; slot < first + kWays; ++slot) {
-      if (stamps_[slot] > released) continue;
-      if (chosen == kNoSlot || leaves_before(slot, chosen, released)) chosen = slot;
-    }
+uint32_t CacheDirectory::victim_in_set(uint32_t number, uint32_t released, bool only_clean) const {
+  const uint32_t first = number * static_cast<uint32_t>(kWays);
+  uint32_t chosen = kNoSlot;
+  for (uint32_t slot = first; slot < first + kWays; ++slot) {
+    if (stamp(slot) > released || (only_clean && is_dirty(slot))) continue;
+    if (chosen == kNoSlot || leaves_before(slot, chosen, released)) chosen = slot;
+  }
+  return chosen;
+}
+
+CacheDirectory::Room CacheDirectory::make_room(const Place& place, uint32_t released, bool only_read) {
+  if (num_sets_ != 0) {
+    Set& set = sets_[place.set];
+    const int empty = way_of(set.tags, kNoTag);
+    if (empty >= 0) return {place.set * static_cast<uint32_t>(kWays) + static_cast<uint32_t>(empty), false, 0};
+    const uint32_t chosen = victim_in_set(place.set, released, only_read);
     if (chosen != kNoSlot) {
       if (policy_ != CachePolicy::kLru) {
         // Old counts fade, or what was popular once would stay for ever.
-        for (uint32_t slot = first; slot < first + kWays; ++slot) counts_[slot] -= counts_[slot] / 8;
+        for (uint8_t& count : set.counts) count = static_cast<uint8_t>(count - count / 8);
       }
-      evicted = true;
-      leaving = permuted_key(chosen);
-      tags_[chosen] = kNoTag;
-      --num_rows_;
-      return chosen;
+      const uint64_t leaving = permuted_key(chosen);
+      set.tags[chosen % kWays] = kNoTag;
+      return {chosen, true, leaving};
     }
   }
-  return overflow_room(released, evicted, leaving);
+  const bool crowded = num_overflow_dirty_ * 2 >= static_cast<int64_t>(overflow_keys_.size());
+  uint32_t chosen = kNoSlot;
+  if (only_read || crowded) chosen = overflow_slot(released, only_read ? Wanted::kClean : Wanted::kDirty);
+  if (chosen == kNoSlot && only_read && num_sets_ != 0) {
+    // Nothing but changed rows anywhere.
+    chosen = victim_in_set(place.set, released, false);
+    if (chosen != kNoSlot) return make_room(place, released, false);
+  }
+  if (chosen == kNoSlot) chosen = overflow_slot(released, Wanted::kAny);
+  if (chosen == kNoSlot) {
+    throw CacheFull("The rows of the batches under way do not fit into the cache of " +
+                             std::to_string(capacity_) + " rows; give it more, or resolve fewer batches ahead.");
+  }
+  if (!overflow_used_[chosen - first_overflow()]) return {chosen, false, 0};
+  const uint64_t leaving = permuted_key(chosen);
+  take_out(chosen);
+  return {chosen, true, leaving};
 }
 
-uint32_t CacheDirectory::overflow_room(uint32_t released, bool& evicted, uint64_t& leaving) {
-  const auto first = static_cast<uint32_t>(sets_ * kWays);
+uint32_t CacheDirectory::overflow_slot(uint32_t released, Wanted wanted) {
+  // Until a batch is released, or a row moves, a search that found nothing would find nothing again.
+  int64_t& none_since = none_since_[static_cast<int>(wanted)];
+  if (none_since == released) return kNoSlot;
+  const uint32_t first = first_overflow();
   const auto spare = static_cast<int64_t>(overflow_keys_.size());
   uint32_t chosen = kNoSlot;
   int candidates = 0;
   for (int64_t looked = 0; looked < spare && candidates < kWays; ++looked) {
-    const auto at = static_cast<uint32_t>(hand_);
+    const auto at = static_cast<uint32_t>(hand_), slot = first + at;
     hand_ = hand_ + 1 == spare ? 0 : hand_ + 1;
-    if (!overflow_used_[at]) return first + at;
-    if (stamps_[first + at] > released) continue;
+    if (!overflow_used_[at]) {
+      if (wanted == Wanted::kDirty) continue;
+      return slot;
+    }
+    if (stamp(slot) > released) continue;
+    if (wanted != Wanted::kAny && is_dirty(slot) != (wanted == Wanted::kDirty)) continue;
     ++candidates;
-    if (chosen == kNoSlot || leaves_before(first + at, chosen, released)) chosen = first + at;
+    if (chosen == kNoSlot || leaves_before(slot, chosen, released)) chosen = slot;
   }
-  if (chosen == kNoSlot) {
-    throw StorageError("The rows of the batches under way do not fit into the cache of " +
-                             std::to_string(capacity_) + " rows; give it more, or resolve fewer batches ahead.");
-  }
-  evicted = true;
-  leaving = overflow_keys_[chosen - first];
-  overflow_.erase(leaving);
-  overflow_used_[chosen - first] = false;
-  if (sets_ != 0) --overflowed_[this->place(leaving).set];
-  --num_rows_;
+  if (chosen == kNoSlot) none_since = released;
   return chosen;
 }
 
+void CacheDirectory::take_out(uint32_t slot) {
+  const uint32_t at = slot - first_overflow();
+  const uint64_t permuted = overflow_keys_[at];
+  overflow_.erase(permuted);
+  overflow_used_[at] = false;
+  if (num_sets_ != 0) --sets_[place(permuted).set].overflowed;
+  std::fill_n(none_since_, 3, int64_t{-1});
+}
+
 void CacheDirectory::put(const Place& place, uint32_t slot, uint32_t batch) {
-  const auto first = static_cast<uint32_t>(sets_ * kWays);
+  Set& set = set_of(slot);
+  const uint32_t way = slot % kWays, first = first_overflow();
   if (slot < first) {
-    tags_[slot] = place.tag;
+    set.tags[way] = place.tag;
   } else {
     overflow_[place.permuted] = slot;
     overflow_keys_[slot - first] = place.permuted;
     overflow_used_[slot - first] = true;
-    if (sets_ != 0) ++overflowed_[place.set];
+    if (num_sets_ != 0) ++sets_[place.set].overflowed;
   }
-  stamps_[slot] = batch;
-  counts_[slot] = 1;
-  if (!expected_.empty()) expected_[slot] = batch;
-  ++num_rows_;
+  set.stamps[way] = batch;
+  set.ahead[way] = 0;
+  set.counts[way] = 1;
 }
 
-bool CacheDirectory::holds_row(uint32_t slot) const {
-  const auto first = static_cast<uint32_t>(sets_ * kWays);
-  return slot < first ? tags_[slot] != kNoTag : overflow_used_[slot - first];
+void CacheDirectory::set_dirty(uint32_t slot, bool dirty) {
+  Set& set = set_of(slot);
+  const auto bit = static_cast<uint16_t>(1u << (slot % kWays));
+  const int64_t change = int64_t{dirty} - int64_t{(set.dirty & bit) != 0};
+  set.dirty = static_cast<uint16_t>(dirty ? set.dirty | bit : set.dirty & ~bit);
+  num_dirty_ += change;
+  if (slot >= first_overflow()) {
+    num_overflow_dirty_ += change;
+    std::fill_n(none_since_, 3, int64_t{-1});
+  }
 }
 
 uint64_t CacheDirectory::permuted_key(uint32_t slot) const {
-  const auto first = static_cast<uint32_t>(sets_ * kWays);
+  const uint32_t first = first_overflow();
   if (slot >= first) return overflow_keys_[slot - first];
-  return static_cast<uint64_t>(tags_[slot]) * static_cast<uint64_t>(sets_) + slot / kWays;
+  return static_cast<uint64_t>(set_of(slot).tags[slot % kWays] - 1) * static_cast<uint64_t>(num_sets_) + slot / kWays;
 }
 
 int64_t CacheDirectory::bytes() const {
   const auto spare = static_cast<int64_t>(overflow_keys_.size());
-  return sets_ * (kWays * 4 + 2) + capacity_ * (4 + 1 + (expected_.empty() ? 0 : 4)) + spare * 64;
+  return memory_.bytes() + spare * 56;
 }
 
 }  // namespace megalith

@@ -27,9 +27,9 @@ struct SettingFields {
 
 // The threads that resolve and that save take turns.
 struct Handle {
-  Handle(std::vector<TieredTable> tables, std::vector<PoolPart> parts, const SettingFields& settings,
-         const SegmentLogSettings& disk)
-      : rows(std::move(tables), std::move(parts), settings.sets, settings.capacity,
+  Handle(std::vector<TieredTable> tables, std::vector<PoolPart> parts, int64_t* slot_ids,
+         const SettingFields& settings, const SegmentLogSettings& disk)
+      : rows(std::move(tables), std::move(parts), slot_ids, settings.sets, settings.capacity,
              static_cast<CachePolicy>(settings.policy), disk) {}
   std::mutex mutex;
   TieredRows rows;
@@ -67,7 +67,7 @@ MG_EXPORT int32_t mg_start_values(const int64_t* table, int64_t first, int64_t c
 
 MG_EXPORT int32_t mg_tiered_create(const int64_t* settings, const char* folder, const int64_t* tables,
                                    int64_t num_tables, void* const* parts, const int64_t* part_bytes,
-                                   int64_t num_parts, void** out) {
+                                   int64_t num_parts, int64_t* slot_ids, void** out) {
   return megalith::guarded("make a pool of rows", [&] {
     const auto& given = *reinterpret_cast<const megalith::SettingFields*>(settings);
     std::vector<megalith::TieredTable> described;
@@ -86,7 +86,7 @@ MG_EXPORT int32_t mg_tiered_create(const int64_t* settings, const char* folder, 
     disk.depth = static_cast<int32_t>(given.depth);
     disk.threads = static_cast<int32_t>(given.threads);
     disk.space_factor = static_cast<double>(given.space_percent) / 100;
-    *out = new Handle(std::move(described), std::move(pool), given, disk);
+    *out = new Handle(std::move(described), std::move(pool), slot_ids, given, disk);
   });
 }
 

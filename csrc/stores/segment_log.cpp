@@ -246,12 +246,14 @@ void SegmentLog::read(std::vector<RowRead>& wanted, const std::function<void(con
 }
 
 bool SegmentLog::wants_collection(int64_t in_memory_only) const {
-  const double live = static_cast<double>(counted_.live_rows + in_memory_only) * static_cast<double>(format_.stride());
-  const double room = 4.0 * static_cast<double>(format_.file_bytes(format_.capacity()));
+  // Of full files: what header, keys and ends of blocks take no collection can win.
+  const auto file = static_cast<double>(format_.file_bytes(format_.capacity()));
+  const double live = static_cast<double>(counted_.live_rows + in_memory_only) * file / static_cast<double>(format_.capacity());
+  const double room = 4.0 * file;
   return static_cast<double>(counted_.file_bytes) > settings_.space_factor * live + room;
 }
 
-void SegmentLog::collect(const RowVisitor& visit) {
+bool SegmentLog::collect(const RowVisitor& visit) {
   int64_t chosen = -1;
   double least = 1.0;
   for (int64_t number = 0; number < num_segments(); ++number) {
@@ -263,13 +265,19 @@ void SegmentLog::collect(const RowVisitor& visit) {
       chosen = number;
     }
   }
-  if (chosen < 0) return finish_writes();
+  if (chosen < 0) {
+    // What is on its way to disk may be without a live row.
+    if (writing_.empty()) return false;
+    finish_writes();
+    return true;
+  }
   Segment& segment = *segments_[static_cast<size_t>(chosen)];
   // Counted as one more while it is read: its number is not given to another before the end.
   ++segment.live;
   scan(chosen, visit);
   if (--segment.live != 0) throw std::logic_error(segment.path + " was collected, and rows of it still live.");
   remove(chosen);
+  return true;
 }
 
 bool SegmentLog::scan(int64_t number, const RowVisitor& visit) {

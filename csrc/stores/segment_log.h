@@ -70,8 +70,8 @@ class SegmentLog {
   // Whether the files take more than their share of room for the rows there are, some of which only memory has.
   bool wants_collection(int64_t in_memory_only) const;
   // Reads the segment with the fewest live rows, calls visit for each of them, and deletes it: whoever is called
-  // appends and drops it.
-  void collect(const RowVisitor& visit);
+  // appends and drops it. False where every row of every segment lives.
+  bool collect(const RowVisitor& visit);
 
   // Writes all that is in memory and waits until it is on disk.
   void sync();

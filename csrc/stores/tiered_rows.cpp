@@ -25,14 +25,14 @@ uint64_t num_keys(const std::vector<TieredTable>& tables) {
 
 }  // namespace
 
-TieredRows::TieredRows(std::vector<TieredTable> tables, std::vector<PoolPart> parts, int64_t sets, int64_t capacity,
-                       CachePolicy policy, const SegmentLogSettings& disk)
+TieredRows::TieredRows(std::vector<TieredTable> tables, std::vector<PoolPart> parts, int64_t* slot_ids, int64_t sets,
+                       int64_t capacity, CachePolicy policy, const SegmentLogSettings& disk)
     : tables_(std::move(tables)),
       parts_(std::move(parts)),
+      slot_ids_(slot_ids),
       permute_(KeyPermutation::bits_for(num_keys(tables_))),
       directory_(sets, capacity, policy),
-      log_(with_row_bytes(disk, parts_)),
-      dirty_(static_cast<size_t>(capacity), false) {
+      log_(with_row_bytes(disk, parts_)) {
   if (num_keys(tables_) > uint64_t{1} << 40) throw StorageError("A store has at most 2^40 rows a process.");
   if (sets > 0 && permute_.mask() / static_cast<uint64_t>(sets) >= 0xffffffffu) {
     throw std::logic_error("A tag has 32 bits: more sets are needed.");
@@ -43,6 +43,7 @@ TieredRows::TieredRows(std::vector<TieredTable> tables, std::vector<PoolPart> pa
     first += static_cast<uint64_t>(table.rows);
   }
   for (const PoolPart& part : parts_) std::memset(part.memory + padding_slot() * part.bytes, 0, part.bytes);
+  if (slot_ids_ != nullptr) std::fill_n(slot_ids_, capacity + 1, int64_t{-1});
 }
 
 void TieredRows::begin_change() {
@@ -59,11 +60,29 @@ int64_t TieredRows::table_of(uint64_t key) const {
 template <class Index>
 void TieredRows::resolve(const TableValues* parts, int64_t num_parts, const Index* values, int32_t* slots,
                          uint32_t batch, bool trains) {
-  constexpr int64_t kAhead = 16;
-  CacheDirectory::Place ahead[kAhead];
   begin_change();
   wanted_.clear();
   collect();
+  const int64_t lookups = counted_.lookups, hits = counted_.hits;
+  try {
+    resolve_parts(parts, num_parts, values, slots, batch, trains);
+  } catch (const CacheFull&) {
+    // What was brought is whole, and held by this batch: the call may be made again.
+    fetch();
+    counted_.lookups = lookups;
+    counted_.hits = hits;
+    end_change();
+    throw;
+  }
+  fetch();
+  end_change();
+}
+
+template <class Index>
+void TieredRows::resolve_parts(const TableValues* parts, int64_t num_parts, const Index* values, int32_t* slots,
+                               uint32_t batch, bool trains) {
+  constexpr int64_t kAhead = 16;
+  CacheDirectory::Place ahead[kAhead];
   for (int64_t p = 0; p < num_parts; ++p) {
     const TableValues& part = parts[p];
     const TieredTable& table = tables_[static_cast<size_t>(part.table)];
@@ -88,8 +107,12 @@ void TieredRows::resolve(const TableValues* parts, int64_t num_parts, const Inde
       }
       uint32_t slot = directory_.find(now);
       if (slot != CacheDirectory::kNoSlot) {
+        if (trains && !directory_.is_dirty(slot)) {
+          if (directory_.can_move(slot, released_.load(std::memory_order_acquire))) slot = move_to_set(now, slot, batch);
+          directory_.set_dirty(slot, true);
+          forget_record(now.permuted);
+        }
         directory_.touch(slot, batch);
-        if (trains && !dirty_[slot]) make_dirty(slot, now.permuted);
         ++counted_.hits;
       } else {
         slot = bring(now, part.table, id, batch, trains);
@@ -98,12 +121,11 @@ void TieredRows::resolve(const TableValues* parts, int64_t num_parts, const Inde
     }
     counted_.lookups += part.last - part.first;
   }
-  fetch();
-  end_change();
 }
 
 template <class Index>
 void TieredRows::expect(const TableValues* parts, int64_t num_parts, const Index* values, uint32_t batch) {
+  if (!directory_.looks_ahead()) return;
   for (int64_t p = 0; p < num_parts; ++p) {
     const TableValues& part = parts[p];
     for (int64_t i = part.first; i < part.last; ++i) {
@@ -123,15 +145,12 @@ void TieredRows::expect(const TableValues* parts, int64_t num_parts, const Index
 
 uint32_t TieredRows::bring(const CacheDirectory::Place& place, int64_t table, int64_t id, uint32_t batch,
                            bool trains) {
-  bool evicted = false;
-  uint64_t leaving = 0;
-  const uint32_t slot = directory_.make_room(place, released_.load(std::memory_order_acquire), evicted, leaving);
-  if (evicted) {
-    ++counted_.evicted;
-    if (dirty_[slot]) write_back(slot, leaving);
-    if (directory_.expected(slot) > batch) coming_[leaving] = directory_.expected(slot);
-  }
+  const CacheDirectory::Room room =
+      directory_.make_room(place, released_.load(std::memory_order_acquire), !trains);
+  const uint32_t slot = room.slot;
+  leave(room, batch);
   directory_.put(place, slot, batch);
+  if (slot_ids_ != nullptr) slot_ids_[slot] = id;
   if (!coming_.empty()) {
     const auto expected = coming_.find(place.permuted);
     if (expected != coming_.end()) {
@@ -149,10 +168,34 @@ uint32_t TieredRows::bring(const CacheDirectory::Place& place, int64_t table, in
   }
   if (trains) {
     // Its record, if it has one, is dropped once it has been read.
-    dirty_[slot] = true;
-    ++num_dirty_;
+    directory_.set_dirty(slot, true);
   }
   return slot;
+}
+
+void TieredRows::leave(const CacheDirectory::Room& room, uint32_t batch) {
+  if (!room.evicted) return;
+  ++counted_.evicted;
+  if (directory_.is_dirty(room.slot)) write_back(room.slot, room.leaving);
+  if (directory_.looks_ahead() && directory_.expected(room.slot) > batch) {
+    coming_[room.leaving] = directory_.expected(room.slot);
+  }
+}
+
+uint32_t TieredRows::move_to_set(const CacheDirectory::Place& place, uint32_t slot, uint32_t batch) {
+  const uint32_t stamp = directory_.stamp(slot), expected = directory_.expected(slot);
+  directory_.take_out(slot);
+  const CacheDirectory::Room room = directory_.make_room(place, released_.load(std::memory_order_acquire), false);
+  leave(room, batch);
+  directory_.put(place, room.slot, stamp);
+  directory_.expect(room.slot, expected);
+  if (room.slot == slot) return slot;
+  for (const PoolPart& part : parts_) {
+    std::memcpy(part.memory + int64_t{room.slot} * part.bytes, part.memory + int64_t{slot} * part.bytes,
+                static_cast<size_t>(part.bytes));
+  }
+  if (slot_ids_ != nullptr) slot_ids_[room.slot] = slot_ids_[slot];
+  return room.slot;
 }
 
 void TieredRows::write_back(uint32_t slot, uint64_t permuted) {
@@ -165,15 +208,8 @@ void TieredRows::write_back(uint32_t slot, uint64_t permuted) {
     log_.drop(before);
     --num_flushed_dirty_;
   }
-  dirty_[slot] = false;
-  --num_dirty_;
+  directory_.set_dirty(slot, false);
   ++counted_.written_back;
-}
-
-void TieredRows::make_dirty(uint32_t slot, uint64_t permuted) {
-  dirty_[slot] = true;
-  ++num_dirty_;
-  forget_record(permuted);
 }
 
 void TieredRows::forget_record(uint64_t permuted) {
@@ -185,16 +221,17 @@ void TieredRows::fetch() {
   if (wanted_.empty()) return;
   log_.read(wanted_, [this](const RowRead& read, const char* row) { unpack(read.slot, row); });
   for (const RowRead& read : wanted_) {
-    if (dirty_[read.slot]) forget_record(permute_(read.key));
+    if (directory_.is_dirty(read.slot)) forget_record(permute_(read.key));
   }
   wanted_.clear();
 }
 
 void TieredRows::collect() {
-  while (log_.wants_collection(num_dirty_)) {
-    log_.collect([this](uint32_t, uint64_t key, const char* row) {
+  while (log_.wants_collection(num_dirty())) {
+    const bool any = log_.collect([this](uint32_t, uint64_t key, const char* row) {
       append(SegmentLog::kMoved, permute_(key), key, row);
     });
+    if (!any) return;
   }
 }
 
@@ -210,13 +247,12 @@ void TieredRows::append(SegmentLog::Stream stream, uint64_t permuted, uint64_t k
 void TieredRows::flush() {
   begin_change();
   const uint32_t released = released_.load(std::memory_order_acquire);
-  for (int64_t slot = 0; num_dirty_ > 0 && slot < directory_.capacity(); ++slot) {
+  for (int64_t slot = 0; num_dirty() > 0 && slot < directory_.capacity(); ++slot) {
     const auto at = static_cast<uint32_t>(slot);
-    if (!dirty_[at]) continue;
+    if (!directory_.is_dirty(at)) continue;
     write_back(at, directory_.permuted_key(at));
-    if (directory_.last_batch(at) <= released) continue;
-    dirty_[at] = true;
-    ++num_dirty_;
+    if (directory_.stamp(at) <= released) continue;
+    directory_.set_dirty(at, true);
     ++num_flushed_dirty_;
   }
   log_.sync();
@@ -246,12 +282,11 @@ void TieredRows::load(int64_t table, const int64_t* ids, int64_t count, const ch
     }
     const uint64_t key = key_of(table, ids[i]), permuted = permute_(key);
     const uint32_t slot = directory_.find(directory_.place(permuted));
-    if (slot != CacheDirectory::kNoSlot && dirty_[slot]) num_flushed_dirty_ -= index_.find(permuted) != KeyIndex::kNone;
+    if (slot != CacheDirectory::kNoSlot && directory_.is_dirty(slot)) num_flushed_dirty_ -= index_.find(permuted) != KeyIndex::kNone;
     append(SegmentLog::kEvicted, permuted, key, row.data());
     if (slot == CacheDirectory::kNoSlot) continue;
     unpack(slot, row.data());
-    num_dirty_ -= dirty_[slot];
-    dirty_[slot] = false;
+    directory_.set_dirty(slot, false);
   }
   end_change();
 }

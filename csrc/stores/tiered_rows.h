@@ -41,8 +41,9 @@ struct TieredStatistics {
 
 class TieredRows {
  public:
-  TieredRows(std::vector<TieredTable> tables, std::vector<PoolPart> parts, int64_t sets, int64_t capacity,
-             CachePolicy policy, const SegmentLogSettings& disk);
+  // `slot_ids`, if given, has room for a number a slot: the id of the row that the slot holds.
+  TieredRows(std::vector<TieredTable> tables, std::vector<PoolPart> parts, int64_t* slot_ids, int64_t sets,
+             int64_t capacity, CachePolicy policy, const SegmentLogSettings& disk);
 
   // Slots of the ids of a batch, all of whose rows are in memory until it is released. Batches are numbered from 1 and
   // resolved in order. What `trains` is taken for changed.
@@ -69,10 +70,10 @@ class TieredRows {
 
   // The slot of rows that read as zeros.
   int64_t padding_slot() const { return directory_.capacity(); }
-  int64_t num_present() const { return index_.size() + num_dirty_ - num_flushed_dirty_; }
-  int64_t num_dirty() const { return num_dirty_; }
+  int64_t num_present() const { return index_.size() + num_dirty() - num_flushed_dirty_; }
+  int64_t num_dirty() const { return directory_.num_dirty(); }
   int64_t index_bytes() const { return index_.bytes(); }
-  int64_t directory_bytes() const { return directory_.bytes() + static_cast<int64_t>(dirty_.size()) / 8; }
+  int64_t directory_bytes() const { return directory_.bytes(); }
   const SegmentLog& log() const { return log_; }
   SegmentLog& log() { return log_; }
   const TieredStatistics& statistics() const { return counted_; }
@@ -81,11 +82,15 @@ class TieredRows {
   // Refuses work after an operation that did not come to its end: slots may hold rows that were never read.
   void begin_change();
   void end_change() { whole_ = true; }
+  template <class Index>
+  void resolve_parts(const TableValues* parts, int64_t num_parts, const Index* values, int32_t* slots, uint32_t batch,
+                     bool trains);
   uint64_t key_of(int64_t table, int64_t id) const { return first_keys_[static_cast<size_t>(table)] + static_cast<uint64_t>(id); }
   int64_t table_of(uint64_t key) const;
   uint32_t bring(const CacheDirectory::Place& place, int64_t table, int64_t id, uint32_t batch, bool trains);
   void write_back(uint32_t slot, uint64_t permuted);
-  void make_dirty(uint32_t slot, uint64_t permuted);
+  uint32_t move_to_set(const CacheDirectory::Place& place, uint32_t slot, uint32_t batch);
+  void leave(const CacheDirectory::Room& room, uint32_t batch);
   void forget_record(uint64_t permuted);
   void append(SegmentLog::Stream stream, uint64_t permuted, uint64_t key, const char* from);
   void pack(uint32_t slot, char* row) const;
@@ -97,12 +102,12 @@ class TieredRows {
   std::vector<TieredTable> tables_;
   std::vector<uint64_t> first_keys_;
   std::vector<PoolPart> parts_;
+  int64_t* slot_ids_;
   KeyPermutation permute_;
   CacheDirectory directory_;
   KeyIndex index_;
   SegmentLog log_;
-  std::vector<bool> dirty_;
-  int64_t num_dirty_ = 0, num_flushed_dirty_ = 0;  // changed rows, and those of them that have a record on disk too
+  int64_t num_flushed_dirty_ = 0;  // changed rows that have a record on disk too
   bool whole_ = true;
   std::atomic<uint32_t> released_{0};  // set by the thread that computes, read by the one that resolves
   std::vector<RowRead> wanted_;

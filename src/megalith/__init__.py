@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from megalith.data.loader import Loader
     from megalith.embeddings.collection import EmbeddingCollection
     from megalith.embeddings.optimizers import LAMB, LARS, SGD, AdaGrad, Adam, RowWiseAdaGrad, RowWiseAdam
+    from megalith.embeddings.stores.settings import TieredMemory
     from megalith.sharding.plan import ShardingPlan
     from megalith.sharding.planner.planner import make_plan
     from megalith.sharding.runtime.collection import ShardedEmbeddingCollection
@@ -41,6 +42,7 @@ _HOMES = {
     "ShardedEmbeddingCollection": "megalith.sharding.runtime.collection",
     "ShardingPlan": "megalith.sharding.plan",
     "TableSpec": "megalith.core.schema",
+    "TieredMemory": "megalith.embeddings.stores.settings",
     "Trainer": "megalith.train.trainer",
     "load_recipe": "megalith.train.recipe",
     "make_plan": "megalith.sharding.planner.planner",
@@ -63,6 +65,7 @@ __all__ = [
     "ShardedEmbeddingCollection",
     "ShardingPlan",
     "TableSpec",
+    "TieredMemory",
     "Trainer",
     "load_recipe",
     "make_plan",

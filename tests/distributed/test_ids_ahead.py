@@ -35,7 +35,7 @@ def look_up_ahead():
                 ahead.append(sharded.send(*parts[number + 1]))
                 with pytest.raises(ConfigError, match="receive the first"):
                     sharded.send(*parts[0])
-            pending = sharded.start_lookup(sharded.receive(ahead.pop(0)))
+            pending = sharded.start_lookup(sharded.resolve(sharded.receive(ahead.pop(0)), trains=True))
             pooled = sharded.finish_lookup(pending).pooled
             first = sum(step.batches[:rank])
             expected = whole(step.values, step.offsets)[first : first + step.batches[rank]]

@@ -38,7 +38,7 @@ def learn(when):
     received = sharded.receive(sent)
     if when == "received":
         overwrite()
-    pooled = sharded.finish_lookup(sharded.start_lookup(received)).pooled
+    pooled = sharded.finish_lookup(sharded.start_lookup(sharded.resolve(received, trains=True))).pooled
     if when == "read":
         overwrite()
     pooled.square().sum().backward()

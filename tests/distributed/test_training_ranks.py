@@ -107,7 +107,7 @@ def test_the_pipeline_changes_no_bit_and_its_trace_shows_the_overlap(tiny_recipe
     settings = (plan, "train.eval_every=1000")
     ahead, overrides = RunFolder(tmp_path / "ahead"), [*settings, "train.background_checkpoints=true"]
     on_ranks(2, train_in_step, tiny_recipe, ahead.folder, overrides)
-    after = train(tiny_recipe, tmp_path / "after", 2, *settings, "sharding.pipeline=false")
+    after = train(tiny_recipe, tmp_path / "after", 2, *settings, "train.pipeline=0")
     assert outcome(ahead) == outcome(after)
     other = weights(after, tiny_data)
     assert all(torch.equal(value, other[name]) for name, value in weights(ahead, tiny_data).items())

@@ -33,6 +33,12 @@ class World:
     def lookup(self):
         return self.values, self.offsets, self.sample_weights, len(self.lookups.features)
 
+    @property
+    def rounding(self):
+        generator = torch.Generator().manual_seed(7)
+        seeds = torch.randint(-(2**62), 2**62, (len(self.weights), 1), generator=generator)
+        return torch.cat([seeds, torch.randint(0, 2**33, (len(seeds), 2), generator=generator)], dim=1)
+
     def gradient(self):
         return torch.randn(self.batch, self.lookups.output_dim, generator=torch.Generator().manual_seed(5))
 

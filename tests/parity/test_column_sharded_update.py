@@ -52,7 +52,7 @@ def stepped(world, operator, columns, sections, share):
     update = operator(*lists, done.lookups.descriptors, columns, sections)
     gradients = OutputGradients(world.gradient(), world.sequence_gradients())
     norms = update.begin(done.steps, LookupBatch(*done.lookup), gradients)
-    update.finish([part / share for part in norms], 12345)
+    update.finish([part / share for part in norms], world.rounding)
     return [*norms, *done.weights, *done.first, *done.second]
 
 
@@ -95,7 +95,9 @@ def test_both_halves_give_the_bits_of_the_fused_pass(world):
     fused = world.copy()
     lists = fused.weights, fused.first, fused.second
     gradients = world.gradient(), world.sequence_gradients()
-    embedding_backward_(*lists, fused.steps, fused.lookups.descriptors, *fused.lookup, *gradients, 12345)
+    embedding_backward_(
+        *lists, fused.steps, fused.lookups.descriptors, *fused.lookup, *gradients, fused.rounding
+    )
     found = stepped(world, ColumnShardedUpdate, columns, sections, 1.0)[len(sections) :]
     expected = [*fused.weights, *fused.first, *fused.second]
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
@@ -143,7 +145,7 @@ def test_the_number_of_threads_does_not_change_a_bit(kind, rows):
             for number in threads:
                 torch.set_num_threads(number)
                 norms = update.begin(steps, LookupBatch(*lookup), OutputGradients(gradient))
-                update.finish([2 * part for part in norms], 0)
+                update.finish([2 * part for part in norms], torch.zeros(2, 3, dtype=torch.int64))
             touched = values.unique()
             results.append([*norms, *(one[touched] for one in (*weights, *first, *second))])
     finally:
@@ -188,8 +190,8 @@ def test_two_halves_of_the_columns_step_as_the_whole_does(kind):
     sides = [part(0, 9), part(9, dim)]
     total = sides[0][2] + sides[1][2]
     for _, update, _ in sides:
-        update.finish([total], 0)
+        update.finish([total], torch.zeros(1, 3, dtype=torch.int64))
     whole, update, sums = part(0, dim)
-    update.finish([sums], 0)
+    update.finish([sums], torch.zeros(1, 3, dtype=torch.int64))
     torch.testing.assert_close(torch.cat([side[0] for side in sides], dim=1), whole)
     torch.testing.assert_close(total, sums)

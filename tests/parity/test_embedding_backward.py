@@ -7,13 +7,23 @@ from lookup_worlds import worlds
 
 from megalith.core.schema import TableSpec
 from megalith.embeddings.descriptors import CollectionLookups
+from megalith.ops.embedding.descriptors import LookupBatch, OutputGradients
+from megalith.ops.embedding.native_tables import NativeTables
 from megalith.ops.native import SIMD_LEVELS
 from megalith.ops.optimizer.backward import embedding_backward_
 from megalith.ops.optimizer.backward_twin import embedding_backward_twin_
 from megalith.ops.optimizer.steps import OPTIMIZER_KINDS, OptimizerStep
-from megalith.ops.optimizer.stochastic_rounding import round_at_random
+from megalith.ops.optimizer.stochastic_rounding import (
+    RowRounding,
+    random_words,
+    round_at_random,
+    table_rounding_seed,
+)
 from megalith.ops.simd import use_simd
 from megalith.ops.tensors import STORED_DTYPES
+
+SEED = -6226718616143348517
+WORDS = [[1334384216, 876197426], [437135223, 2156931421]]
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +35,8 @@ def widest_again():
 def stepped(world, operator, gradient, sequence_gradients):
     done = world.copy()
     lists = done.weights, done.first, done.second
-    operator(*lists, done.steps, done.lookups.descriptors, *done.lookup, gradient, sequence_gradients, 12345)
+    gradients = gradient, sequence_gradients
+    operator(*lists, done.steps, done.lookups.descriptors, *done.lookup, *gradients, done.rounding)
     return [*done.weights, *done.first, *done.second]
 
 
@@ -93,7 +104,9 @@ def test_the_number_of_threads_does_not_change_a_bit(hot, num_tables):
             weights, first = [one.clone() for one in start], [torch.zeros(5000) for _ in tables]
             second = [torch.zeros(0) for _ in tables]
             lookup = values, offsets, None, num_tables
-            embedding_backward_(weights, first, second, steps, lookups.descriptors, *lookup, gradient, [], 0)
+            rounding = torch.zeros(num_tables, 3, dtype=torch.int64)
+            lists = weights, first, second
+            embedding_backward_(*lists, steps, lookups.descriptors, *lookup, gradient, [], rounding)
             results.append([*weights, *first])
     finally:
         torch.set_num_threads(before)
@@ -105,7 +118,7 @@ def test_the_number_of_threads_does_not_change_a_bit(hot, num_tables):
 def test_stochastic_rounding_is_right_on_average(dtype):
     value = torch.tensor([1.0 + 0.3 * (2**-10 if dtype == torch.float16 else 2**-7), -1e-7, 3e-5, 0.0])
     rows = torch.arange(20_000)
-    rounded = round_at_random(value.repeat(20_000, 1), dtype, rows, seed=3).double()
+    rounded = round_at_random(value.repeat(20_000, 1), dtype, rows, RowRounding(3)).double()
     spacing = (rounded.amax(0) - rounded.amin(0)).clamp(min=1e-30)
     assert bool(((rounded.mean(0) - value.double()).abs() <= 0.02 * spacing).all())
 
@@ -123,9 +136,51 @@ def test_native_rounding_draws_the_twins_numbers(dtype):
     for operator in (embedding_backward_, embedding_backward_twin_):
         weight, empty = start.clone(), [torch.zeros(0)]
         lookup = torch.arange(64), torch.arange(65), None, 1
-        operator([weight], empty, empty, torch.tensor([step]), lookups.descriptors, *lookup, gradient, [], 9)
+        arguments = torch.tensor([step]), lookups.descriptors, *lookup, gradient, []
+        operator([weight], empty, empty, *arguments, torch.tensor([RowRounding(-9, 2**35, 7)]))
         results.append(weight)
     assert torch.equal(*results)
+
+
+@pytest.mark.parametrize("dtype", STORED_DTYPES[1:])
+def test_rounding_depends_on_ids_and_not_on_where_rows_and_columns_lie(dtype):
+    """A table, and the same rows in another order, of which two ranges of columns are updated apart."""
+    rows, dim, cut = 40, 37, 13
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(rows, dim, generator=generator).to(dtype)
+    gradient = torch.randn(rows, dim, generator=generator)
+    step = torch.tensor([OptimizerStep(kind=0, lr=0.125, stochastic_rounding=1.0)])
+    order = torch.randperm(rows, generator=generator)
+
+    def updated(weight, values, gradient, rounding, slot_ids=None):
+        table = TableSpec(name="t", rows=rows, dim=weight.shape[1], features=("f",), dtype=str(dtype)[6:])
+        weight, empty = weight.clone(), [torch.zeros(0)]
+        batch = LookupBatch(values, torch.arange(rows + 1), None, 1)
+        gradients = OutputGradients(gradient.contiguous(), [])
+        tables = NativeTables([weight], empty, empty, [slot_ids])
+        descriptors = CollectionLookups([table]).descriptors
+        tables.backward_(step, descriptors, batch, gradients, torch.tensor([rounding]))
+        return weight
+
+    expected = updated(start, torch.arange(rows), gradient, RowRounding(5, 100, 0))
+    # Slot i holds the row of id order[i].
+    slots = order.argsort()
+    found = updated(start[order], slots, gradient, RowRounding(5, 100, 0), order)
+    assert torch.equal(found[slots], expected)
+    parts = [
+        updated(start[:, columns], torch.arange(rows), gradient[:, columns], RowRounding(5, 100, first))
+        for first, columns in ((0, slice(0, cut)), (cut, slice(cut, dim)))
+    ]
+    assert torch.equal(torch.cat(parts, dim=1), expected)
+    ids = torch.arange(rows)
+    twin = round_at_random(start.float() - gradient * 0.125, dtype, ids, RowRounding(5, 100, 0))
+    assert torch.equal(twin, expected)
+
+
+def test_rounding_is_what_it_always_was():
+    """Frozen: runs of half-precision tables would not resume if these changed."""
+    assert table_rounding_seed("t0") == SEED
+    assert random_words(torch.tensor([0, 2**40]), 2, RowRounding(SEED, 3, 1)).tolist() == WORDS
 
 
 def test_torch_knows_the_operator():
@@ -133,5 +188,7 @@ def test_torch_knows_the_operator():
     values, offsets = torch.tensor([1, 2, 4]), torch.tensor([0, 2, 3])
     lists = [torch.randn(5, 3)], [torch.zeros(5)], [torch.zeros(0)]
     steps = torch.tensor([OptimizerStep(kind=OPTIMIZER_KINDS.index("rowwise_adagrad"), lr=0.1, eps=1e-8)])
-    arguments = *lists, steps, lookups.descriptors, values, offsets, None, 1, torch.randn(2, 3), [], 0
-    torch.library.opcheck(torch.ops.megalith.embedding_backward_.default, arguments)
+    arguments = *lists, steps, lookups.descriptors, values, offsets, None, 1, torch.randn(2, 3), []
+    torch.library.opcheck(
+        torch.ops.megalith.embedding_backward_.default, (*arguments, torch.zeros(1, 3, dtype=torch.int64))
+    )

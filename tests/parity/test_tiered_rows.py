@@ -40,6 +40,7 @@ class World:
     policy: str
     engine: str
     window: int
+    slot_ids: bool
     batches: tuple[tuple[bool, tuple[tuple[int, ...], ...]], ...]
     """(whether it trains, ids of every table)"""
 
@@ -60,7 +61,8 @@ class World:
         settings = {"segment_bytes": 40_000, "engine": self.engine, "threads": 3, "layout": 5, **changes}
         memory = self.memory() if memory is None else memory
         disk = DiskSettings(Path(folder), **settings)
-        return TieredRows(self.tables(), memory, disk, self.policy, self.overflow)
+        slot_ids = torch.empty(self.capacity + 1, dtype=torch.int64) if self.slot_ids else None
+        return TieredRows(self.tables(), memory, disk, self.policy, self.overflow, slot_ids)
 
 
 @st.composite
@@ -82,6 +84,7 @@ def worlds(draw):
         policy=draw(st.sampled_from(POLICIES)),
         engine=draw(st.sampled_from(ENGINES)),
         window=draw(st.integers(0, 3)),
+        slot_ids=draw(st.booleans()),
         batches=tuple(draw(st.lists(batch, min_size=1, max_size=25))),
     )
 
@@ -114,6 +117,9 @@ def run(world, pool, twin, between=lambda number: None):
         values, lookups = batch_of(ids)
         slots = pool.resolve(lookups, values, number, trains)
         twin_slots = twin.resolve(lookups, values, number, trains)
+        if pool.slot_ids is not None:
+            padded = slots == pool.padding_slot
+            assert torch.equal(pool.slot_ids[slots.long()], torch.where(padded, -1, values))
         pending.append((number, trains, slots.long(), twin_slots))
         between(number)
         if len(pending) == 2:
@@ -248,10 +254,54 @@ def test_a_trained_row_of_zeros_is_there(policy, tmp_path):
     pool.release(1)
     for number in range(2, 40):
         others = torch.arange(100) + 100 * number
-        pool.resolve(torch.tensor([[0, 0, 100]]), others, number, trains=False)
+        pool.resolve(torch.tensor([[0, 0, 100]]), others, number, trains=True)
         pool.release(number)
-    assert pool.statistics().written_back_rows == 1
+    read_before = pool.statistics().read_rows
+    assert pool.statistics().written_back_rows > 3000
     assert not memory[0][pool.resolve(lookups, values, 40, trains=False).long()].any()
+    assert pool.statistics().read_rows == read_before + 1
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_reading_after_training_writes_nothing(policy, tmp_path):
+    """Every row in memory is changed, and yet none leaves for rows that are only read."""
+    memory = [torch.zeros(1025, 4)]
+    pool = TieredRows(
+        [PooledTable(50_000, StartValues(1, "t", 4, 1.0))],
+        memory,
+        DiskSettings(tmp_path, segment_bytes=40_000),
+        policy,
+    )
+    lookups, number = torch.tensor([[0, 0, 100]]), 0
+    for ids in torch.arange(20_000).split(100):
+        number += 1
+        memory[0][pool.resolve(lookups, ids, number, trains=True).long()] = ids[:, None].float()
+        pool.release(number)
+    before = pool.statistics()
+    assert before.dirty_rows >= 700
+    for _ in range(2):
+        for ids in torch.arange(50_000).split(100):
+            number += 1
+            rows = memory[0][pool.resolve(lookups, ids, number, trains=False).long()]
+            trained = ids < 20_000
+            assert torch.equal(rows[trained], ids[trained, None].float().expand(-1, 4))
+            pool.release(number)
+    after = pool.statistics()
+    assert after.written_bytes == before.written_bytes
+    assert after.written_back_rows == before.written_back_rows
+    assert after.dirty_rows == before.dirty_rows
+    # Training goes on: rows that were read meanwhile do not fill the room of rows that are read.
+    for ids in torch.arange(50_000).split(100):
+        number += 1
+        rows = memory[0][pool.resolve(lookups, ids, number, trains=True).long()]
+        assert torch.equal(rows[ids < 20_000], ids[ids < 20_000, None].float().expand(-1, 4))
+        pool.release(number)
+    before = pool.statistics()
+    for ids in torch.arange(20_000, 50_000).split(100):
+        number += 1
+        pool.resolve(lookups, ids, number, trains=False)
+        pool.release(number)
+    assert pool.statistics().written_back_rows == before.written_back_rows
 
 
 def test_more_rows_in_flight_than_the_cache_holds_are_one_sentence(tmp_path):

@@ -46,6 +46,10 @@ class StorageError(MegalithError):
     """A disk or file system refused a write."""
 
 
+class CacheFullError(StorageError):
+    """Rows of batches under way leave no room in a cache; when one of them is released there may be."""
+
+
 class CheckpointError(MegalithError):
     """A checkpoint is missing, damaged or belongs to another model."""
 

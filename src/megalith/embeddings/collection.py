@@ -9,7 +9,6 @@ Weights are buffers, not parameters: no dense optimizer, and no gradient tensor,
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,18 +16,20 @@ import torch
 from torch import Tensor, nn
 
 from megalith.core.errors import ConfigError
-from megalith.core.schema import MAX_DENSE_ROWS, TableSpec, check_tables, too_many_rows
+from megalith.core.schema import TableSpec, check_tables
 from megalith.embeddings.autograd import LookupFunction
-from megalith.embeddings.check import LookupCheck
-from megalith.embeddings.descriptors import CollectionLookups
-from megalith.embeddings.initial_values import TableWindow, initial_values
-from megalith.embeddings.memory import check_fits, taking_memory
+from megalith.embeddings.check import Indices, LookupCheck
+from megalith.embeddings.initial_values import TableWindow
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad, StepSettings, optimizer_of_each
-from megalith.embeddings.row_block import WEIGHT, part_specs
-from megalith.embeddings.stores.dense_shard import DenseShard
+from megalith.embeddings.rounding import RoundingSeeds
+from megalith.embeddings.row_block import part_specs
+from megalith.embeddings.stores.base import StoreBytes, StoredTable, TierCounts
+from megalith.embeddings.stores.resolved import ResolvedIds
+from megalith.embeddings.stores.settings import TieredMemory
+from megalith.embeddings.stores.table_stores import TableStores
 from megalith.embeddings.table_state import TableShard, TableState
-from megalith.ops.embedding.descriptors import LookupBatch, OutputGradients
-from megalith.ops.embedding.native_tables import NativeTables, allocate_table
+from megalith.ops.embedding.descriptors import OutputGradients
+from megalith.ops.embedding.native_tables import NativeTables
 from megalith.ops.embedding.operators import embedding_forward, embedding_sequence, sample_weight_gradient
 from megalith.ops.optimizer.backward import embedding_backward_
 from megalith.ops.optimizer.column_sharded import ColumnShardedUpdate
@@ -44,6 +45,12 @@ class Lookup(NamedTuple):
     """(table, feature) -> [ids of that feature, dim], in the order of `values`"""
 
 
+class PendingTables(NamedTuple):
+    """A lookup that was started."""
+
+    outputs: tuple[Tensor, ...]
+
+
 class EmbeddingCollection(nn.Module):
     """Embedding tables over one list of features.
 
@@ -52,10 +59,12 @@ class EmbeddingCollection(nn.Module):
 
     `table_optimizers` gives single tables an optimizer of their own. `stochastic_rounding` rounds updated
     half-precision weights at random, reproducibly from the seed, so that small steps are not lost. `windows`
-    names the tables that are parts of larger ones.
+    names the tables that are parts of larger ones. `memory` says how much memory tables with
+    `store="tiered"` may take, and where the rest of their rows lies.
 
-    Models and the sharding runtime call `lookup`; autograd calls `read`, `sample_weight_gradient` and
-    `update`. The collection owns the rows of its tables and their optimizer state.
+    Models call `lookup`; a pipeline calls its parts, `exchange`, `resolve`, `start_lookup` and
+    `finish_lookup`, the first two some batches ahead. Autograd calls `read`, `sample_weight_gradient` and
+    `update`. The collection owns the rows of its tables and their optimizer state, in its `stores`.
     """
 
     def __init__(
@@ -69,13 +78,11 @@ class EmbeddingCollection(nn.Module):
         output_dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
         windows: Mapping[str, TableWindow] | None = None,
+        memory: TieredMemory | None = None,
     ) -> None:
         super().__init__()
         check_tables(tables)
         self.tables = tuple(tables)
-        self.lookups = CollectionLookups(tables)
-        """The lookups as the operators are told of them."""
-        self.features = self.lookups.features
         self.optimizer: RowOptimizer = optimizer or RowWiseAdaGrad()
         self.optimizers = optimizer_of_each(tables, self.optimizer, table_optimizers or {})
         self.seed, self.stochastic_rounding, self.output_dtype = seed, stochastic_rounding, output_dtype
@@ -83,27 +90,28 @@ class EmbeddingCollection(nn.Module):
         """Multiplies every optimizer's learning rate; a schedule sets it before each step."""
         self.num_steps = 0
         of_each = [(windows or {}).get(table.name) or TableWindow.whole(table) for table in tables]
-        for table, window in zip(tables, of_each, strict=True):
-            # Before memory is asked for: rows beyond these would be taken for others.
-            if table.rows > MAX_DENSE_ROWS:
-                raise ConfigError(too_many_rows(window.table.name, table.rows))
-        on_cpu = torch.device(device).type == "cpu"
-        if on_cpu:
-            check_fits(tables, self.optimizers)
         self._check = LookupCheck(tables, device)
-        with taking_memory(tables, self.optimizers):
-            # What holds the rows of a table, and which row an id has, is decided here and nowhere else: every
-            # table is dense, and an id is its row.
-            self._rows = [
-                _dense_rows(table, window, own, seed, device)
-                for table, window, own in zip(tables, of_each, self.optimizers, strict=True)
-            ]
-        self._weights = [rows.weight for rows in self._rows]
-        self._states = [rows.first for rows in self._rows], [rows.second for rows in self._rows]
-        self._native = NativeTables(self._weights, *self._states) if on_cpu else None
+        stored = [StoredTable(*each) for each in zip(tables, of_each, self.optimizers, strict=True)]
+        # What holds the rows of a table, and which row an id has, is decided there and nowhere else.
+        self.stores = TableStores(stored, seed, device, memory)
+        self.lookups = self.stores.lookups
+        """The lookups as the operators are told of them."""
+        self.features = self.lookups.features
+        rows = self.stores.rows
+        self._weights = [each.weight for each in rows]
+        self._states = [each.first for each in rows], [each.second for each in rows]
+        self._native: NativeTables | None = None
+        if torch.device(device).type == "cpu":
+            self._native = NativeTables(self._weights, *self._states, [each.ids for each in rows])
         self._settings = StepSettings(self.optimizers)
+        self._rounding = RoundingSeeds(of_each, seed, device)
         self._positions = {table.name: position for position, table in enumerate(tables)}
         self._anchor = torch.zeros((), requires_grad=True, device=device)
+
+    @property
+    def prepares_ahead(self) -> bool:
+        """Whether there is something to gain from resolving batches ahead."""
+        return not self.stores.ids_are_slots
 
     @property
     def output_dim(self) -> int:
@@ -111,64 +119,98 @@ class EmbeddingCollection(nn.Module):
         return self.lookups.output_dim
 
     def weight(self, table: str) -> Tensor:
-        """The stored rows of a table, [rows, dim]; changes as training goes on."""
-        return self._rows[self._positions[table]].weight
+        """The stored rows of a dense table, [rows, dim]; changes as training goes on."""
+        return self._in_memory(table).weight
 
     def state(self, table: str) -> dict[str, Tensor]:
-        """The optimizer state of a table: `first` and `second`, where its optimizer has them."""
-        rows = self._rows[self._positions[table]]
+        """The optimizer state of a dense table: `first` and `second`, where its optimizer has them."""
+        rows = self._in_memory(table)
         both = {"first": rows.first, "second": rows.second}
         return {name: tensor for name, tensor in both.items() if tensor.numel()}
 
-    def table_parts(self, table: str) -> dict[str, Tensor]:
-        """The weight of a table and its optimizer's state, as checkpoints name them."""
-        return {WEIGHT: self.weight(table), **self.state(table)}
+    def shard(self, table: str, *, writes: bool = True) -> TableShard:
+        """The rows of a table as a checkpoint sees them; `writes` is false of all copies but one."""
+        return self.stores.shard(self._positions[table], writes)
 
     def table_states(self) -> dict[str, TableState]:
         """Every table as a checkpoint sees it; loading writes into the rows."""
         return {
             table.name: TableState(
-                table.rows,
-                table.dim,
-                part_specs(table, optimizer),
-                (self.table_shard(table.name),),
+                table.rows, table.dim, part_specs(table, optimizer), (self.shard(table.name),)
             )
             for table, optimizer in zip(self.tables, self.optimizers, strict=True)
         }
 
-    def table_shard(
-        self, table: str, first_row: int = 0, first_column: int = 0, *, writes: bool = True
-    ) -> TableShard:
-        """A table, or a rectangle of a larger one, as checkpoints see it; of copies one `writes`."""
-        return DenseShard(first_row, first_column, self.table_parts(table), writes)
+    def _in_memory(self, table: str) -> PhysicalRows:
+        position = self._positions[table]
+        if not self.stores.is_whole(position):
+            raise ConfigError(
+                f"Table '{table}' is not whole in memory; read it by `table_states()['{table}'].blocks(...)`."
+            )
+        return self.stores.rows[position]
+
+    def counts(self) -> TierCounts:
+        """What the tiers of the tables' stores did so far."""
+        return self.stores.counts()
+
+    def bytes(self) -> StoreBytes:
+        """What the tables take: weights, state, index and bookkeeping in memory, and files."""
+        return self.stores.bytes()
 
     def forward(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> Tensor:
         """Pooled vectors [batch, output_dim]; `sample_weights` holds a factor for each value."""
         return self.lookup(values, offsets, sample_weights).pooled
 
-    @torch.compiler.disable
     def lookup(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> Lookup:
         """Pooled vectors and sequences of one batch."""
         if torch.is_grad_enabled():
-            # The backward pass comes back to them, and nobody may have changed them in the meantime.
-            indices = self._check.copied(values, offsets, sample_weights)
-            pooled, *sequences = LookupFunction.apply(self._anchor, self, *indices)
+            indices = self.exchange(values, offsets, sample_weights)
         else:
             offsets = offsets.contiguous()
             if sample_weights is not None:
                 sample_weights = sample_weights.float().contiguous()
-            self.check(values, offsets, sample_weights)
-            pooled, *sequences = self.read(values, offsets, sample_weights)
+            self._check(values, offsets, sample_weights)
+            indices = values, offsets, sample_weights
+        return self.finish_lookup(self.start_lookup(self.resolve(indices, trains=torch.is_grad_enabled())))
+
+    def exchange(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> Indices:
+        """The ids of a batch, checked, in memory of their own; where tables lie on many ranks, exchanged.
+
+        The backward pass comes back to them, and nobody may have changed them in the meantime.
+        """
+        return self._check.copied(values, offsets, sample_weights)
+
+    def expect(self, indices: Indices, ahead: int) -> None:
+        """Says which ids come, `ahead` batches after the last one that was resolved."""
+        self.stores.expect(indices, ahead)
+
+    def resolve(self, indices: Indices, *, trains: bool, wait: bool = False) -> ResolvedIds:
+        """Brings the rows of a batch into memory, where they stay until it is computed.
+
+        It may run some batches ahead, in another thread, which `wait`s where rows of batches that are not yet
+        computed leave no room. `trains` says that a backward pass will follow.
+        """
+        return self.stores.resolve(indices, trains=trains, wait=wait)
+
+    @torch.compiler.disable
+    def start_lookup(self, resolved: ResolvedIds) -> PendingTables:
+        """Looks up a batch that was resolved."""
+        if torch.is_grad_enabled():
+            _, _, sample_weights = resolved.given
+            return PendingTables(LookupFunction.apply(self._anchor, self, resolved, sample_weights))
+        outputs = self.read(resolved)
+        resolved.release()
+        return PendingTables(outputs)
+
+    def finish_lookup(self, pending: PendingTables) -> Lookup:
+        """Pooled vectors and sequences."""
+        pooled, *sequences = pending.outputs
         names = [(table.name, feature) for _, table, feature in self.lookups.sequences]
         return Lookup(pooled, dict(zip(names, sequences, strict=True)))
 
-    def check(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> None:
-        """Refuses offsets that do not fit and indices out of range, before anything is read or written."""
-        self._check(values, offsets, sample_weights)
-
-    def read(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None) -> tuple[Tensor, ...]:
+    def read(self, resolved: ResolvedIds) -> tuple[Tensor, ...]:
         """The forward pass: pooled columns, then one sequence for each feature of a table without pooling."""
-        lookups, batch = self.lookups, LookupBatch(values, offsets, sample_weights, len(self.features))
+        lookups, batch = self.lookups, resolved.batch
         pooled_descriptors, output = lookups.pooled_descriptors, (self.output_dim, self.output_dtype)
         wanted = [(number, table.dim, self.output_dtype) for number, table, _ in lookups.sequences]
         if self._native is not None:
@@ -184,9 +226,7 @@ class EmbeddingCollection(nn.Module):
 
     def update(
         self,
-        values: Tensor,
-        offsets: Tensor,
-        sample_weights: Tensor | None,
+        resolved: ResolvedIds,
         pooled: Tensor | None,
         sequences: Sequence[Tensor | None],
         descriptors: Tensor | None = None,
@@ -198,14 +238,13 @@ class EmbeddingCollection(nn.Module):
         """
         self.num_steps += 1
         chosen = self.lookups.descriptors if descriptors is None else descriptors
-        batch = LookupBatch(values, offsets, sample_weights, len(self.features))
-        gradients = OutputGradients(pooled, sequences)
+        batch, gradients = resolved.batch, OutputGradients(pooled, sequences)
         try:
             if self._native is not None:
-                self._native.backward_(self.steps(), chosen, batch, gradients, self.step_seed())
+                self._native.backward_(self.steps(), chosen, batch, gradients, self.rounding())
             else:
                 tables = self._weights, *self._states
-                embedding_backward_(*tables, self.steps(), chosen, *batch, *gradients, self.step_seed())
+                embedding_backward_(*tables, self.steps(), chosen, *batch, *gradients, self.rounding())
         except Exception:
             # A step that failed does not count.
             self.num_steps -= 1
@@ -219,25 +258,22 @@ class EmbeddingCollection(nn.Module):
         chosen = descriptors[torch.isin(descriptors[:, 0], torch.tensor(positions))]
         return ColumnShardedUpdate(self._weights, *self._states, chosen, columns, sections)
 
-    def step_seed(self) -> int:
-        """The seed of what is rounded at random in this step."""
-        digest = hashlib.sha256(f"{self.seed}:{self.num_steps}".encode()).digest()
-        return int.from_bytes(digest[:8], "little") >> 1
+    def rounding(self) -> Tensor:
+        """What rounding at random depends on in this step, a `RowRounding` for each table."""
+        return self._rounding.at(self.num_steps)
 
     def steps(self) -> Tensor:
         """The settings of this step, a row for each table."""
         return self._settings.at(self.num_steps, self.lr_factor, self.stochastic_rounding)
 
-    def sample_weight_gradient(
-        self, values: Tensor, offsets: Tensor, sample_weights: Tensor, pooled: Tensor
-    ) -> Tensor:
+    def sample_weight_gradient(self, resolved: ResolvedIds, pooled: Tensor) -> Tensor:
         """The gradient of each sample weight, given that of the pooled output."""
-        descriptors = self.lookups.pooled_descriptors
-        batch = LookupBatch(values, offsets, sample_weights, len(self.features))
+        descriptors, batch = self.lookups.pooled_descriptors, resolved.batch
         if self._native is not None:
-            return self._native.sample_weight_gradient(descriptors, batch, pooled)
-        gradient: Tensor = sample_weight_gradient(self._weights, descriptors, *batch, pooled)
-        return gradient
+            gradient = self._native.sample_weight_gradient(descriptors, batch, pooled)
+        else:
+            gradient = sample_weight_gradient(self._weights, descriptors, *batch, pooled)
+        return self.stores.weight_gradient(gradient, resolved)
 
     def get_extra_state(self) -> dict[str, Any]:
         """Weights, optimizer state and the step count, by table name, for `state_dict`."""
@@ -259,19 +295,3 @@ class EmbeddingCollection(nn.Module):
             self.weight(name).copy_(weight)
             for key, value in state["states"][name].items():
                 self.state(name)[key].copy_(value)
-
-
-def _dense_rows(
-    table: TableSpec, window: TableWindow, optimizer: RowOptimizer, seed: int, device: torch.device | str
-) -> PhysicalRows:
-    """A row for every id, and the optimizer's state of each."""
-
-    def state(shape: str) -> Tensor:
-        if shape == "none":
-            return torch.zeros(0, device=device)
-        # On huge pages like the rows: one number of a row is as far from the next row's as a page is long.
-        numbers = allocate_table(table.rows, table.dim if shape == "full" else 1, torch.float32).zero_()
-        return (numbers if shape == "full" else numbers.view(-1)).to(device)
-
-    weight = initial_values(window, seed).to(device)
-    return PhysicalRows(weight, state(optimizer.first_state), state(optimizer.second_state))

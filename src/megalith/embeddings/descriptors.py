@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 
 import torch
 from torch import Tensor
 
 from megalith.core.schema import TableSpec, feature_order
-from megalith.ops.embedding.descriptors import POOLINGS
+from megalith.ops.embedding.descriptors import POOLINGS, LookupDescriptor
 from megalith.ops.tensors import STORED_DTYPES
+
+_ROWS, _POOLING, _FEATURE, _PADDING = (
+    LookupDescriptor._fields.index(name) for name in ("rows", "pooling", "feature", "padding")
+)
 
 
 class CollectionLookups:
@@ -36,5 +41,25 @@ class CollectionLookups:
         self.output_dim = column
         self.descriptors: Tensor = torch.tensor(rows)
         """int64, a `LookupDescriptor` for each (table, feature)."""
-        pools_each = self.descriptors[:, 3] != POOLINGS.index("none")
+        pools_each = self.descriptors[:, _POOLING] != POOLINGS.index("none")
         self.pooled_descriptors: Tensor = self.descriptors[pools_each].contiguous()
+
+    def over(
+        self, rows: Sequence[int], paddings: Sequence[int], *, one_feature_each: bool
+    ) -> CollectionLookups:
+        """The same lookups over physical rows: by table, how many there are and which stands for padding.
+
+        With `one_feature_each` every lookup reads ids of its own, in the order of the descriptors.
+        """
+        lookups = copy(self)
+        descriptors = self.descriptors.clone()
+        tables = descriptors[:, 0]
+        descriptors[:, _ROWS] = torch.tensor(rows)[tables]
+        descriptors[:, _PADDING] = torch.tensor(paddings)[tables]
+        if one_feature_each:
+            descriptors[:, _FEATURE] = torch.arange(len(descriptors))
+        lookups.descriptors = descriptors
+        lookups.pooled_descriptors = descriptors[
+            descriptors[:, _POOLING] != POOLINGS.index("none")
+        ].contiguous()
+        return lookups

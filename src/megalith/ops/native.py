@@ -13,18 +13,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from megalith.core.errors import MegalithError, NativeError, OutOfMemoryError, StorageError
+from megalith.core.errors import CacheFullError, MegalithError, NativeError, OutOfMemoryError, StorageError
 
-ABI_VERSION = 5
+ABI_VERSION = 8
 """That of csrc/abi.h; both are raised when a signature changes."""
-ABI_DIGEST = "9515b6634c6bb499"
+ABI_DIGEST = "60a67c3d7d6bd6aa"
 """Of the signatures together with the version; `tests/architecture` says what to put here."""
 SIMD_LEVELS = ("portable", "avx2", "avx512")
 """The builds of the kernels, the narrowest vector instructions first."""
 CPU_FEATURES = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl")
 """What the choice of a level depends on, in the order of their bits."""
 
-_OUT_OF_MEMORY, _STORAGE_FAILED = 1, 3
+_OUT_OF_MEMORY, _STORAGE_FAILED, _CACHE_FULL = 1, 3, 4
 
 _pointer, _int32, _int64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
 _float, _text = ctypes.c_float, ctypes.c_char_p
@@ -84,7 +84,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
         _Code,
         (
             *(_pointer, _int64, _int64, *(_pointer,) * 4, _int32, *(_pointer,) * 2, _int64, _pointer, _int64),
-            *(_pointer, _pointer, ctypes.c_uint64),
+            *(_pointer,) * 4,
         ),
     ),
     "mg_column_sharded_create": (_Code, (_pointer, _int64, _int64, *(_pointer,) * 5, _int64, _pointer)),
@@ -93,7 +93,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
         (*(_pointer,) * 2, _int32, *(_pointer,) * 2, _int64, _pointer, _int64, _pointer, _pointer),
     ),
     "mg_column_sharded_row_norms": (_Code, (_pointer,) * 3),
-    "mg_column_sharded_finish": (_Code, (_pointer, _pointer, ctypes.c_uint64)),
+    "mg_column_sharded_finish": (_Code, (_pointer,) * 3),
     "mg_column_sharded_destroy": (None, (_pointer,)),
     # The dot interaction (ops/interaction).
     "mg_dot_interaction": (_Code, (_pointer, _pointer, _int64, _int64, _int64, _pointer)),
@@ -114,7 +114,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "mg_start_values": (_Code, (_pointer, _int64, _int64, _pointer)),
     "mg_tiered_create": (
         _Code,
-        (_pointer, _text, _pointer, _int64, _pointer, _pointer, _int64, _pointer),
+        (_pointer, _text, _pointer, _int64, _pointer, _pointer, _int64, _pointer, _pointer),
     ),
     "mg_tiered_destroy": (None, (_pointer,)),
     "mg_tiered_resolve": (_Code, (_pointer, _pointer, _int64, _pointer, _int32, _pointer, _int64, _int32)),
@@ -165,6 +165,8 @@ def _refuse(code: int, function: Any, arguments: tuple[Any, ...]) -> None:
     doing = library().mg_last_error().decode(errors="replace")
     if code < 0:
         raise OSError(-code, f"{os.strerror(-code)} (the native core could not {doing})")
+    if code == _CACHE_FULL:
+        raise CacheFullError(doing)
     if code == _STORAGE_FAILED:
         raise StorageError(doing)
     if code == _OUT_OF_MEMORY:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from megalith.checkpoint.store import CheckpointStore
 from megalith.comm.ranks import Ranks
 from megalith.core.errors import CheckpointError, MegalithError
@@ -25,7 +27,9 @@ def open_learner(run: RunFolder, dataset: Dataset, step: int | None = None) -> t
         lambda: _preferred_step(run, recipe, store) if step is None else existing_step(run, store, step)
     )
     plan = plan_for_eval(recipe, dataset, ranks, run.plan)
-    learner = Learner(recipe.learner_config, dataset.schema, plan)
+    # Whoever trains the run meanwhile has files of its own.
+    rows = run.rows(recipe.memory) / f"eval-{os.getpid()}"
+    learner = Learner(recipe.learner_config(rows), dataset.schema, plan)
     load_learner(store, chosen, learner)
     return learner, chosen
 

@@ -26,6 +26,9 @@ from megalith.train.run.trusted_code import check_code, trust_code
 from megalith.train.session import Session, errors_before_sigterm
 from megalith.train.trainer import Trainer
 
+_FREE = "sharding.", "memory.", "train.pipeline="
+"""Settings that results do not depend on: they may change when a run is resumed."""
+
 
 @dataclass(frozen=True, slots=True)
 class TrainRequest:
@@ -111,19 +114,21 @@ def build(session: Session, job: TrainJob, console: Console | None) -> Iterator[
 def _names_a_run(request: TrainRequest) -> bool:
     """Whether the folder of a run was given instead of a recipe; its settings are fixed but for sharding."""
     named_run = (Path(request.recipe) / "config.yaml").is_file()
-    fixed = [override for override in request.overrides if not override.startswith("sharding.")]
+    fixed = [override for override in request.overrides if not override.startswith(_FREE)]
     if named_run and fixed:
         raise ConfigError(
-            f"{request.recipe} resumes with its own settings, all but sharding.*; leave {fixed[0]} out or "
-            "start a new run."
+            f"{request.recipe} resumes with its own settings, all but sharding.*, memory.* and "
+            f"train.pipeline; leave {fixed[0]} out or start a new run."
         )
     return named_run
 
 
 def _check_same_recipe(ranks: Ranks, run: RunFolder, recipe: Recipe) -> None:
-    # Where tables are placed may change at every start; what is learnt may not.
-    stored = ranks.from_first(run.recipe).model_copy(update={"sharding": recipe.sharding})
-    if stored != recipe:
+    # Where rows lie may change at every start; what is learnt may not.
+    stored = ranks.from_first(run.recipe)
+    loop = stored.train.model_copy(update={"pipeline": recipe.train.pipeline})
+    free = {"sharding": recipe.sharding, "memory": recipe.memory, "train": loop}
+    if stored.model_copy(update=free) != recipe:
         raise ConfigError(
             f"{run.config} differs from the recipe given; resume it with `megalith train {run.folder}`, or "
             "choose another --out."

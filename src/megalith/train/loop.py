@@ -27,6 +27,9 @@ class LoopConfig(Config):
     keep_checkpoints: int = Field(default=2, ge=1)
     background_checkpoints: bool = False
     """Copies the state and writes it while training goes on; needs memory for a second copy."""
+    pipeline: int = Field(default=1, ge=0, le=64)
+    """Batches that are prepared while one is computed: read, their ids exchanged, their rows in memory; 0
+    does one after the other. Results are the same."""
     window_samples: int = Field(default=65_536, ge=1)
     """Samples in the window of the training metrics."""
     early_stopping: EarlyStoppingConfig | None = None

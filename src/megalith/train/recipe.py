@@ -14,6 +14,7 @@ from pydantic import Field
 
 from megalith.core.config import Config, apply_overrides, load_yaml, parse_config
 from megalith.core.errors import ConfigError, nearest
+from megalith.embeddings.stores.settings import TieredMemory
 from megalith.models.registry import AnyModel
 from megalith.train.learner.dense_optimizer import AdamConfig, DenseOptimizer
 from megalith.train.learner.embeddings import EmbeddingsConfig, ShardingConfig
@@ -36,10 +37,12 @@ class Recipe(Config):
     schedule: ScheduleConfig = ScheduleConfig()
     train: LoopConfig = LoopConfig(epochs=1)
     sharding: ShardingConfig = ShardingConfig()
+    memory: TieredMemory | None = None
+    """Tables may be larger than memory: `dram` bytes of their rows are kept in it, on every rank."""
 
-    @property
-    def learner_config(self) -> LearnerConfig:
-        """What a learner takes of the recipe."""
+    def learner_config(self, rows: Path | None = None) -> LearnerConfig:
+        """What a learner takes of the recipe; `rows` is the folder of tiered tables, if there are any."""
+        memory = self.memory
         return LearnerConfig(
             self.model,
             self.embeddings,
@@ -47,6 +50,7 @@ class Recipe(Config):
             self.train.seed,
             self.train.clip_norm,
             self.data.batch_size,
+            None if memory is None else memory.model_copy(update={"path": rows}),
         )
 
 
@@ -69,7 +73,9 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Reci
 
 def _with_paths(content: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The files that a recipe names, as absolute paths."""
-    model, sharding = content.get("model"), content.get("sharding")
+    model, sharding, memory = content.get("model"), content.get("sharding"), content.get("memory")
+    if isinstance(memory, dict) and isinstance(memory.get("path"), str):
+        memory["path"] = _absolute(memory["path"], folder)
     if isinstance(model, dict) and model.get("kind") == "custom" and isinstance(model.get("file"), str):
         model["file"] = _absolute(model["file"], folder)
     if isinstance(sharding, dict) and isinstance(sharding.get("plan"), str) and sharding["plan"] != "auto":

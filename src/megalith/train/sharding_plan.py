@@ -50,7 +50,7 @@ def recipe_inputs(
         global_batch=global_batch or recipe.data.batch_size,
         optimizer=recipe.embeddings.optimizer.kind,
         exchange=recipe.sharding.exchange or ExchangeConfig(),
-        pipelined=recipe.sharding.pipeline,
+        pipelined=recipe.train.pipeline > 0,
     )
     return plan_inputs(
         tables,

@@ -57,12 +57,13 @@ class Trainer:
         eval_split = choose_split(recipe.data, self.dataset)
         self.plan = plan_for_training(recipe, self.dataset, self.ranks)
         copied = recipe.train.background_checkpoints
-        self.learner = Learner(recipe.learner_config, self.dataset.schema, self.plan, second_copy=copied)
+        config = recipe.learner_config(self.run.rows(recipe.memory))
+        self.learner = Learner(config, self.dataset.schema, self.plan, second_copy=copied)
         own_group = self.ranks.with_own_group()
         self.store = CheckpointStore(self.run.checkpoints, recipe.train.keep_checkpoints, own_group)
-        self._overlap = self.plan is not None and recipe.sharding.pipeline
+        self._depth = recipe.train.pipeline if self.learner.embeddings.prepares_ahead else 0
         self._pipeline: Pipeline | None = None
-        self._evaluator = RunEvaluator(recipe, self.dataset, eval_split, self.learner, self._overlap)
+        self._evaluator = RunEvaluator(recipe, self.dataset, eval_split, self.learner, self._depth)
         self._steps = LoopSteps(recipe.train, len(self.loader))
         self.total_steps = self._steps.total
         self.step = 0
@@ -150,8 +151,14 @@ class Trainer:
         """Steps until the end or a signal, whose name it returns."""
         clock = time.perf_counter()
         left = max(self.total_steps - self.step, 0)
+        memory = self.recipe.memory
         pipeline = Pipeline(
-            self.loader, self.learner.stages, count=left, overlap=self._overlap, tracer=tracer
+            self.loader,
+            self.learner.stages(trains=True),
+            count=left,
+            depth=self._depth,
+            window=0 if memory is None else memory.ahead,
+            tracer=tracer,
         )
         self._pipeline = pipeline
         stopped_by: str | None = None
@@ -190,7 +197,7 @@ class Trainer:
             prepared = next(pipeline)
         with tracer.span("step", step=self.step):
             factor = lr_factor(self.recipe.schedule, self.step, self.total_steps)
-            loss, logits = self.learner.step(prepared.batch, factor, prepared.received)
+            loss, logits = self.learner.step(prepared.batch, factor, prepared.resolved)
         with tracer.span("metrics"):
             batch_size = self.recipe.data.batch_size
             scores = gather_scores(self.ranks, prepared.batch, loss, logits, batch_size)

@@ -85,6 +85,10 @@ class Lookup:
         return LookupBatch(self.values, self.offsets, self.sample_weights, 4)
 
     @property
+    def rounding(self):
+        return torch.zeros(len(self.tables), 3, dtype=torch.int64)
+
+    @property
     def gradients(self):
         return OutputGradients(self.gradient, self.sequence_gradients)
 
@@ -101,7 +105,9 @@ def backward(world, sample_weights=True):
     kept = [one for some in lists for one in some]
 
     def run():
-        NativeTables(*lists).backward_(world.steps, world.lookups.descriptors, batch, world.gradients, 5)
+        NativeTables(*lists).backward_(
+            world.steps, world.lookups.descriptors, batch, world.gradients, world.rounding
+        )
         return kept
 
     return kept, run
@@ -117,7 +123,7 @@ def column_sharded(world):
     def run():
         norms = update.begin(world.steps, world.lookup, world.gradients)
         # All in memory that the first half has taken.
-        update.finish(norms, 5)
+        update.finish(norms, world.rounding)
         return kept
 
     return kept, run

@@ -59,7 +59,8 @@ class Call:
             "embedding_backward_": {"weights": weights, "first": states, "second": copy.deepcopy(states)}
             | {"steps": torch.tensor([step] * 3)}
             | every
-            | {"gradient": gradient, "sequence_gradients": [torch.randn(12, 3, generator=draw)], "seed": 1},
+            | {"gradient": gradient, "sequence_gradients": [torch.randn(12, 3, generator=draw)]}
+            | {"rounding": torch.zeros(3, 3, dtype=torch.int64)},
             "sample_weight_gradient": pooled | {"gradient": gradient},
             "dot_interaction": vectors,
             "dot_interaction_backward": {"gradient": torch.randn(BATCH, 8 + 6, generator=draw)} | vectors,
@@ -130,6 +131,12 @@ CASES = dict(
         *on(LOOKUPS, "float64 sample weights", put("sample_weights", lambda c: c["sample_weights"].double())),
         *on("embedding_forward embedding_sequence", "an output of integers", put("dtype", torch.int32)),
         *on("embedding_backward_", "float64 steps", put("steps", lambda call: call["steps"].double())),
+        *on("embedding_backward_", "int32 rounding", put("rounding", lambda call: call["rounding"].int())),
+        *on(
+            "embedding_backward_",
+            "rounding of fewer tables",
+            put("rounding", lambda call: call["rounding"][:2]),
+        ),
         *on("embedding_backward_", "float16 state", item("first", 0, lambda one: one.half())),
         *on(
             "embedding_backward_ sample_weight_gradient",

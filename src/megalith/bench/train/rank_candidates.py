@@ -38,7 +38,7 @@ class MegalithRank:
 
     def __init__(self, shape: LookupShape, plan: ShardingPlan | None) -> None:
         recipe = recipe_of(shape)
-        self._learner = Learner(recipe.learner_config, schema_of(shape), plan)
+        self._learner = Learner(recipe.learner_config(), schema_of(shape), plan)
         self._source = _MemoryBatches()
         self._plan = plan
         self._pipeline: Pipeline | None = None
@@ -60,15 +60,15 @@ class MegalithRank:
         self._source.batches.extend(batches)
         if self._pipeline is None:
             # The thread begins with the first batch at once.
-            overlap = self._plan is not None
-            self._pipeline = Pipeline(self._source, self._learner.stages, overlap=overlap)
+            depth = 0 if self._plan is None else 1
+            self._pipeline = Pipeline(self._source, self._learner.stages(trains=True), depth=depth)
         self._pipeline.settle()
 
     def turn(self, num_steps: int) -> None:
         """Trains so many steps."""
         assert self._pipeline is not None
         for prepared in itertools.islice(self._pipeline, num_steps):
-            loss, _ = self._learner.step(prepared.batch, 1.0, prepared.received)
+            loss, _ = self._learner.step(prepared.batch, 1.0, prepared.resolved)
             self.losses.append(loss)
         # What the last step prepared for the next turn is work of this one, as every step prepares a batch.
         self._pipeline.settle()

@@ -1,1 +1,1 @@
-"""What keeps the rows of tables: in memory, or in segment files under a cache in memory."""
+"""Row stores: what holds the rows of tables, and which row an id has. Only here are kinds told apart."""

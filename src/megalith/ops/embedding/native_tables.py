@@ -27,14 +27,25 @@ class NativeTables:
     What the registered operators do, without handing every tensor through torch's dispatcher at each call:
     with small batches that costs more than the lookup. The tensors must not be replaced or resized, and
     nothing is checked: ids must have been, and offsets, descriptors and sample weights be contiguous.
+
+    `slot_ids` holds the id of each row of tables whose rows are not in the order of ids; rounding at random
+    depends on it.
     """
 
-    def __init__(self, weights: Sequence[Tensor], first: Sequence[Tensor], second: Sequence[Tensor]) -> None:
+    def __init__(
+        self,
+        weights: Sequence[Tensor],
+        first: Sequence[Tensor],
+        second: Sequence[Tensor],
+        slot_ids: Sequence[Tensor | None] | None = None,
+    ) -> None:
         native.share_torch_threads()
         self._core = native.library()
-        self._tensors = [*weights, *first, *second]
+        ids = [None] * len(weights) if slot_ids is None else slot_ids
+        self._tensors = [*weights, *first, *second, *ids]
         self._count = len(weights)
         self._weights, self._first, self._second = (addresses(some) for some in (weights, first, second))
+        self._slot_ids = addresses(ids)
 
     def forward(self, descriptors: Tensor, batch: LookupBatch, output_dim: int, dtype: torch.dtype) -> Tensor:
         """Pooled vectors [batch, output_dim] of the lookups that pool."""
@@ -73,9 +84,14 @@ class NativeTables:
         return out
 
     def backward_(
-        self, steps: Tensor, descriptors: Tensor, batch: LookupBatch, gradients: OutputGradients, seed: int
+        self,
+        steps: Tensor,
+        descriptors: Tensor,
+        batch: LookupBatch,
+        gradients: OutputGradients,
+        rounding: Tensor,
     ) -> None:
-        """One optimizer step on every touched row."""
+        """One optimizer step on every touched row; `rounding` has a `RowRounding` for each table."""
         values = batch.values.contiguous()
         dense = None if gradients.pooled is None else gradients.pooled.float().contiguous()
         sequences = [None if given is None else given.float().contiguous() for given in gradients.sequences]
@@ -85,7 +101,7 @@ class NativeTables:
             *(values.data_ptr(), values.element_size(), batch.offsets.data_ptr()),
             *(address(batch.sample_weights), batch.size),
             *(address(dense), 0 if dense is None else dense.shape[1], addresses(sequences)),
-            *(steps.data_ptr(), seed & (2**64 - 1)),
+            *(steps.data_ptr(), rounding.data_ptr(), self._slot_ids),
         )
 
     def sample_weight_gradient(self, descriptors: Tensor, batch: LookupBatch, gradient: Tensor) -> Tensor:

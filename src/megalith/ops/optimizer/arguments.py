@@ -11,6 +11,7 @@ from megalith.core.errors import ConfigError
 from megalith.ops.embedding.arguments import check_gradient
 from megalith.ops.embedding.descriptors import POOLINGS, LookupBatch, LookupDescriptor, OutputGradients
 from megalith.ops.optimizer.steps import OPTIMIZER_KINDS, OptimizerStep
+from megalith.ops.optimizer.stochastic_rounding import RowRounding
 from megalith.ops.tensors import FLOAT_DTYPES, check_tensor
 
 _FULL_STATE = {"adagrad", "adam", "rowwise_adam", "lamb", "lars"}, {"adam", "lamb"}
@@ -20,12 +21,19 @@ _ROW_STATE = {"rowwise_adagrad"}, {"rowwise_adam"}
 def check_update(
     tables: tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]],
     steps: Tensor,
+    rounding: Tensor,
     described: Sequence[LookupDescriptor],
     batch: LookupBatch,
     gradients: OutputGradients,
 ) -> None:
     """Refuses faults of what a backward pass needs besides the lookup: states, settings, gradients."""
     _check_steps(tables, steps, described)
+    check_tensor("rounding", rounding, (torch.int64,), 2)
+    if tuple(rounding.shape) != (len(steps), len(RowRounding._fields)):
+        raise ConfigError(
+            f"rounding is {rounding.shape[0]} x {rounding.shape[1]}; pass {len(steps)} x "
+            f"{len(RowRounding._fields)}."
+        )
     if gradients.pooled is not None:
         check_gradient(described, gradients.pooled, batch.size)
     _check_sequence_gradients(described, batch, gradients.sequences)

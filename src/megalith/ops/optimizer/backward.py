@@ -23,7 +23,7 @@ _library = torch.library.Library("megalith", "FRAGMENT")
 _library.define(
     "embedding_backward_(Tensor(a!)[] weights, Tensor(b!)[] first, Tensor(c!)[] second, Tensor steps, "
     "Tensor descriptors, Tensor values, Tensor offsets, Tensor? sample_weights, int num_features, "
-    "Tensor? gradient, Tensor?[] sequence_gradients, int seed) -> ()"
+    "Tensor? gradient, Tensor?[] sequence_gradients, Tensor rounding) -> ()"
 )
 
 embedding_backward_ = torch.ops.megalith.embedding_backward_.default
@@ -42,22 +42,23 @@ def _backward(
     num_features: int,
     gradient: Tensor | None,
     sequence_gradients: Sequence[Tensor | None],
-    seed: int,
+    rounding: Tensor,
 ) -> None:
     batch = LookupBatch(values, offsets, sample_weights, num_features)
     gradients = OutputGradients(gradient, sequence_gradients)
     described = check_lookup(weights, descriptors, batch)
     tables = weights, first, second
-    check_update(tables, steps, described, batch, gradients)
+    check_update(tables, steps, rounding, described, batch, gradients)
     descriptors, batch = contiguous_lookup(descriptors, batch)
     check_no_overlap([*weights, *first, *second], [batch.values, batch.offsets, descriptors])
-    NativeTables(*tables).backward_(steps.contiguous(), descriptors, batch, gradients, seed)
+    rounding = rounding.contiguous()
+    NativeTables(*tables).backward_(steps.contiguous(), descriptors, batch, gradients, rounding)
 
 
 @torch.library.register_fake("megalith::embedding_backward_", lib=_library)
-def _(weights, first, second, steps, descriptors, values, offsets, factors, _, gradient, sequences, __):  # type: ignore[no-untyped-def]
+def _(weights, first, second, steps, descriptors, values, offsets, factors, _, gradient, sequences, rounding):  # type: ignore[no-untyped-def]
     tables = *weights, *first, *second
-    check_devices([*tables, steps, descriptors, values, offsets, factors, gradient, *sequences])
+    check_devices([*tables, steps, descriptors, values, offsets, factors, gradient, *sequences, rounding])
 
 
 _library.impl("embedding_backward_", embedding_backward_twin_, "CUDA")

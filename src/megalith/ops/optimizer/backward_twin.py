@@ -12,8 +12,7 @@ from megalith.ops.embedding.pooling import value_gradients
 from megalith.ops.embedding.twin import bags_of
 from megalith.ops.optimizer.row_gradients import RowGradients, reduce_duplicates
 from megalith.ops.optimizer.steps import OptimizerStep, PhysicalRows, update_rows_
-
-_TABLE_SEED = 0xD1342543DE82EF95
+from megalith.ops.optimizer.stochastic_rounding import RowRounding
 
 
 def embedding_backward_twin_(
@@ -28,7 +27,7 @@ def embedding_backward_twin_(
     num_features: int,
     gradient: Tensor | None,
     sequence_gradients: Sequence[Tensor | None],
-    seed: int,
+    rounding: Tensor,
 ) -> None:
     """One optimizer step on every touched row."""
     batch = LookupBatch(values, offsets, sample_weights, num_features)
@@ -36,7 +35,7 @@ def embedding_backward_twin_(
     for table, gradients in touched.items():
         step = OptimizerStep(*steps[table].tolist())
         tensors = PhysicalRows(weights[table], first[table], second[table])
-        update_rows_(tensors, gradients, step, table_seed(seed, table))
+        update_rows_(tensors, gradients, step, RowRounding(*rounding[table].tolist()))
 
 
 def touched_rows(
@@ -65,8 +64,3 @@ def touched_rows(
         if ids and sum(map(len, ids)):
             touched[table] = reduce_duplicates(torch.cat(ids), torch.cat(parts))
     return touched
-
-
-def table_seed(seed: int, table: int) -> int:
-    """The seed of what is rounded at random in a table."""
-    return (seed + table * _TABLE_SEED) & (2**64 - 1)

@@ -76,8 +76,8 @@ class ColumnShardedUpdate:
         self._core.mg_column_sharded_row_norms(self._handle, steps.data_ptr(), norms.data_ptr())
         return list(norms.split(sizes))
 
-    def finish(self, norms: Sequence[Tensor], seed: int) -> None:
-        """The step, given the same norms over all columns of the rows."""
+    def finish(self, norms: Sequence[Tensor], rounding: Tensor) -> None:
+        """The step, given the same norms over all columns of the rows; a `RowRounding` for each table."""
         whole = torch.cat(list(norms))
-        self._core.mg_column_sharded_finish(self._handle, whole.data_ptr(), seed & (2**64 - 1))
+        self._core.mg_column_sharded_finish(self._handle, whole.data_ptr(), rounding.data_ptr())
         self._gradients = []

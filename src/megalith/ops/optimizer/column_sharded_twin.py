@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from megalith.ops.embedding.descriptors import LookupBatch, OutputGradients
-from megalith.ops.optimizer.backward_twin import table_seed, touched_rows
+from megalith.ops.optimizer.backward_twin import touched_rows
 from megalith.ops.optimizer.steps import (
     NUM_ROW_NORMS,
     OptimizerStep,
@@ -17,6 +17,7 @@ from megalith.ops.optimizer.steps import (
     begin_rows_,
     finish_rows_,
 )
+from megalith.ops.optimizer.stochastic_rounding import RowRounding
 
 
 class ColumnShardedUpdateTwin:
@@ -54,13 +55,13 @@ class ColumnShardedUpdateTwin:
                 parts.append(torch.zeros(0))
         return parts
 
-    def finish(self, norms: Sequence[Tensor], seed: int) -> None:
+    def finish(self, norms: Sequence[Tensor], rounding: Tensor) -> None:
         """The step, given the same norms over all columns of the rows."""
         whole, at = torch.cat(list(norms)), 0
         for table, partial in sorted(self._partial.items()):
             step = self._steps[table]
             width = NUM_ROW_NORMS[step.optimizer]
-            size, own_seed = len(partial.rows) * width, table_seed(seed, table)
+            size, own_rounding = len(partial.rows) * width, RowRounding(*rounding[table].tolist())
             own_norms = whole[at : at + size].view(-1, width)
-            finish_rows_(self._tables[table], partial, own_norms, self._columns[table], step, own_seed)
+            finish_rows_(self._tables[table], partial, own_norms, self._columns[table], step, own_rounding)
             at += size

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from megalith.ops.optimizer.row_gradients import RowGradients
-from megalith.ops.optimizer.stochastic_rounding import round_at_random
+from megalith.ops.optimizer.stochastic_rounding import RowRounding, round_at_random
 
 OPTIMIZER_KINDS = ("sgd", "adagrad", "rowwise_adagrad", "adam", "rowwise_adam", "lamb", "lars")
 NUM_ROW_NORMS = {"rowwise_adagrad": 1, "rowwise_adam": 1, "lamb": 2, "lars": 2}
@@ -59,6 +59,8 @@ class PhysicalRows(NamedTuple):
     """float32: [rows, dim], [rows] for one number a row, or empty"""
     second: Tensor
     """As `first`."""
+    ids: Tensor | None = None
+    """int64 [rows]: the id of each row, where an id is not its row."""
 
 
 class PartialStep(NamedTuple):
@@ -71,23 +73,25 @@ class PartialStep(NamedTuple):
     """What the step goes along."""
 
 
-def update_rows_(table: PhysicalRows, touched: RowGradients, step: OptimizerStep, seed: int) -> None:
+def update_rows_(
+    table: PhysicalRows, touched: RowGradients, step: OptimizerStep, rounding: RowRounding
+) -> None:
     """One step of the optimizer on the touched rows."""
     if step.optimizer in NUM_ROW_NORMS:
         partial, norms = begin_rows_(table, touched, step)
-        finish_rows_(table, partial, norms, table.weight.shape[1], step, seed)
+        finish_rows_(table, partial, norms, table.weight.shape[1], step, rounding)
         return
     current = table.weight[touched.rows].float()
     gradients = _decayed(_clipped(touched.gradients, step), current, step)
     updated = _UPDATES[step.optimizer](current, table.first, table.second, touched.rows, gradients, step)
-    _write(table.weight, touched.rows, updated, step, seed)
+    _write(table, touched.rows, updated, step, rounding)
 
 
 def begin_rows_(
     table: PhysicalRows, touched: RowGradients, step: OptimizerStep
 ) -> tuple[PartialStep, Tensor]:
     """The first half of a step on some columns of rows, and squared row norms over these, [rows, norms]."""
-    weight, first, second = table
+    weight, first, second, _ = table
     rows = touched.rows
     current = weight[rows].float()
     gradients = _clipped(touched.gradients, step)
@@ -106,11 +110,16 @@ def begin_rows_(
 
 
 def finish_rows_(
-    table: PhysicalRows, partial: PartialStep, norms: Tensor, columns: int, step: OptimizerStep, seed: int
+    table: PhysicalRows,
+    partial: PartialStep,
+    norms: Tensor,
+    columns: int,
+    step: OptimizerStep,
+    rounding: RowRounding,
 ) -> None:
     """The second half, given squared norms over all `columns` of the rows."""
     updated = _FINISHES[step.optimizer](partial, table.first, table.second, norms, columns, step)
-    _write(table.weight, partial.rows, updated, step, seed)
+    _write(table, partial.rows, updated, step, rounding)
 
 
 def _clipped(gradients: Tensor, step: OptimizerStep) -> Tensor:
@@ -121,9 +130,13 @@ def _decayed(gradients: Tensor, current: Tensor, step: OptimizerStep) -> Tensor:
     return gradients + current * step.weight_decay if step.weight_decay else gradients
 
 
-def _write(weight: Tensor, rows: Tensor, updated: Tensor, step: OptimizerStep, seed: int) -> None:
+def _write(
+    table: PhysicalRows, rows: Tensor, updated: Tensor, step: OptimizerStep, rounding: RowRounding
+) -> None:
+    weight = table.weight
     if step.stochastic_rounding and weight.dtype != torch.float32:
-        weight[rows] = round_at_random(updated, weight.dtype, rows, seed)
+        ids = rows if table.ids is None else table.ids[rows]
+        weight[rows] = round_at_random(updated, weight.dtype, ids, rounding)
     else:
         weight[rows] = updated.to(weight.dtype)
 

@@ -1,10 +1,14 @@
 """Stochastic rounding in plain torch: up or down at random, in proportion to the distance, and so right on
 average.
 
-The random numbers depend on the seed, the row and the column alone, as in csrc/simd/stochastic_rounding.h.
+The random numbers depend on the seed, the step, the table, the id of a row and the column alone, wherever the
+row lies, as in csrc/simd/stochastic_rounding.h. They must never change, or runs would not resume.
 """
 
 from __future__ import annotations
+
+import hashlib
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,9 +16,25 @@ from torch import Tensor
 _MASK32, _GOLDEN = 0xFFFFFFFF, 0x9E3779B97F4A7C15
 
 
-def round_at_random(values: Tensor, dtype: torch.dtype, rows: Tensor, seed: int) -> Tensor:
+class RowRounding(NamedTuple):
+    """What the rounding of a table depends on in one step; the order is that of csrc/optimizer/step.h."""
+
+    seed: int
+    """Of the seed, the step and the table's name: 64 bits with a sign."""
+    first_row: int = 0
+    """Of the whole table, where rows and columns of a part of it are counted from 0."""
+    first_column: int = 0
+
+
+def table_rounding_seed(table: str) -> int:
+    """What a table's name adds to the seed of a step, 64 bits with a sign."""
+    digest = hashlib.sha256(f"rounding:{table}".encode()).digest()
+    return int.from_bytes(digest[:8], "little", signed=True)
+
+
+def round_at_random(values: Tensor, dtype: torch.dtype, ids: Tensor, rounding: RowRounding) -> Tensor:
     """float32 [rows, dim] to float16 or bfloat16; values beyond the type's range round to the nearest."""
-    random = random_words(rows, values.shape[1], seed)
+    random = random_words(ids, values.shape[1], rounding)
     bits = values.view(torch.int32).long() & _MASK32
     sign, rest = bits & 0x80000000, bits & 0x7FFFFFFF
     if dtype == torch.bfloat16:
@@ -28,12 +48,13 @@ def round_at_random(values: Tensor, dtype: torch.dtype, rows: Tensor, seed: int)
     return torch.where(sign != 0, -kept, kept).to(dtype)
 
 
-def random_words(rows: Tensor, dim: int, seed: int) -> Tensor:
-    """32 random bits for each row and column, as int64 [rows, dim]."""
-    row_seeds = [_mix(seed + row * _GOLDEN) for row in rows.tolist()]
-    low = torch.tensor([word & _MASK32 for word in row_seeds], device=rows.device).unsqueeze(1)
-    high = torch.tensor([word >> 32 for word in row_seeds], device=rows.device).unsqueeze(1)
-    word = (torch.arange(dim, device=rows.device) * 0x9E3779B1 + low) & _MASK32
+def random_words(ids: Tensor, dim: int, rounding: RowRounding) -> Tensor:
+    """32 random bits for each id and column, as int64 [ids, dim]."""
+    row_seeds = [_mix(rounding.seed + (rounding.first_row + row) * _GOLDEN) for row in ids.tolist()]
+    low = torch.tensor([word & _MASK32 for word in row_seeds], device=ids.device).unsqueeze(1)
+    high = torch.tensor([word >> 32 for word in row_seeds], device=ids.device).unsqueeze(1)
+    columns = torch.arange(rounding.first_column, rounding.first_column + dim, device=ids.device)
+    word = (columns * 0x9E3779B1 + low) & _MASK32
     word = _times(word ^ (word >> 16), 0x85EBCA6B)
     word = _times(word ^ high ^ (word >> 13), 0xC2B2AE35)
     return word ^ (word >> 16)

@@ -13,17 +13,21 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from megalith.ops import native
 from megalith.ops.stores.start_values import StartValues
+from megalith.ops.tensors import address
 
 WAYS = 16
 """Slots of a set of the cache."""
@@ -63,7 +67,7 @@ class SegmentRecords(NamedTuple):
     """A segment file and the records of it that hold rows."""
 
     name: str
-    live: list[int]
+    live: npt.NDArray[np.uint64]
     """64 records a word, the lowest bit first."""
 
 
@@ -96,7 +100,9 @@ class TieredRows:
     """Rows of some tables, of which `capacity` are in memory.
 
     `parts` are the pool's tensors, the weight first: [capacity + 1, ...] each; the last slot reads as zeros
-    and stands for padding. They must not be replaced or resized. One thread resolves, another may release.
+    and stands for padding. They must not be replaced or resized. Threads may call it at once.
+    `slot_ids`, int64 [capacity + 1], is kept by the pool: the id, within its table, of the row in each slot,
+    -1 where there is none.
     """
 
     def __init__(
@@ -106,11 +112,19 @@ class TieredRows:
         disk: DiskSettings,
         policy: str = "lru",
         overflow: int | None = None,
+        slot_ids: Tensor | None = None,
     ) -> None:
         native.share_torch_threads()
         self._core = native.library()
         self.tables, self.parts, self.disk = tuple(tables), tuple(parts), disk
         self.capacity = len(parts[0]) - 1
+        if slot_ids is not None and (
+            slot_ids.dtype != torch.int64
+            or slot_ids.shape != (self.capacity + 1,)
+            or not slot_ids.is_contiguous()
+        ):
+            raise ValueError("slot_ids are contiguous int64 [capacity + 1]")
+        self.slot_ids = slot_ids
         self._part_bytes = [part[0].numel() * part.element_size() for part in parts]
         sets = _num_sets(self.capacity, sum(table.rows for table in tables), overflow)
         settings = torch.tensor(
@@ -125,9 +139,11 @@ class TieredRows:
         handle = ctypes.c_void_p()
         self._core.mg_tiered_create(
             *(settings.data_ptr(), os.fsencode(disk.folder), fields.data_ptr(), len(tables)),
-            *(addresses, part_bytes.data_ptr(), len(parts), ctypes.addressof(handle)),
+            *(addresses, part_bytes.data_ptr(), len(parts), address(slot_ids), ctypes.addressof(handle)),
         )
         self._handle = handle.value
+        # A pipeline resolves while a checkpoint is made; whoever releases does not wait.
+        self._lock = threading.Lock()
         self.close = weakref.finalize(self, self._core.mg_tiered_destroy, self._handle)
         """Gives memory and files back; every use afterwards is refused."""
 
@@ -147,21 +163,24 @@ class TieredRows:
         """Slots int32 [values] of the ids of a batch, in memory until the batch is released.
 
         `lookups` are int64 rows (table, first value, last value); values outside of all keep slot -1.
-        Batches are numbered from 1 and resolved in order. A row that `trains` counts as changed.
+        Batches are numbered from 1 and resolved in order. A row that `trains` counts as changed. For a row
+        that is only read no changed one leaves, unless nothing else can: evaluation does not write.
         """
         self._check(lookups, values)
         slots = torch.full((len(values),), -1, dtype=torch.int32)
-        self._core.mg_tiered_resolve(
-            *(self._pool, lookups.data_ptr(), len(lookups), values.data_ptr(), values.element_size()),
-            *(slots.data_ptr(), batch, int(trains)),
-        )
+        with self._lock:
+            self._core.mg_tiered_resolve(
+                *(self._pool, lookups.data_ptr(), len(lookups), values.data_ptr(), values.element_size()),
+                *(slots.data_ptr(), batch, int(trains)),
+            )
         return slots
 
     def expect(self, lookups: Tensor, values: Tensor, batch: int) -> None:
         """Says that a batch yet to be resolved uses these ids: policy "lookahead" keeps their rows."""
         self._check(lookups, values)
         given = lookups.data_ptr(), len(lookups), values.data_ptr(), values.element_size()
-        self._core.mg_tiered_expect(self._pool, *given, batch)
+        with self._lock:
+            self._core.mg_tiered_expect(self._pool, *given, batch)
 
     def release(self, batch: int) -> None:
         """Batches up to this one are computed: their rows may leave."""
@@ -173,26 +192,28 @@ class TieredRows:
         Rows of batches that are not released yet are written as they are, and again when they leave.
         """
         counts = (ctypes.c_int64 * 2)()
-        self._core.mg_tiered_flush(self._pool, ctypes.addressof(counts), ctypes.addressof(counts) + 8)
-        num_files, num_words = counts
-        names = ctypes.create_string_buffer(max(1, num_files * _NAME_BYTES))
-        words = (ctypes.c_int64 * max(1, num_files))()
-        live = (ctypes.c_uint64 * max(1, num_words))()
-        self._core.mg_tiered_files(self._pool, names, words, live)
-        files, at = [], 0
-        for number in range(num_files):
-            name = names.raw[number * _NAME_BYTES : (number + 1) * _NAME_BYTES - 1].decode()
-            files.append(SegmentRecords(name, list(live[at : at + words[number]])))
-            at += words[number]
-        return files
+        with self._lock:
+            self._core.mg_tiered_flush(self._pool, ctypes.addressof(counts), ctypes.addressof(counts) + 8)
+            num_files, num_words = counts
+            names = ctypes.create_string_buffer(max(1, num_files * _NAME_BYTES))
+            words = np.zeros(max(1, num_files), dtype=np.int64)
+            live = np.zeros(max(1, num_words), dtype=np.uint64)
+            self._core.mg_tiered_files(self._pool, names, words.ctypes.data, live.ctypes.data)
+        held = names.raw[: num_files * _NAME_BYTES].decode().split("\0")
+        return [
+            SegmentRecords(name, own)
+            for name, own in zip(held, np.split(live, words[:num_files].cumsum()), strict=False)
+            if name
+        ]
 
     def open(self, files: Sequence[SegmentRecords]) -> None:
         """Takes up the files of a pool that was flushed; only before the first batch."""
         names = b"".join(file.name.encode().ljust(_NAME_BYTES, b"\0")[:_NAME_BYTES] for file in files)
-        counts = (ctypes.c_int64 * max(1, len(files)))(*(len(file.live) for file in files))
-        words = [word for file in files for word in file.live]
-        live = (ctypes.c_uint64 * max(1, len(words)))(*words)
-        self._core.mg_tiered_open(self._pool, names, counts, live, len(files))
+        words = [np.asarray(file.live, dtype=np.uint64) for file in files]
+        counts = np.array([len(own) for own in words], dtype=np.int64)
+        live = np.concatenate([np.zeros(0, dtype=np.uint64), *words])
+        with self._lock:
+            self._core.mg_tiered_open(self._pool, names, counts.ctypes.data, live.ctypes.data, len(files))
 
     def load(self, table: int, ids: Tensor, parts: Sequence[Tensor]) -> None:
         """Takes rows as they are given, int64 ids and a tensor for each part."""
@@ -203,7 +224,8 @@ class TieredRows:
         kept = [part.contiguous() for part in parts]
         addresses = (ctypes.c_void_p * len(kept))(*(part.data_ptr() for part in kept))
         ids = ids.contiguous()
-        self._core.mg_tiered_load(self._pool, table, ids.data_ptr(), len(ids), addresses)
+        with self._lock:
+            self._core.mg_tiered_load(self._pool, table, ids.data_ptr(), len(ids), addresses)
 
     def read(self, table: int, ids: Tensor) -> list[Tensor]:
         """The rows of some ids as they are now, a tensor for each part; nothing moves for it."""
@@ -211,7 +233,8 @@ class TieredRows:
         ids = ids.contiguous()
         parts = [torch.empty(len(ids), *part.shape[1:], dtype=part.dtype) for part in self.parts]
         addresses = (ctypes.c_void_p * len(parts))(*(part.data_ptr() for part in parts))
-        self._core.mg_tiered_read(self._pool, table, ids.data_ptr(), len(ids), addresses)
+        with self._lock:
+            self._core.mg_tiered_read(self._pool, table, ids.data_ptr(), len(ids), addresses)
         return parts
 
     def rows(self) -> Iterator[tuple[int, Tensor, list[Tensor]]]:
@@ -222,10 +245,11 @@ class TieredRows:
         rows = torch.empty(most, row_bytes, dtype=torch.uint8)
         count, segment = ctypes.c_int64(0), 0
         while True:
-            self._core.mg_tiered_scan(
-                *(self._pool, segment, tables.data_ptr(), ids.data_ptr(), rows.data_ptr(), row_bytes),
-                ctypes.addressof(count),
-            )
+            with self._lock:
+                self._core.mg_tiered_scan(
+                    *(self._pool, segment, tables.data_ptr(), ids.data_ptr(), rows.data_ptr(), row_bytes),
+                    ctypes.addressof(count),
+                )
             if count.value < 0:
                 return
             segment += 1
@@ -238,7 +262,8 @@ class TieredRows:
     def statistics(self) -> PoolStatistics:
         """What was counted so far."""
         counts = (ctypes.c_int64 * len(PoolStatistics._fields))()
-        self._core.mg_tiered_statistics(self._pool, counts)
+        with self._lock:
+            self._core.mg_tiered_statistics(self._pool, counts)
         return PoolStatistics(*counts)
 
     def _check(self, lookups: Tensor, values: Tensor) -> None:
@@ -274,8 +299,11 @@ def _outside(numbers: Tensor, end: int) -> bool:
 
 
 def _num_sets(capacity: int, rows: int, overflow: int | None) -> int:
-    """Sets of the cache, beside an overflow area of at least a 64th; none where the cache is too small."""
-    spare = max(capacity // 64, 256) if overflow is None else overflow
+    """Sets of the cache, beside an overflow area of at least a 64th; none where the cache is too small.
+
+    Half of the area is kept for rows that are only read: a batch of an evaluation finds room there.
+    """
+    spare = max(256, min(capacity // 8, max(capacity // 64, 4096))) if overflow is None else overflow
     sets = (capacity - spare) // WAYS
     # Set and tag together are the key, of at most 40 bits, and a tag has 32.
     return sets if sets > max(1, rows >> 31) else 0

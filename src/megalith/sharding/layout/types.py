@@ -66,6 +66,7 @@ class LocalShard(NamedTuple):
             pooling="sum" if self.row_sharded and self.table.pooling == "mean" else self.table.pooling,
             dtype=self.table.dtype,
             padding_index=padding - first if inside and padding is not None else None,
+            store=self.table.store,
         )
 
 

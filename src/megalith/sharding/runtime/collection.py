@@ -23,12 +23,15 @@ from megalith.core.schema import TableSpec, check_tables
 from megalith.embeddings.check import LookupCheck
 from megalith.embeddings.collection import Lookup
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad
+from megalith.embeddings.stores.base import StoreBytes, TierCounts
+from megalith.embeddings.stores.settings import TieredMemory
 from megalith.embeddings.table_state import TableState
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.plan import ShardingPlan, read_plan
 from megalith.sharding.row_wise_plan import row_wise_plan
 from megalith.sharding.runtime.input_dist.input_dist import InputDist, PendingInput
 from megalith.sharding.runtime.input_dist.jagged_ids import ReceivedIds
+from megalith.sharding.runtime.local_shards import ResolvedShards
 from megalith.sharding.runtime.lookup import ShardedLookup, ShardedLookupContext
 from megalith.sharding.wire_format import has_wide_ids
 
@@ -39,6 +42,17 @@ class PendingLookup(NamedTuple):
     token: Tensor
     """Joins the two halves in autograd."""
     context: ShardedLookupContext
+
+
+class ResolvedBatch(NamedTuple):
+    """A batch whose ids were exchanged, and whose rows are in memory until it is computed."""
+
+    received: ReceivedIds
+    rows: ResolvedShards
+
+    def release(self) -> None:
+        """Lets the rows leave."""
+        self.rows.release()
 
 
 class ShardedEmbeddingCollection(nn.Module):
@@ -71,7 +85,8 @@ class ShardedEmbeddingCollection(nn.Module):
     same seed gives the same start values, however tables are cut.
 
     `group` is the group of the plan's workers, by default that of all processes; collectives run in new
-    groups of the same processes, so that they mix with none of the caller's. `traffic` counts what is sent.
+    groups of the same processes, so that they mix with none of the caller's. `memory` is what the tiered
+    tables of one process may take. `traffic` counts what is sent.
     """
 
     def __init__(
@@ -85,6 +100,7 @@ class ShardedEmbeddingCollection(nn.Module):
         stochastic_rounding: bool = True,
         output_dtype: torch.dtype = torch.float32,
         group: dist.ProcessGroup | None = None,
+        memory: TieredMemory | None = None,
     ) -> None:
         super().__init__()
         check_tables(tables)
@@ -112,7 +128,8 @@ class ShardedEmbeddingCollection(nn.Module):
             deduplicate=plan.exchange.deduplicate,
         )
         self._lookup = ShardedLookup(
-            *(layout, plan, self.rank, comm, optimizers, seed), stochastic_rounding=stochastic_rounding
+            *(layout, plan, self.rank, comm, optimizers, seed, memory),
+            stochastic_rounding=stochastic_rounding,
         )
         self._sequence_names = [(table.name, feature) for table, feature in layout.sequences]
         # Autograd calls backward only for outputs that depend on something which wants a gradient.
@@ -124,7 +141,13 @@ class ShardedEmbeddingCollection(nn.Module):
 
     def lookup(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> Lookup:
         """Pooled vectors and sequences of this rank's samples."""
-        return self.finish_lookup(self.start_lookup(self.receive(self.send(values, offsets, sample_weights))))
+        received = self.exchange(values, offsets, sample_weights)
+        resolved = self.resolve(received, trains=torch.is_grad_enabled())
+        return self.finish_lookup(self.start_lookup(resolved))
+
+    def exchange(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> ReceivedIds:
+        """Sends the ids of this rank's samples to the workers that hold their rows, and gets theirs."""
+        return self.receive(self.send(values, offsets, sample_weights))
 
     def send(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> PendingInput:
         """Starts the exchange of a batch's ids and returns at once.
@@ -142,21 +165,45 @@ class ShardedEmbeddingCollection(nn.Module):
         """Waits for the ids that this worker looks up."""
         return self._input_dist.receive(sent)
 
+    def expect(self, received: ReceivedIds, ahead: int) -> None:
+        """Says which ids come, `ahead` batches after the last one that was resolved."""
+        self._lookup.expect(received, ahead)
+
+    def resolve(self, received: ReceivedIds, *, trains: bool, wait: bool = False) -> ResolvedBatch:
+        """Brings the rows of this worker into memory, as `EmbeddingCollection.resolve` does."""
+        return ResolvedBatch(received, self._lookup.resolve(received, trains=trains, wait=wait))
+
     @torch.compiler.disable
-    def start_lookup(self, received: ReceivedIds) -> PendingLookup:
+    def start_lookup(self, resolved: ResolvedBatch) -> PendingLookup:
         """Looks up, and sends vectors on their way; what is computed before `finish_lookup` overlaps.
 
         So it does in the backward pass, where gradients travel while the same is computed backwards.
         """
         anchor = self._anchor if torch.is_grad_enabled() else self._anchor.detach()
-        context = ShardedLookupContext(received)
-        return PendingLookup(_StartLookup.apply(anchor, self, context, received.own.sample_weights), context)
+        context = ShardedLookupContext(*resolved)
+        weights = resolved.received.own.sample_weights
+        return PendingLookup(_StartLookup.apply(anchor, self, context, weights), context)
 
     @torch.compiler.disable
     def finish_lookup(self, pending: PendingLookup) -> Lookup:
         """Waits for the vectors, pooled ones and sequences."""
         pooled, *sequences = _FinishLookup.apply(pending.token, self, pending.context)
+        if not torch.is_grad_enabled():
+            pending.context.rows.release()
         return Lookup(pooled, dict(zip(self._sequence_names, sequences, strict=True)))
+
+    @property
+    def prepares_ahead(self) -> bool:
+        """Ids of a coming batch are exchanged while this one computes."""
+        return True
+
+    def counts(self) -> TierCounts:
+        """What the tiers of this worker's stores did so far."""
+        return self._lookup.counts()
+
+    def bytes(self) -> StoreBytes:
+        """What the tables of this worker take: in memory, and files."""
+        return self._lookup.bytes()
 
     def table_states(self) -> dict[str, TableState]:
         """Every table as a checkpoint sees it; loading writes into the rows that this worker holds."""

@@ -22,7 +22,8 @@ from megalith.comm.all_to_all import AllToAll
 from megalith.comm.context import CommContext
 from megalith.embeddings.collection import EmbeddingCollection
 from megalith.embeddings.optimizers import RowOptimizer
-from megalith.ops.embedding.descriptors import LookupBatch, OutputGradients
+from megalith.embeddings.stores.resolved import ResolvedIds
+from megalith.ops.embedding.descriptors import OutputGradients
 from megalith.ops.optimizer.column_sharded import ColumnShardedUpdate
 from megalith.ops.optimizer.steps import NUM_ROW_NORMS
 from megalith.sharding.layout.types import LocalShard
@@ -87,19 +88,16 @@ class ColumnShardedOptimizer:
 
     def update(
         self,
-        values: Tensor,
-        offsets: Tensor,
-        sample_weights: Tensor | None,
+        rows: ResolvedIds | None,
         pooled: Tensor | None,
         sequences: Sequence[Tensor | None] = (),
     ) -> None:
         """The step that the collection has just taken on its other tables; all workers call it."""
-        if self._collection is None or self._update is None:
+        if self._collection is None or self._update is None or rows is None:
             self._exchange({})
             return
-        batch = LookupBatch(values, offsets, sample_weights, len(self._collection.features))
         gradients = OutputGradients(pooled, sequences)
-        own_sums = self._update.begin(self._collection.steps(), batch, gradients)
+        own_sums = self._update.begin(self._collection.steps(), rows.batch, gradients)
         sums: dict[_RowGroup, Tensor] = {}
         for group, own in zip(self._sections, own_sums, strict=True):
             sums[group] = sums[group] + own if group in sums else own
@@ -110,7 +108,7 @@ class ColumnShardedOptimizer:
         for workers, whole in self._exchange(bundles).items():
             groups = self._bundles[workers]
             totals |= zip(groups, whole.split([len(sums[group]) for group in groups]), strict=True)
-        self._update.finish([totals[group] for group in self._sections], self._collection.step_seed())
+        self._update.finish([totals[group] for group in self._sections], self._collection.rounding())
 
     def _exchange(self, bundles: dict[tuple[int, ...], Tensor]) -> dict[tuple[int, ...], Tensor]:
         """Sums over all columns of each bundle of rows, the same to the last bit wherever parts of it are."""

@@ -11,16 +11,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from megalith.comm.context import CommContext
 from megalith.core.schema import TableSpec
+from megalith.embeddings.check import Indices
 from megalith.embeddings.collection import EmbeddingCollection
 from megalith.embeddings.initial_values import TableWindow
 from megalith.embeddings.optimizers import RowOptimizer
 from megalith.embeddings.row_block import part_specs
+from megalith.embeddings.stores.base import StoreBytes, TierCounts
+from megalith.embeddings.stores.resolved import ResolvedIds
+from megalith.embeddings.stores.settings import TieredMemory
 from megalith.embeddings.table_state import TableState
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.layout.types import LocalShard
@@ -30,7 +35,19 @@ from megalith.sharding.runtime.input_dist.jagged_ids import ReceivedIds
 from megalith.sharding.runtime.node_reduce import NodeReduce
 from megalith.sharding.runtime.output_dist import WorkerVectors
 
-_Lookup = tuple[Tensor, Tensor, Tensor | None]
+
+class ResolvedShards(NamedTuple):
+    """The rows that a worker looks up for a batch, in memory until they are released."""
+
+    pooled: ResolvedIds | None
+    """None where the worker holds no such table."""
+    sequences: ResolvedIds | None
+
+    def release(self) -> None:
+        """Lets the rows leave."""
+        for resolved in self:
+            if resolved is not None:
+                resolved.release()
 
 
 class LocalShards:
@@ -44,6 +61,7 @@ class LocalShards:
         comm: CommContext | None,
         optimizers: Mapping[str, RowOptimizer],
         seed: int,
+        memory: TieredMemory | None,
         *,
         stochastic_rounding: bool,
     ) -> None:
@@ -63,18 +81,31 @@ class LocalShards:
             features = tuple(str(next(numbers)) for _ in shard.streams)
             sequences.append((shard, shard.spec().model_copy(update={"features": features})))
         common = (plan, rank, comm, optimizers, seed, stochastic_rounding)
-        self._pooled = _ShardTables(pooled, layout.pooled_tables, *common)
+        own = _worker_memory(memory, rank, pooled, sequences)
+        self._pooled = _ShardTables(pooled, layout.pooled_tables, own[0], *common)
         tables = tuple(dict.fromkeys(table for table, _ in layout.sequences))
-        self._sequences = _ShardTables(sequences, tables, *common)
+        self._sequences = _ShardTables(sequences, tables, own[1], *common)
 
-    def read_pooled(self, received: ReceivedIds) -> WorkerVectors:
+    def expect(self, received: ReceivedIds, ahead: int) -> None:
+        """Says which ids come, `ahead` batches after the last one that was resolved."""
+        for tables, lookup in self._lookups(received):
+            tables.expect(lookup, ahead)
+
+    def resolve(self, received: ReceivedIds, *, trains: bool, wait: bool) -> ResolvedShards:
+        """Brings the rows of all ranks' samples into memory."""
+        resolved = [
+            tables.resolve(lookup, trains=trains, wait=wait) for tables, lookup in self._lookups(received)
+        ]
+        return ResolvedShards(*resolved)
+
+    def read_pooled(self, received: ReceivedIds, rows: ResolvedShards) -> WorkerVectors:
         """Pooled rows of all ranks' samples; what the node adds up is added up."""
         collection = self._pooled.collection
-        if collection is None:
+        if collection is None or rows.pooled is None:
             direct = torch.empty(sum(received.batches), 0)
             node = None if self._node is None else self._node.reduce(direct, received.batches)
             return WorkerVectors(direct, node)
-        pooled, *_ = collection.read(*self._pooled_lookup(received))
+        pooled, *_ = collection.read(rows.pooled)
         if self._node is None:
             return WorkerVectors(pooled, None)
         parts = pooled[:, self._direct_width :]
@@ -89,39 +120,49 @@ class LocalShards:
             [gradients.direct, self._node.reduce_backward(gradients.node, received.batches)], dim=1
         )
 
-    def sample_weight_gradient(self, received: ReceivedIds, gradient: Tensor) -> Tensor:
+    def sample_weight_gradient(self, rows: ResolvedShards, gradient: Tensor) -> Tensor:
         """Of the weights of all ids that are pooled here; before the update, which changes the rows."""
-        if self._pooled.collection is None:
+        if self._pooled.collection is None or rows.pooled is None:
             return torch.empty(0)
-        values, offsets, weights = self._pooled_lookup(received)
-        assert weights is not None
-        return self._pooled.collection.sample_weight_gradient(values, offsets, weights, gradient)
+        return self._pooled.collection.sample_weight_gradient(rows.pooled, gradient)
 
-    def update_pooled(
-        self, received: ReceivedIds, gradient: Tensor, num_steps: int, lr_factor: float
-    ) -> None:
+    def update_pooled(self, rows: ResolvedShards, gradient: Tensor, num_steps: int, lr_factor: float) -> None:
         """Step number `num_steps` on every row that a sample of any rank touched."""
-        self._pooled.update(self._pooled_lookup(received), gradient, (), num_steps, lr_factor)
+        self._pooled.update(rows.pooled, gradient, (), num_steps, lr_factor)
 
-    def read_sequences(self, received: ReceivedIds) -> list[Tensor]:
+    def read_sequences(self, rows: ResolvedShards) -> list[Tensor]:
         """By piece: [ids of its stream, columns], rank after rank."""
-        if self._sequences.collection is None:
+        if self._sequences.collection is None or rows.sequences is None:
             return []
-        _, *rows = self._sequences.collection.read(*self._sequence_lookup(received))
-        return rows
+        _, *vectors = self._sequences.collection.read(rows.sequences)
+        return vectors
 
     def update_sequences(
-        self, received: ReceivedIds, gradients: Sequence[Tensor | None], num_steps: int, lr_factor: float
+        self, rows: ResolvedShards, gradients: Sequence[Tensor | None], num_steps: int, lr_factor: float
     ) -> None:
         """Step number `num_steps` on the rows of the pieces that have a gradient; all workers call it."""
-        self._sequences.update(self._sequence_lookup(received), None, gradients, num_steps, lr_factor)
+        self._sequences.update(rows.sequences, None, gradients, num_steps, lr_factor)
 
     def table_state(self, table: TableSpec, optimizer: RowOptimizer) -> TableState:
         """A table as a checkpoint sees it: this worker holds some rectangles of it, or none."""
         held = self._sequences if table.pooling == "none" else self._pooled
         return held.table_state(table, optimizer)
 
-    def _pooled_lookup(self, received: ReceivedIds) -> _Lookup:
+    def counts(self) -> TierCounts:
+        """What the tiers of this worker's stores did so far."""
+        return self._pooled.counts().plus(self._sequences.counts())
+
+    def bytes(self) -> StoreBytes:
+        """What this worker's stores take."""
+        return self._pooled.bytes().plus(self._sequences.bytes())
+
+    def _lookups(self, received: ReceivedIds) -> list[tuple[_ShardTables, Indices]]:
+        return [
+            (self._pooled, self._pooled_lookup(received)),
+            (self._sequences, self._sequence_lookup(received)),
+        ]
+
+    def _pooled_lookup(self, received: ReceivedIds) -> Indices:
         """What is pooled of all that came."""
         values, offsets, weights = received.values, received.offsets, received.sample_weights
         if self._has_more:
@@ -130,7 +171,7 @@ class LocalShards:
             values, weights = values[:end], None if weights is None else weights[:end]
         return values, offsets, weights
 
-    def _sequence_lookup(self, received: ReceivedIds) -> _Lookup:
+    def _sequence_lookup(self, received: ReceivedIds) -> Indices:
         """The ids of the pieces, one bag for each."""
         total, streams = sum(received.batches), self._piece_streams
         ends = received.offsets[::total].tolist() if total else [0] * (max(streams, default=0) + 2)
@@ -146,6 +187,7 @@ class _ShardTables:
         self,
         shards: Sequence[tuple[LocalShard, TableSpec]],
         tables: Collection[TableSpec],
+        memory: TieredMemory | None,
         plan: ShardingPlan,
         rank: int,
         comm: CommContext | None,
@@ -166,6 +208,7 @@ class _ShardTables:
                     shard.name: TableWindow(shard.table, shard.shard.rows, shard.shard.columns)
                     for shard in self._shards
                 },
+                memory=memory,
             )
         self._column_sharded: ColumnShardedOptimizer | None = None
         names = {table.name for table in tables}
@@ -176,23 +219,55 @@ class _ShardTables:
 
     def update(
         self,
-        lookup: _Lookup,
+        rows: ResolvedIds | None,
         pooled: Tensor | None,
         sequences: Sequence[Tensor | None],
         num_steps: int,
         lr_factor: float,
     ) -> None:
-        if self.collection is not None:
+        if self.collection is not None and rows is not None:
             self.collection.num_steps, self.collection.lr_factor = num_steps - 1, lr_factor
             descriptors = None if self._column_sharded is None else self._column_sharded.descriptors
-            self.collection.update(*lookup, pooled, sequences, descriptors)
+            self.collection.update(rows, pooled, sequences, descriptors)
         if self._column_sharded is not None:
-            self._column_sharded.update(*lookup, pooled, sequences)
+            self._column_sharded.update(rows, pooled, sequences)
+
+    def expect(self, lookup: Indices, ahead: int) -> None:
+        if self.collection is not None:
+            self.collection.expect(lookup, ahead)
+
+    def resolve(self, lookup: Indices, *, trains: bool, wait: bool) -> ResolvedIds | None:
+        return None if self.collection is None else self.collection.resolve(lookup, trains=trains, wait=wait)
+
+    def counts(self) -> TierCounts:
+        return TierCounts() if self.collection is None else self.collection.stores.counts()
+
+    def bytes(self) -> StoreBytes:
+        return StoreBytes() if self.collection is None else self.collection.stores.bytes()
 
     def table_state(self, table: TableSpec, optimizer: RowOptimizer) -> TableState:
         held = [
-            self.collection.table_shard(shard.name, shard.shard.rows[0], shard.shard.columns[0])
+            self.collection.shard(shard.name)
             for shard in self._shards
             if shard.table.name == table.name and self.collection is not None
         ]
         return TableState(table.rows, table.dim, part_specs(table, optimizer), tuple(held))
+
+
+def _worker_memory(
+    memory: TieredMemory | None,
+    rank: int,
+    pooled: Sequence[tuple[LocalShard, TableSpec]],
+    sequences: Sequence[tuple[LocalShard, TableSpec]],
+) -> tuple[TieredMemory | None, TieredMemory | None]:
+    """The budget of a worker for its pooled shards and for its sequences, in folders of their own."""
+    if memory is None:
+        return None, None
+    of_each = [sum(spec.weight_bytes for _, spec in shards) for shards in (pooled, sequences)]
+    whole = max(1, sum(of_each))
+    folders = f"rank-{rank}/pooled", f"rank-{rank}/sequences"
+    first, second = (
+        memory.share(memory.dram * size // whole, folder)
+        for size, folder in zip(of_each, folders, strict=True)
+    )
+    return first, second

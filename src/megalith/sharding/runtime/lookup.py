@@ -22,11 +22,13 @@ from megalith.comm.context import CommContext
 from megalith.core.schema import TableSpec
 from megalith.embeddings.optimizers import RowOptimizer
 from megalith.embeddings.row_block import part_specs
+from megalith.embeddings.stores.base import StoreBytes, TierCounts
+from megalith.embeddings.stores.settings import TieredMemory
 from megalith.embeddings.table_state import TableState
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.plan import ShardingPlan
 from megalith.sharding.runtime.input_dist.jagged_ids import ReceivedIds
-from megalith.sharding.runtime.local_shards import LocalShards
+from megalith.sharding.runtime.local_shards import LocalShards, ResolvedShards
 from megalith.sharding.runtime.output_dist import OutputDist, PendingOutput, WorkerVectors
 from megalith.sharding.runtime.pooled_columns import ColumnSplit, mean_factors, scale_means_
 from megalith.sharding.runtime.replicated import ReplicatedTables
@@ -39,6 +41,7 @@ class ShardedLookupContext:
     """What the halves of a lookup, and of its backward pass, hand to each other."""
 
     received: ReceivedIds
+    rows: ResolvedShards
     vectors: PendingOutput | None = None
     replicated: Tensor | None = None
     mean_factors: list[Tensor] = field(default_factory=list)
@@ -58,6 +61,7 @@ class ShardedLookup:
         comm: CommContext | None,
         optimizers: Mapping[str, RowOptimizer],
         seed: int,
+        memory: TieredMemory | None,
         *,
         stochastic_rounding: bool,
     ) -> None:
@@ -65,7 +69,7 @@ class ShardedLookup:
         self._vectors = OutputDist(layout, rank, comm, plan.exchange)
         self._weight_gradients = SampleWeightGradients(layout, rank, comm)
         self._local = LocalShards(
-            layout, plan, rank, comm, optimizers, seed, stochastic_rounding=stochastic_rounding
+            *(layout, plan, rank, comm, optimizers, seed, memory), stochastic_rounding=stochastic_rounding
         )
         self._replicated: ReplicatedTables | None = None
         self._replicated_columns = ColumnSplit(layout.replicated_columns)
@@ -79,12 +83,29 @@ class ShardedLookup:
         if layout.sequences:
             self._sequences = SequenceDist(layout, rank, plan.exchange, self._local, self._replicated)
 
+    def expect(self, received: ReceivedIds, ahead: int) -> None:
+        """Says which ids come, `ahead` batches after the last one that was resolved."""
+        self._local.expect(received, ahead)
+
+    def resolve(self, received: ReceivedIds, *, trains: bool, wait: bool) -> ResolvedShards:
+        """Brings the rows of this worker into memory."""
+        return self._local.resolve(received, trains=trains, wait=wait)
+
+    def counts(self) -> TierCounts:
+        """What the tiers of this worker's stores did so far."""
+        return self._local.counts()
+
+    def bytes(self) -> StoreBytes:
+        """What the tables of this worker take."""
+        own = self._local.bytes()
+        return own if self._replicated is None else own.plus(self._replicated.collection.stores.bytes())
+
     def start_forward(self, context: ShardedLookupContext) -> None:
         """Looks up, and sends vectors on their way."""
         received, payload = context.received, None
-        vectors = self._local.read_pooled(received)
+        vectors = self._local.read_pooled(received, context.rows)
         if self._sequences is not None:
-            context.sequences, payload = self._sequences.start_forward(received)
+            context.sequences, payload = self._sequences.start_forward(received, context.rows)
         context.vectors = self._vectors.start_forward(vectors, received.batches, payload)
         if self._replicated is not None:
             context.replicated = self._replicated.read(received.own)
@@ -152,11 +173,12 @@ class ShardedLookup:
         if pooled:
             gradient = self._local.pooled_gradient(received, gradients)
             if weighted:
-                own = self._local.sample_weight_gradient(received, gradient)
+                own = self._local.sample_weight_gradient(context.rows, gradient)
                 pending = self._weight_gradients.start(received, own)
-            self._local.update_pooled(received, gradient, *step)
+            self._local.update_pooled(context.rows, gradient, *step)
         if self._sequences is not None and context.sequences is not None:
-            self._sequences.update(context.sequences, received, *step)
+            self._sequences.update(context.sequences, context.rows, *step)
+        context.rows.release()
         context.gradients = context.replicated_gradient = context.sequences = None
         if pending is None:
             return None
@@ -167,7 +189,7 @@ class ShardedLookup:
         if self._replicated is None or table not in self._layout.replicated:
             return self._local.table_state(table, optimizer)
         # All workers hold the same rows; the first writes them.
-        shard = self._replicated.collection.table_shard(table.name, writes=self._rank == 0)
+        shard = self._replicated.collection.shard(table.name, writes=self._rank == 0)
         return TableState(table.rows, table.dim, part_specs(table, optimizer), (shard,))
 
     def _finish_gradients(self, context: ShardedLookupContext) -> WorkerVectors:

@@ -24,6 +24,7 @@ from megalith.ops.embedding.descriptors import POOLINGS, LookupBatch, LookupDesc
 from megalith.ops.embedding.native_tables import NativeTables
 from megalith.ops.embedding.pooling import value_gradients, without_padding
 from megalith.ops.optimizer.steps import OPTIMIZER_KINDS, OptimizerStep
+from megalith.ops.optimizer.stochastic_rounding import RowRounding
 from megalith.sharding.runtime.input_dist.jagged_ids import JaggedIds
 from megalith.sharding.wire_format import FLOAT_BYTES
 
@@ -111,7 +112,8 @@ class ReplicatedTables:
             self._all_reduce.add_(sums.flat)
         touched = sums.touched()
         self.collection.num_steps, self.collection.lr_factor = num_steps - 1, lr_factor
-        self.collection.update(touched.rows, touched.offsets, None, None, touched.gradients)
+        rows = self.collection.resolve((touched.rows, touched.offsets, None), trains=True)
+        self.collection.update(rows, None, touched.gradients)
 
 
 class _TouchedRows(NamedTuple):
@@ -151,6 +153,7 @@ class _GradientSums:
         self._tables = NativeTables(self._by_table, *_no_states(tables))
         add = OptimizerStep(kind=OPTIMIZER_KINDS.index("sgd"), lr=-1.0)
         self._add = torch.tensor([add] * len(tables), dtype=torch.float32)
+        self._rounding = torch.zeros(len(tables), len(RowRounding._fields), dtype=torch.int64)
         # Max pooling needs the rows themselves to know where a gradient belongs; all others only add up.
         is_max = descriptors[:, _POOLING] == POOLINGS.index("max")
         self._max_descriptors = descriptors[is_max].tolist()
@@ -179,7 +182,7 @@ class _GradientSums:
         batch = LookupBatch(ids.values, ids.offsets, ids.sample_weights, self._num_features)
         if len(self._sum_descriptors):
             gradients = OutputGradients(gradient, sequences)
-            self._tables.backward_(self._add, self._sum_descriptors, batch, gradients, 0)
+            self._tables.backward_(self._add, self._sum_descriptors, batch, gradients, self._rounding)
         for descriptor in self._max_descriptors:
             self._add_max(descriptor, ids, gradient)
         self._mark(ids, wanted)

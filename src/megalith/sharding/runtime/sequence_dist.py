@@ -21,7 +21,7 @@ from megalith.sharding.layout.types import SequencePiece
 from megalith.sharding.plan import Codec, ExchangeConfig
 from megalith.sharding.runtime.input_dist.id_positions import IdPositionFinder, IdPositions, rank_edges
 from megalith.sharding.runtime.input_dist.jagged_ids import ReceivedIds
-from megalith.sharding.runtime.local_shards import LocalShards
+from megalith.sharding.runtime.local_shards import LocalShards, ResolvedShards
 from megalith.sharding.runtime.output_dist import ExtraPayload
 from megalith.sharding.runtime.replicated import ReplicatedTables
 from megalith.sharding.wire_format import gradient_flag_bytes
@@ -72,7 +72,9 @@ class SequenceDist:
         # One flag for what is pooled, and one for each sequence.
         self._header_bytes = gradient_flag_bytes(1 + len(layout.sequences))
 
-    def start_forward(self, received: ReceivedIds) -> tuple[SequenceContext, ExtraPayload]:
+    def start_forward(
+        self, received: ReceivedIds, resolved: ResolvedShards
+    ) -> tuple[SequenceContext, ExtraPayload]:
         """Looks up, and hands over what is to travel."""
         positions = self._find_positions(received.own)
         edges = [[at - edge[0] for at in edge] for edge in rank_edges(received, self._streams)]
@@ -86,7 +88,7 @@ class SequenceDist:
             for number, vectors in zip(self._replicated_sequences, whole, strict=True):
                 outputs[number] = vectors
         context = SequenceContext(positions, edges, outputs)
-        rows = self._local.read_sequences(received)
+        rows = self._local.read_sequences(resolved)
 
         def write(rank: int, memory: Tensor) -> None:
             counts = self._counts_of(context, rank)
@@ -166,7 +168,7 @@ class SequenceDist:
         return [context.wanted[0], *(context.wanted[number + 1] for number in self._replicated_sequences)]
 
     def update(
-        self, context: SequenceContext, received: ReceivedIds, num_steps: int, lr_factor: float
+        self, context: SequenceContext, rows: ResolvedShards, num_steps: int, lr_factor: float
     ) -> None:
         """Step number `num_steps` on the rows of this worker; gradients have arrived. All workers call it."""
         if not any(context.wanted[1:]):
@@ -175,7 +177,7 @@ class SequenceDist:
             gradient if context.wanted[piece.sequence + 1] else None
             for piece, gradient in zip(self._own, context.gradients, strict=True)
         ]
-        self._local.update_sequences(received, gradients, num_steps, lr_factor)
+        self._local.update_sequences(rows, gradients, num_steps, lr_factor)
 
     def _counts_of(self, context: SequenceContext, rank: int) -> list[int]:
         """Vectors that this worker has for a rank, by piece."""

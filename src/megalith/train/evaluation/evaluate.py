@@ -23,7 +23,7 @@ def evaluate(
     split: str,
     config: DataConfig,
     max_batches: int | None = None,
-    overlap: bool = False,
+    depth: int = 0,
 ) -> dict[str, Any]:
     """Metrics of the learner on a split, in file order; `max_batches` reads only its beginning.
 
@@ -39,11 +39,11 @@ def evaluate(
         raise DataError(f"Split '{split}' of {dataset.folder} has no rows; choose another split.")
     loader = eval_loader(config, dataset, split, ranks)
     rounds = -(-rows // (size * ranks.world_size))
-    pipeline = Pipeline(loader, learner.stages, count=rounds, overlap=overlap)
+    pipeline = Pipeline(loader, learner.stages(trains=False), count=rounds, depth=depth)
     parts = []
     for first, prepared in zip(range(0, rows, size * ranks.world_size), pipeline, strict=True):
         batch = prepared.batch
-        logits = learner.predict(batch, prepared.received)
+        logits = learner.predict(batch, prepared.resolved)
         weights = torch.ones_like(batch.labels) if batch.weights is None else batch.weights
         starts = range(first, first + size * ranks.world_size, size)
         sizes = [min(max(rows - start, 0), size) for start in starts]

@@ -26,11 +26,11 @@ class RunEvaluator:
     """
 
     def __init__(
-        self, recipe: Recipe, dataset: Dataset, split: str | None, learner: Learner, overlap: bool
+        self, recipe: Recipe, dataset: Dataset, split: str | None, learner: Learner, depth: int
     ) -> None:
-        """`overlap` exchanges the ids of the next batch while one is computed."""
+        """`depth` batches are prepared while one is computed."""
         self._recipe, self._dataset, self.split = recipe, dataset, split
-        self._learner, self._overlap = learner, overlap
+        self._learner, self._depth = learner, depth
         self.best = BestSoFar(recipe.train.early_stopping)
 
     def evaluate(self, step: int, reporter: Reporter) -> bool:
@@ -58,4 +58,4 @@ class RunEvaluator:
         """Metrics on the evaluation split, the same on every rank."""
         assert self.split is not None
         data = self._recipe.data
-        return evaluate(self._learner, self._dataset, self.split, data, max_batches, overlap=self._overlap)
+        return evaluate(self._learner, self._dataset, self.split, data, max_batches, depth=self._depth)

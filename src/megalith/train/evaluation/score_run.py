@@ -45,8 +45,8 @@ def score_run(ranks: Ranks, request: EvalRequest) -> dict[str, Any]:
         raise ConfigError(f"{dataset.folder} has no split valid or test; name one with --split.")
     dataset.split(split)
     learner, step = open_learner(run, trained_on, request.step)
-    overlap = ranks.world_size > 1 and recipe.sharding.pipeline
-    scores = evaluate(learner, dataset, split, recipe.data, overlap=overlap)
+    depth = recipe.train.pipeline if learner.embeddings.prepares_ahead else 0
+    scores = evaluate(learner, dataset, split, recipe.data, depth=depth)
     result = {"run": str(request.run), "step": step, **scores}
     if request.data is None:
         content = json.dumps(result, indent=1) + "\n"

@@ -1,17 +1,18 @@
-"""The embedding tables of a learner: all of them in one process, or a rank's shards under a plan."""
+"""The settings of a learner's embedding tables: how rows are updated, where they lie, what holds them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from megalith.core.config import Config
 from megalith.core.schema import TableSpec
-from megalith.embeddings.collection import EmbeddingCollection
+from megalith.embeddings.memory import memory_of
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad
-from megalith.sharding.plan import ExchangeConfig, ShardingPlan
-from megalith.sharding.runtime.collection import ShardedEmbeddingCollection
+from megalith.embeddings.stores.choose import choose_stores, is_whole
+from megalith.embeddings.stores.settings import TieredMemory
+from megalith.sharding.plan import ExchangeConfig
 
 
 class EmbeddingsConfig(Config):
@@ -27,14 +28,28 @@ class ShardingConfig(Config):
     """A file of `megalith plan`, or `auto` to plan for the ranks that there are, at every start."""
     exchange: ExchangeConfig | None = None
     """None takes what the plan says."""
-    pipeline: bool = True
-    """Reads the next batch and exchanges its ids while this one is computed; results are the same."""
 
 
-def build_embeddings(
-    tables: Sequence[TableSpec], config: EmbeddingsConfig, plan: ShardingPlan | None, seed: int
-) -> EmbeddingCollection | ShardedEmbeddingCollection:
-    """The tables with their start values and optimizer states; under a plan all ranks call it together."""
-    if plan is None:
-        return EmbeddingCollection(tables, config.optimizer, seed)
-    return ShardedEmbeddingCollection(tables, plan, config.optimizer, seed)
+class PlacedTables(NamedTuple):
+    """Tables with what holds their rows, and the budget of those that are not whole in memory."""
+
+    tables: list[TableSpec]
+    memory: TieredMemory | None
+
+
+def place_tables(
+    tables: Sequence[TableSpec], optimizer: RowOptimizer, memory: TieredMemory | None, world_size: int
+) -> PlacedTables:
+    """Where a recipe gives `memory`, tables that are not small are tiered; all of them share the budget."""
+    if memory is None:
+        return PlacedTables(list(tables), None)
+    chosen = choose_stores(tables, [optimizer] * len(tables), memory.dram * world_size)
+    placed = [
+        table if table.store is not None else table.model_copy(update={"store": store})
+        for table, store in zip(tables, chosen, strict=True)
+    ]
+    small = [
+        table for table, given in zip(placed, tables, strict=True) if given.store is None and is_whole(table)
+    ]
+    dense = memory_of(small, [optimizer] * len(small)).total // world_size
+    return PlacedTables(placed, memory.share(memory.dram - dense))

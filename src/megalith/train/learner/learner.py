@@ -19,12 +19,15 @@ from megalith.comm.ranks import Ranks
 from megalith.core.schema import TableSpec
 from megalith.data.batch import Batch
 from megalith.data.dataset import DatasetSchema
+from megalith.embeddings.collection import EmbeddingCollection
+from megalith.embeddings.stores.settings import TieredMemory
 from megalith.models.base import ModelInputs
 from megalith.models.registry import AnyModel
 from megalith.sharding.plan import ShardingPlan
 from megalith.sharding.runtime.collection import ShardedEmbeddingCollection
 from megalith.train.learner.dense_optimizer import DenseOptimizer, build_dense_optimizer, state_by_name
-from megalith.train.learner.embeddings import EmbeddingsConfig, build_embeddings
+from megalith.train.learner.embeddings import EmbeddingsConfig, place_tables
+from megalith.train.learner.lookup_model import LookupModel, Tables
 from megalith.train.learner.memory import check_memory
 from megalith.train.learner.replica import Replica
 from megalith.train.pipeline import Stages
@@ -41,6 +44,8 @@ class LearnerConfig:
     clip_norm: float | None
     global_batch: int
     """Samples of a step on all ranks together."""
+    memory: TieredMemory | None = None
+    """What the tiered tables of a rank may take, with a path."""
 
 
 class Learner:
@@ -58,18 +63,25 @@ class Learner:
     ) -> None:
         """`second_copy` says that checkpoints will be written from a copy, which must fit into memory too."""
         tables: list[TableSpec] = config.model.tables(schema.categorical)
-        self.config, self.tables = config, tables
+        self.config = config
         # Without a plan this process is on its own, whatever group it is in.
         ranks = Ranks() if plan is None else Ranks.all()
-        check_memory(tables, config.embeddings.optimizer, plan, ranks, second_copy)
+        optimizer, seed = config.embeddings.optimizer, config.seed
+        tables, memory = place_tables(tables, optimizer, config.memory, ranks.world_size)
+        self.tables = tables
+        check_memory(tables, optimizer, plan, ranks, memory, second_copy)
         # One seed makes the start values of the dense part; tables take theirs from it and their name.
         torch.manual_seed(config.seed)
         self.dense = config.model.build(ModelInputs(len(schema.numeric), schema.categorical))
-        self.embeddings = build_embeddings(tables, config.embeddings, plan, config.seed)
+        self.embeddings: Tables
         self._rank = ranks.rank
-        self._replica: Replica | None = None
-        if isinstance(self.embeddings, ShardedEmbeddingCollection):
-            self._replica = Replica(self.dense, self.embeddings, ranks)
+        self._model: LookupModel | Replica
+        if plan is None:
+            self.embeddings = EmbeddingCollection(tables, optimizer, seed, memory=memory)
+            self._model = LookupModel(self.dense, self.embeddings)
+        else:
+            sharded = ShardedEmbeddingCollection(tables, plan, optimizer, seed, memory=memory)
+            self.embeddings, self._model = sharded, Replica(self.dense, sharded, ranks)
         self.optimizer = build_dense_optimizer(config.dense, self.dense.parameters())
 
     @property
@@ -82,37 +94,29 @@ class Learner:
         """Bytes of the weights of all tables, on all ranks together."""
         return sum(table.weight_bytes for table in self.tables)
 
-    @property
-    def stages(self) -> Stages:
-        """What a pipeline does with a batch ahead of its step."""
-        if not isinstance(self.embeddings, ShardedEmbeddingCollection):
-            return Stages()
-        return Stages(self.exchange, getattr(self.embeddings, "prefetch", None))
+    def stages(self, *, trains: bool) -> Stages:
+        """What a pipeline does with a batch ahead of its step, or of its prediction."""
+        return Stages(
+            lambda batch: self.embeddings.exchange(batch.values, batch.offsets),
+            self.embeddings.expect,
+            lambda ids: self.embeddings.resolve(ids, trains=trains, wait=True),
+        )
 
-    def exchange(self, batch: Batch) -> Any:
-        """Sends the ids of this rank's samples to the ranks that hold their rows, and gets theirs."""
-        assert isinstance(self.embeddings, ShardedEmbeddingCollection)
-        return self.embeddings.receive(self.embeddings.send(batch.values, batch.offsets))
-
-    def step(self, batch: Batch, lr_factor: float, received: Any = None) -> tuple[Tensor, Tensor]:
+    def step(self, batch: Batch, lr_factor: float, resolved: Any = None) -> tuple[Tensor, Tensor]:
         """One update; returns the loss and the logits, both detached. On many ranks all take it together,
-        each with its slice of the batch, and get its part of the loss."""
+        each with its slice of the batch, and get its part of the loss. `resolved` is of `stages`."""
         self.dense.train()
         self.embeddings.lr_factor = lr_factor
         for group in self.optimizer.param_groups:
             group["lr"] = group["base_lr"] * lr_factor
         self.optimizer.zero_grad(set_to_none=True)
-        if self._replica is None:
-            logits = self.dense(batch.dense, self.embeddings(batch.values, batch.offsets))
-            loss = F.binary_cross_entropy_with_logits(logits, batch.labels, weight=batch.weights)
-        else:
-            # Dropout of a step is a function of the step and the rank: nothing of it has to be saved.
-            torch.manual_seed(_dropout_seed(self.config.seed, self.embeddings.num_steps, self._rank))
-            logits = self._replica(batch.dense, self.exchange(batch) if received is None else received)
-            total = F.binary_cross_entropy_with_logits(
-                logits, batch.labels, weight=batch.weights, reduction="sum"
-            )
-            loss = total / self.config.global_batch
+        # Dropout of a step is a function of the step and the rank: nothing of it has to be saved.
+        torch.manual_seed(_dropout_seed(self.config.seed, self.embeddings.num_steps, self._rank))
+        logits = self._model(batch.dense, self._resolved(batch, resolved, trains=True))
+        total = F.binary_cross_entropy_with_logits(
+            logits, batch.labels, weight=batch.weights, reduction="sum"
+        )
+        loss = total / self.config.global_batch
         loss.backward()
         if self.config.clip_norm is not None:
             # On many ranks the gradients are already sums over all of them, the same everywhere.
@@ -121,24 +125,27 @@ class Learner:
         return loss.detach(), logits.detach()
 
     @torch.no_grad()
-    def predict(self, batch: Batch, received: Any = None) -> Tensor:
+    def predict(self, batch: Batch, resolved: Any = None) -> Tensor:
         """Logits of a batch, with dropout off and running statistics in use."""
         self.dense.eval()
-        if self._replica is not None:
-            received = self.exchange(batch) if received is None else received
-            return self._replica.predict(batch.dense, received)
-        logits: Tensor = self.dense(batch.dense, self.embeddings(batch.values, batch.offsets))
+        resolved = self._resolved(batch, resolved, trains=False)
+        if isinstance(self._model, Replica):
+            return self._model.predict(batch.dense, resolved)
+        logits: Tensor = self._model(batch.dense, resolved)
         return logits
 
+    def _resolved(self, batch: Batch, resolved: Any, *, trains: bool) -> Any:
+        if resolved is not None:
+            return resolved
+        return self.embeddings.resolve(self.embeddings.exchange(batch.values, batch.offsets), trains=trains)
+
     def state_dict(self) -> dict[str, Any]:
-        """Everything training changes, the random state of dropout included; the keys do not depend on the
-        number of ranks."""
+        """Everything training changes; the keys do not depend on the number of ranks."""
         return {
             "dense": self.dense.state_dict(),
             "tables": self.embeddings.table_states(),
             "num_steps": self.embeddings.num_steps,
             "optimizer": state_by_name(self.optimizer, self.dense),
-            "random": torch.get_rng_state(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -147,7 +154,6 @@ class Learner:
         self.embeddings.num_steps = state["num_steps"]
         for parameter, values in zip(self.dense.parameters(), state["optimizer"].values(), strict=True):
             self.optimizer.state[parameter] = values
-        torch.set_rng_state(state["random"])
 
 
 def _dropout_seed(seed: int, step: int, rank: int) -> int:

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from functools import partial
 
 from megalith.comm.ranks import Ranks
-from megalith.core.errors import ConfigError
+from megalith.core.errors import ConfigError, PlanError
 from megalith.core.schema import MAX_DENSE_ROWS, TableSpec, too_many_rows
+from megalith.core.units import format_bytes
 from megalith.embeddings.memory import check_fits, memory_of
 from megalith.embeddings.optimizers import RowOptimizer
+from megalith.embeddings.stores.choose import is_whole
+from megalith.embeddings.stores.settings import TieredMemory
 from megalith.hardware.free_memory import available_bytes
 from megalith.sharding.plan import ShardingPlan
 
@@ -20,24 +23,40 @@ def check_memory(
     optimizer: RowOptimizer,
     plan: ShardingPlan | None,
     ranks: Ranks,
+    memory: TieredMemory | None = None,
     second_copy: bool = False,
 ) -> None:
-    """Refuses tables that do not fit, on all ranks alike. Ranks of one machine share its memory."""
+    """Refuses tables that do not fit, on all ranks alike. Ranks of one machine share its memory.
+
+    Of tables that are not whole in memory it is their cache that has to fit.
+    """
     copies = 2 if second_copy else 1
-    optimizers = [optimizer] * len(tables)
     # A collective: no rank takes memory while another still measures what is free.
     available = ranks.from_each(available_bytes)
+    size = 1 if plan is None else ranks_a_host(plan.world_size)
+    whole = [table for table in tables if is_whole(table)]
+    optimizers = [optimizer] * len(whole)
+    if len(whole) < len(tables) and memory is not None:
+        _check_cache(memory.dram * size, available)
     if plan is None:
-        for table in tables:
+        for table in whole:
             if table.rows > MAX_DENSE_ROWS:
                 raise ConfigError(too_many_rows(table.name, table.rows))
-        check_fits(tables, optimizers, lambda: available[0], copies=copies)
+        check_fits(whole, optimizers, lambda: available[0], copies=copies)
         return
-    whole = memory_of(tables, optimizers).total
-    size = ranks_a_host(plan.world_size)
-    for host, needed in enumerate(host_bytes(tables, optimizer, plan, size)):
+    total = max(1, memory_of(whole, optimizers).total)
+    for host, needed in enumerate(host_bytes(whole, optimizer, plan, size)):
         known = [free for free in available[host * size : (host + 1) * size] if free is not None]
-        check_fits(tables, optimizers, partial(min, known, default=None), copies=copies, share=needed / whole)
+        check_fits(whole, optimizers, partial(min, known, default=None), copies=copies, share=needed / total)
+
+
+def _check_cache(dram: int, available: Sequence[int | None]) -> None:
+    known = [free for free in available if free is not None]
+    if known and dram > min(known):
+        raise PlanError(
+            f"The caches of tiered tables on one machine may take {format_bytes(dram)} (memory.dram) and "
+            f"{format_bytes(min(known))} of memory is available; give them less."
+        )
 
 
 def ranks_a_host(world_size: int) -> int:
@@ -52,6 +71,8 @@ def host_bytes(
     specs = {table.name: table for table in tables}
     needed = [0] * -(-plan.world_size // size)
     for placement in plan.placements:
+        if placement.table not in specs:
+            continue
         for shard in placement.shards:
             part = specs[placement.table].model_copy(update={"rows": shard.num_rows, "dim": shard.dim})
             needed[shard.worker // size] += memory_of([part], [optimizer]).total

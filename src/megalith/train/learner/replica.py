@@ -16,9 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from megalith.comm.peer_lost import peer_errors
 from megalith.comm.ranks import Ranks
-from megalith.models.base import ClickModel
-from megalith.sharding.runtime.collection import ShardedEmbeddingCollection
-from megalith.sharding.runtime.input_dist.jagged_ids import ReceivedIds
+from megalith.sharding.runtime.collection import ResolvedBatch, ShardedEmbeddingCollection
+from megalith.train.learner.lookup_model import LookupModel
 
 # Running statistics are the same on all ranks without being sent. Newer torch calls the option otherwise.
 _OPTIONS = inspect.signature(DistributedDataParallel.__init__).parameters
@@ -39,7 +38,7 @@ class Replica(nn.Module):
             if isinstance(module, nn.BatchNorm1d):
                 # In place, so that the names and tensors of the state stay what they are.
                 module.__class__ = _SyncBatchNorm
-        self._model: nn.Module = _LookupAndModel(dense, embeddings)
+        self._model: nn.Module = _WithUnusedParameter(LookupModel(dense, embeddings))
         if any(parameter.requires_grad for parameter in dense.parameters()):
             assert embeddings.comm is not None
             # A branch of its own: buckets travel while the tables' gradients do.
@@ -63,37 +62,30 @@ class Replica(nn.Module):
                 lambda all_reduce, bucket: all_reduce.start_bucket(bucket.index(), bucket.buffer()),
             )
 
-    def forward(self, features: Tensor, received: ReceivedIds) -> Tensor:
-        """Logits of this rank's samples, from its features and the ids that were exchanged."""
-        logits: Tensor = self._model(features, received)
+    def forward(self, features: Tensor, resolved: ResolvedBatch) -> Tensor:
+        """Logits of this rank's samples, from its features and its resolved ids."""
+        logits: Tensor = self._model(features, resolved)
         return logits
 
     @torch.no_grad()
-    def predict(self, features: Tensor, received: ReceivedIds) -> Tensor:
+    def predict(self, features: Tensor, resolved: ResolvedBatch) -> Tensor:
         """The same without gradients, which DDP has no part in."""
         model = self._model
         module = model.module if isinstance(model, DistributedDataParallel) else model
-        logits: Tensor = module(features, received)
+        logits: Tensor = module(features, resolved)
         return logits
 
 
-class _LookupAndModel(nn.Module):
-    """The lookup and the dense model as one module, with a parameter that nothing uses: DDP, which is to look
-    for unused ones, warns if it finds none."""
+class _WithUnusedParameter(nn.Module):
+    """DDP, which is to look for unused parameters, warns if it finds none."""
 
-    def __init__(self, dense: nn.Module, embeddings: ShardedEmbeddingCollection) -> None:
+    def __init__(self, model: LookupModel) -> None:
         super().__init__()
-        self.dense = dense
-        # In a tuple, and so none of the modules whose tensors DDP copies from the first rank.
-        self._tables = (embeddings,)
+        self.model = model
         self.unused = nn.Parameter(torch.zeros(1))
 
-    def forward(self, features: Tensor, received: ReceivedIds) -> Tensor:
-        (embeddings,) = self._tables
-        pending = embeddings.start_lookup(received)
-        begun = self.dense.begin(features) if isinstance(self.dense, ClickModel) else None
-        embedded = embeddings.finish_lookup(pending).pooled
-        logits: Tensor = self.dense(features, embedded, *(() if begun is None else (begun,)))
+    def forward(self, features: Tensor, resolved: ResolvedBatch) -> Tensor:
+        logits: Tensor = self.model(features, resolved)
         return logits
 
 

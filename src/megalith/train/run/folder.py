@@ -6,6 +6,7 @@ RUN/plan.json           the sharding plan, if there is more than one rank
 RUN/trace.jsonl         spans; those of rank R > 0 are in trace-rank-R.jsonl; see megalith.core.trace
 RUN/trace.1.jsonl ...   the most recent spans of a long run
 RUN/checkpoints/        see megalith.checkpoint.store
+RUN/rows/               rows of tiered tables while a process uses them; checkpoints hold what is kept
 RUN/evaluation-S.json   the full evaluation on split S, with its calibration curve
 RUN/summary.json        how the run ended
 RUN/tensorboard/        the same metrics for TensorBoard
@@ -16,6 +17,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +30,7 @@ from megalith.core.errors import ConfigError, StorageError, storage_errors
 from megalith.core.files import write_atomic
 from megalith.core.lock import FolderLock
 from megalith.core.trace import trace_parts
+from megalith.embeddings.stores.settings import TieredMemory
 from megalith.sharding.plan import ShardingPlan
 from megalith.train.recipe import Recipe, load_recipe
 from megalith.train.run.records import read_metrics
@@ -53,6 +56,14 @@ class RunFolder:
     def trace_of(self, rank: int) -> Path:
         """The file of a rank's spans."""
         return self.folder / f"trace-rank-{rank}.jsonl" if rank else self.trace
+
+    def rows(self, memory: TieredMemory | None) -> Path:
+        """The folder for rows of tiered tables: in the run's, or one of its own on the disk of the recipe."""
+        if memory is None or memory.path is None:
+            return self.folder / "rows"
+        # Runs may share a disk, and have the same name.
+        place = self.folder.resolve()
+        return memory.path / f"{place.name}-{zlib.crc32(str(place).encode()):08x}"
 
     def traces(self) -> list[Path]:
         """The traces of all ranks that left one, by rank, each in the order in which it was written."""
@@ -100,6 +111,7 @@ class RunFolder:
             self.metrics,
             self.plan,
             self.checkpoints,
+            self.folder / "rows",
             self.summary,
             self.tensorboard,
             self.report,

@@ -207,7 +207,8 @@ while True:
             for file in files:
                 (kept / file.name).hardlink_to(folder / file.name)
             values = {r: float(w[0]) for _, ids, (ws, _) in pool.rows() for r, w in zip(ids.tolist(), ws)}
-            (folder / "manifest.json").write_text(json.dumps([files, values]))
+            described = [[file.name, file.live.tolist()] for file in files]
+            (folder / "manifest.json").write_text(json.dumps([described, values]))
         print(batch, flush=True)
 """
 

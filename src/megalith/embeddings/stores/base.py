@@ -1,0 +1,109 @@
+"""`RowStore`: the interface under every table. Kernels run over physical rows; a store says which an id has.
+
+    slots = store.resolve(lookups, values, ticket, trains=True)    # in memory until released
+    ... kernels over store.rows ...
+    store.release(ticket)
+
+A store serves one table or several that share memory. Results never depend on slot numbers: start values are
+a function of (seed, table, id, column), and rounding of (seed, step, table, id, column).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+from megalith.core.schema import TableSpec
+from megalith.embeddings.initial_values import TableWindow
+from megalith.embeddings.optimizers import RowOptimizer
+from megalith.embeddings.table_state import TableShard
+from megalith.ops.optimizer.steps import PhysicalRows
+
+
+class StoredTable(NamedTuple):
+    """A table as a store is given it."""
+
+    spec: TableSpec
+    window: TableWindow
+    optimizer: RowOptimizer
+
+
+@dataclass(frozen=True, slots=True)
+class StoreBytes:
+    """What a store takes, all of it."""
+
+    weights: int = 0
+    """In memory, as are `state`, `index` and `bookkeeping`."""
+    state: int = 0
+    index: int = 0
+    """Which rows are stored, and where."""
+    bookkeeping: int = 0
+    """Which rows are in memory, buffers, what leaves next."""
+    disk: int = 0
+
+    def plus(self, other: StoreBytes) -> StoreBytes:
+        """Both together."""
+        both = zip(astuple(self), astuple(other), strict=True)
+        return StoreBytes(*(one + more for one, more in both))
+
+
+class TierCounts(NamedTuple):
+    """What tiers did since the store was made."""
+
+    lookups: int = 0
+    hits: int = 0
+    reads: int = 0
+    """Rows read from disk."""
+    new_rows: int = 0
+    """Rows begun from their start values."""
+    written_rows: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+
+    def plus(self, other: TierCounts) -> TierCounts:
+        """Both together."""
+        return TierCounts(*(one + more for one, more in zip(self, other, strict=True)))
+
+
+class RowStore(Protocol):
+    """The rows of some tables. One thread resolves at a time; another may release."""
+
+    @property
+    def tables(self) -> Sequence[StoredTable]:
+        """Those it was made for."""
+
+    @property
+    def rows(self) -> Sequence[PhysicalRows]:
+        """By table; several may be the same memory. Addresses never move."""
+
+    @property
+    def ids_are_slots(self) -> bool:
+        """Whether every id is its own slot, always in memory: then nothing needs to be resolved."""
+
+    def padding(self, table: int) -> int:
+        """The slot of the table's padding id, or -1."""
+
+    def expect(self, lookups: Tensor, values: Tensor, ahead: int) -> None:
+        """Says which ids the batch that is `ahead` batches away will use."""
+
+    def resolve(self, lookups: Tensor, values: Tensor, *, trains: bool, wait: bool) -> tuple[Tensor, int]:
+        """Slots of the ids, in memory until the ticket that comes with them is released.
+
+        `lookups` are int64 rows (table, first value, last value). What `trains` counts as changed. `wait`
+        waits for others to release where their rows leave no room; without it that is an error.
+        """
+
+    def release(self, ticket: int) -> None:
+        """The rows of a ticket may leave."""
+
+    def shard(self, table: int, writes: bool = True) -> TableShard:
+        """A table's rows as a checkpoint sees them; `writes` is false of all copies but one."""
+
+    def bytes(self) -> StoreBytes:
+        """What the store takes now."""
+
+    def counts(self) -> TierCounts:
+        """What its tiers did so far."""

@@ -1,0 +1,53 @@
+"""`TieredMemory`: how much memory tiered tables may take, where their rows lie on disk, what is kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from megalith.core.config import Config
+from megalith.core.errors import ConfigError
+from megalith.core.units import parse_bytes
+
+
+def _bytes(size: Any) -> Any:
+    """A size in bytes, also as text such as 4GiB."""
+    if not isinstance(size, str):
+        return size
+    try:
+        return parse_bytes(size)
+    except ConfigError as error:
+        raise ValueError(str(error).rstrip(".")) from error
+
+
+Bytes = Annotated[int, BeforeValidator(_bytes)]
+
+
+class TieredMemory(Config):
+    """The memory and the disk of one process's tiered tables. Results do not depend on any of it."""
+
+    dram: Bytes = Field(ge=1 << 12)
+    """Bytes of rows and optimizer state that are kept in memory: one budget for all tiered tables."""
+    path: Path | None = None
+    """A folder on the disk that holds the rows, best a local SSD; None is a folder of the run."""
+    policy: Literal["lookahead", "lru", "lfu"] = "lookahead"
+    """Which rows leave when room is needed: `lookahead` keeps those that the coming batches use."""
+    window: int = Field(default=8, ge=0)
+    """Batches that `lookahead` knows in advance."""
+    disk: Bytes | None = Field(default=None, ge=1 << 20)
+    """The most bytes that files may take; None is no bound."""
+    engine: Literal["auto", "io_uring", "threads"] = "auto"
+    """How rows are read and written; `auto` takes io_uring where the system has it."""
+
+    @property
+    def ahead(self) -> int:
+        """Batches whose ids are to be known in advance."""
+        return self.window if self.policy == "lookahead" else 0
+
+    def share(self, dram: int, folder: str | None = None) -> TieredMemory:
+        """The same settings for one of several that share memory and disk, in a folder of its own."""
+        disk = None if self.disk is None else self.disk * dram // self.dram
+        path = self.path if self.path is None or folder is None else self.path / folder
+        return self.model_copy(update={"path": path, "dram": dram, "disk": disk})

@@ -1,0 +1,244 @@
+"""`TableStores`: the stores of a collection's tables, and the ids of a batch turned into physical rows.
+
+Where every id is its own row, which is so for dense tables, a batch passes through untouched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from megalith.core.errors import ConfigError
+from megalith.core.schema import MAX_DENSE_ROWS, StoreSpec, too_many_rows
+from megalith.core.units import format_bytes
+from megalith.embeddings.check import Indices
+from megalith.embeddings.descriptors import CollectionLookups
+from megalith.embeddings.memory import check_fits, taking_memory
+from megalith.embeddings.stores.base import RowStore, StoreBytes, StoredTable, TierCounts
+from megalith.embeddings.stores.choose import is_whole
+from megalith.embeddings.stores.dense import DenseStore
+from megalith.embeddings.stores.resolved import ResolvedIds
+from megalith.embeddings.stores.settings import TieredMemory
+from megalith.embeddings.stores.tiered import LEAST_ROWS, RowShape, TieredStore
+from megalith.embeddings.table_state import TableShard
+from megalith.ops.embedding.descriptors import LookupDescriptor
+from megalith.ops.optimizer.steps import PhysicalRows
+
+_FEATURE = LookupDescriptor._fields.index("feature")
+_SMALL_PART = 1 / 64
+"""Rows of one shape that take less than this of the budget are all kept in memory."""
+
+
+class TableStores:
+    """The rows of all tables of a collection, each in the store that its spec names."""
+
+    def __init__(
+        self,
+        tables: Sequence[StoredTable],
+        seed: int,
+        device: torch.device | str = "cpu",
+        memory: TieredMemory | None = None,
+    ) -> None:
+        self.stores = _stores(tables, seed, device, memory)
+        number_of = {table.spec.name: number for number, table in enumerate(tables)}
+        places = {
+            number_of[table.spec.name]: (store, own)
+            for store in self.stores
+            for own, table in enumerate(store.tables)
+        }
+        self._places = [places[number] for number in range(len(tables))]
+        self.rows: list[PhysicalRows] = [store.rows[own] for store, own in self._places]
+        specs = [table.spec for table in tables]
+        self.lookups = CollectionLookups(specs)
+        """The lookups as the operators are told of them: over physical rows."""
+        self.ids_are_slots = all(store.ids_are_slots for store in self.stores)
+        self.num_features = len(self.lookups.features)
+        self._copied_features: list[int] | None = None
+        if not self.ids_are_slots:
+            self._over_slots()
+
+    def _over_slots(self) -> None:
+        """Describes the lookups over slots: those of one id differ from table to table."""
+        lookups = self.lookups
+        features = lookups.descriptors[:, _FEATURE].tolist()
+        if len(set(features)) < len(features):
+            # A feature that several tables look up: each lookup gets ids of its own.
+            self._copied_features, self.num_features = features, len(features)
+        rows, paddings = [], []
+        for store, own in self._places:
+            rows.append(len(store.rows[own].weight))
+            paddings.append(store.padding(own))
+        self.lookups = lookups.over(rows, paddings, one_feature_each=self._copied_features is not None)
+        numbers = lookups.descriptors[:, 0].tolist()
+        placed = self.lookups.descriptors[:, _FEATURE].tolist()
+        self._store_lookups: list[tuple[RowStore, list[tuple[int, int]]]] = [
+            (
+                store,
+                [
+                    (self._places[table][1], feature)
+                    for table, feature in zip(numbers, placed, strict=True)
+                    if self._places[table][0] is store
+                ],
+            )
+            for store in self.stores
+            if not store.ids_are_slots
+        ]
+
+    def expect(self, indices: Indices, ahead: int) -> None:
+        """Says which ids the batch uses that comes `ahead` batches after the last one that was resolved."""
+        if self.ids_are_slots:
+            return
+        values, offsets, _ = self._one_feature_each(indices)
+        for store, lookups in self._ranges(offsets):
+            store.expect(lookups, values, ahead)
+
+    def resolve(self, indices: Indices, *, trains: bool, wait: bool = False) -> ResolvedIds:
+        """The physical rows of a batch, in memory until it is released."""
+        if self.ids_are_slots:
+            return ResolvedIds(indices, self.num_features)
+        values, offsets, sample_weights = self._one_feature_each(indices)
+        slots: Tensor | None = None
+        tickets: list[tuple[RowStore, int]] = []
+        resolved = ResolvedIds(indices, self.num_features, tickets)
+        resolved.offsets, resolved.sample_weights = offsets, sample_weights
+        for store, lookups in self._ranges(offsets):
+            own, ticket = store.resolve(lookups, values, trains=trains, wait=wait)
+            tickets.append((store, ticket))
+            slots = own if slots is None else torch.where(own >= 0, own, slots)
+        assert slots is not None
+        # What no store resolved is of tables whose ids are their rows.
+        dense = any(store.ids_are_slots for store in self.stores)
+        resolved.values = torch.where(slots >= 0, slots, values.to(slots.dtype)) if dense else slots
+        return resolved
+
+    def weight_gradient(self, gradient: Tensor, resolved: ResolvedIds) -> Tensor:
+        """The gradient of the sample weights as they were given, from that of the weights as resolved."""
+        if self._copied_features is None:
+            return gradient
+        values, offsets, _ = resolved.given
+        batch = (len(offsets) - 1) // len(self.lookups.features)
+        total, at = torch.zeros(len(values)), 0
+        for feature in self._copied_features:
+            first, last = int(offsets[feature * batch]), int(offsets[(feature + 1) * batch])
+            total[first:last] += gradient[at : at + last - first]
+            at += last - first
+        return total
+
+    def is_whole(self, table: int) -> bool:
+        """Whether every row of a table is in memory, in the order of ids."""
+        return self._places[table][0].ids_are_slots
+
+    def shard(self, table: int, writes: bool = True) -> TableShard:
+        """The rows of a table as a checkpoint sees them."""
+        store, own = self._places[table]
+        return store.shard(own, writes)
+
+    def bytes(self) -> StoreBytes:
+        """What all stores take."""
+        total = StoreBytes()
+        for store in self.stores:
+            total = total.plus(store.bytes())
+        return total
+
+    def counts(self) -> TierCounts:
+        """What the tiers of all stores did."""
+        total = TierCounts()
+        for store in self.stores:
+            total = total.plus(store.counts())
+        return total
+
+    def _ranges(self, offsets: Tensor) -> list[tuple[RowStore, Tensor]]:
+        """Of each store that resolves ids: int64 rows (table, first value, last value)."""
+        batch = (len(offsets) - 1) // self.num_features
+        edges = offsets[::batch].tolist() if batch else [0] * (self.num_features + 1)
+        return [
+            (store, torch.tensor([(own, edges[feature], edges[feature + 1]) for own, feature in lookups]))
+            for store, lookups in self._store_lookups
+        ]
+
+    @torch.no_grad()
+    def _one_feature_each(self, indices: Indices) -> Indices:
+        """The same batch with the ids of a feature once for every table that looks it up."""
+        if self._copied_features is None:
+            return indices
+        values, offsets, sample_weights = indices
+        batch = (len(offsets) - 1) // len(self.lookups.features)
+        edges = [offsets[feature * batch : (feature + 1) * batch + 1] for feature in self._copied_features]
+        ranges = [(int(own[0]), int(own[-1])) for own in edges]
+        lengths = torch.cat([own.diff() for own in edges])
+        copied = torch.cat([offsets.new_zeros(1), lengths.cumsum(0)])
+
+        def spread(each: Tensor) -> Tensor:
+            return torch.cat([each[first:last] for first, last in ranges])
+
+        return spread(values), copied, None if sample_weights is None else spread(sample_weights)
+
+
+def _stores(
+    tables: Sequence[StoredTable], seed: int, device: torch.device | str, memory: TieredMemory | None
+) -> list[RowStore]:
+    """The store of each table; tables whose rows have one shape share a tiered one."""
+    dense: list[StoredTable] = []
+    tiered: dict[str, list[StoredTable]] = {}
+    for table in tables:
+        if _kind(table, memory) == "dense":
+            dense.append(table)
+        else:
+            tiered.setdefault(RowShape(table).key, []).append(table)
+    for table in dense:
+        # Before memory is asked for: rows beyond these would be taken for others.
+        if table.spec.rows > MAX_DENSE_ROWS:
+            raise ConfigError(too_many_rows(table.window.table.name, table.spec.rows))
+    specs, optimizers = [table.spec for table in dense], [table.optimizer for table in dense]
+    if torch.device(device).type == "cpu":
+        check_fits(specs, optimizers)
+    elif tiered:
+        raise ConfigError("Tiered tables are kept in this machine's memory; leave `device` at cpu.")
+    with taking_memory(specs, optimizers):
+        stores: list[RowStore] = [DenseStore(table, seed, device) for table in dense]
+    if tiered:
+        assert memory is not None
+        assert memory.path is not None
+        for shape, dram in _budget(tiered, memory.dram).items():
+            stores.append(TieredStore(tiered[shape], memory.share(dram, shape), seed))
+    return stores
+
+
+def _kind(table: StoredTable, memory: TieredMemory | None) -> str:
+    if is_whole(table.spec):
+        return "dense"
+    assert isinstance(table.spec.store, StoreSpec)
+    kind = table.spec.store.kind
+    if memory is None or memory.path is None:
+        raise ConfigError(
+            f"Table '{table.spec.name}' is {kind}: say how much memory it may take and where its rows "
+            "lie, with memory=TieredMemory(dram='4GiB', path='rows')."
+        )
+    return kind
+
+
+def _budget(tiered: Mapping[str, Sequence[StoredTable]], dram: int) -> dict[str, int]:
+    """The bytes of the budget that each shape of rows gets.
+
+    Every miss costs one read whatever the row's length, so shapes that need little are whole in memory; the
+    others share what is left in proportion to their bytes, each with room for some rows at least.
+    """
+    needs, least = {}, {}
+    for shape, tables in tiered.items():
+        row_bytes = RowShape(tables[0]).row_bytes
+        needs[shape] = row_bytes * sum(table.spec.rows for table in tables)
+        small = needs[shape] <= _SMALL_PART * dram
+        least[shape] = needs[shape] if small else min(needs[shape], LEAST_ROWS * row_bytes)
+    left = dram - sum(least.values())
+    if left < 0:
+        raise ConfigError(
+            f"memory.dram is {format_bytes(dram)}, and a cache of {LEAST_ROWS} rows of each shape takes "
+            f"{format_bytes(sum(least.values()))}; give it that, or more."
+        )
+    wanted = max(1, sum(needs.values()) - sum(least.values()))
+    return {
+        shape: least[shape] + min(need - least[shape], left * (need - least[shape]) // wanted)
+        for shape, need in needs.items()
+    }

@@ -1,0 +1,71 @@
+"""The lookup and the dense model as one module: logits of a batch whose rows are in memory."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from megalith.core.schema import TableSpec
+from megalith.embeddings.collection import Lookup
+from megalith.embeddings.stores.base import StoreBytes, TierCounts
+from megalith.embeddings.table_state import TableState
+from megalith.models.base import ClickModel
+
+
+class Tables(Protocol):
+    """Embedding tables as a learner uses them: of one process, or a rank's part of those of many."""
+
+    tables: tuple[TableSpec, ...]
+    num_steps: int
+    lr_factor: float
+
+    @property
+    def prepares_ahead(self) -> bool:
+        """Whether there is something to gain from preparing batches ahead."""
+
+    def exchange(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> Any:
+        """The ids of a batch whose rows are here."""
+
+    def expect(self, indices: Any, ahead: int) -> None:
+        """Says which ids come."""
+
+    def resolve(self, indices: Any, *, trains: bool, wait: bool = False) -> Any:
+        """Brings the rows of a batch into memory."""
+
+    def start_lookup(self, resolved: Any) -> Any:
+        """Looks up; vectors of other ranks are on their way."""
+
+    def finish_lookup(self, pending: Any) -> Lookup:
+        """Pooled vectors and sequences."""
+
+    def table_states(self) -> dict[str, TableState]:
+        """Every table as a checkpoint sees it."""
+
+    def counts(self) -> TierCounts:
+        """What the tiers of these tables' stores did so far."""
+
+    def bytes(self) -> StoreBytes:
+        """What the tables take here."""
+
+
+class LookupModel(nn.Module):
+    """Logits of a batch from its numeric features and its resolved ids.
+
+    What the model can compute without vectors is computed while they travel.
+    """
+
+    def __init__(self, dense: nn.Module, embeddings: Tables) -> None:
+        super().__init__()
+        self.dense = dense
+        # In a tuple, and so none of the modules whose tensors DDP copies from the first rank.
+        self._tables = (embeddings,)
+
+    def forward(self, features: Tensor, resolved: Any) -> Tensor:
+        """Logits [samples]."""
+        (embeddings,) = self._tables
+        pending = embeddings.start_lookup(resolved)
+        begun = self.dense.begin(features) if isinstance(self.dense, ClickModel) else None
+        embedded = embeddings.finish_lookup(pending).pooled
+        logits: Tensor = self.dense(features, embedded, *(() if begun is None else (begun,)))
+        return logits
