@@ -70,7 +70,7 @@ def write_pool(
                 shutil.copyfile(held.folder / segment.name, path)
     if copies is not None:
         copies.remember(pool, elsewhere)
-    words = np.fromiter((word for each in held.segments for word in each.live), dtype=np.uint64)
+    words = np.concatenate([np.zeros(0, dtype=np.uint64), *(segment.live for segment in held.segments)])
     lists = {
         "numbers": [int(segment.name.removesuffix(".rows"), 16) for segment in held.segments],
         "bytes": [(target / segment.name).stat().st_size for segment in held.segments],
@@ -101,12 +101,9 @@ def read_pool(folder: Path, record: PoolRecord, fix: str) -> SegmentRows:
         if file.is_symlink() or not file.is_file() or file.stat().st_size != size:
             raise CheckpointError(f"Checkpoint file {file} is damaged or missing; {fix}.")
     parts = live.numpy().view(np.uint64)
-    ends = words.cumsum(0).tolist()
-    segments = (
-        SegmentRecords(name, parts[end - count : end].tolist())
-        for name, count, end in zip(names, words.tolist(), ends, strict=True)
-    )
-    return SegmentRows(within, record.layout, tuple(segments))
+    by_segment = np.split(parts, words.cumsum(0).numpy())
+    segments = tuple(SegmentRecords(*pair) for pair in zip(names, by_segment, strict=False))
+    return SegmentRows(within, record.layout, segments)
 
 
 def _lists(path: Path, fix: str) -> list[Tensor]:

@@ -108,17 +108,12 @@ def train(pool, number, ids, parts, batch):
 
 def contents(shard):
     """All rows of a shard, whatever keeps them, and which of them are listed."""
-    (first, last), (left, right) = shard.rows, shard.columns
-    weight = start_values_twin(shard.start, torch.arange(last - first))
-    parts = {"weight": weight}
-    for name, spec in shard.specs.items():
-        shape = (last - first, right - left) if spec.per == "element" else (last - first,)
-        parts.setdefault(name, torch.zeros(shape, dtype=spec.dtype))
-    listed = set()
+    first, last = shard.rows
+    listed = []
     for block in shard.blocks(1000):
-        ids = torch.tensor(list(block.ids)) - first
-        assert listed.isdisjoint(ids.tolist())
-        listed.update(ids.tolist())
-        for name, part in block.parts.items():
-            parts[name][ids] = part
-    return parts, listed
+        listed += (torch.as_tensor(block.ids) - first).tolist()
+    assert len(listed) == len(set(listed))
+    if isinstance(shard, DenseShard):
+        return shard.parts, set(listed)
+    parts = shard.pool.rows.read(shard.table, torch.arange(last - first))
+    return dict(zip(shard.specs, parts, strict=True)), set(listed)
