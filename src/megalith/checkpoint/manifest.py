@@ -83,6 +83,16 @@ class TableRecord(Config):
     blocks: tuple[BlockRecord, ...]
     sparse: tuple[SparseRecord, ...] = ()
 
+    @model_validator(mode="after")
+    def _fits(self) -> TableRecord:
+        for rectangle in self.sparse:
+            (first, last), (left, right) = rectangle.rows, rectangle.columns
+            if not (0 <= first <= last <= self.rows and 0 <= left <= right <= self.dim):
+                raise ValueError(
+                    f"{rectangle.rows} x {rectangle.columns} is not within {self.rows} x {self.dim}"
+                )
+        return self
+
 
 class PoolRecord(Config):
     """The segment files of a pool of one rank."""
@@ -122,6 +132,20 @@ class Manifest(Config):
     tables: dict[str, TableRecord]
     pools: tuple[PoolRecord, ...] = ()
     files: dict[FileName, FileRecord]
+
+    def lists(self, pool: PoolRecord) -> bool:
+        """Whether all that a pool gives the checkpoint are rectangles of tables that lack rows."""
+        return all(
+            not writes
+            or (
+                path in self.tables
+                and any(
+                    (each.rows, each.columns) == (window.rows, window.columns)
+                    for each in self.tables[path].sparse
+                )
+            )
+            for path, writes, window in zip(pool.paths, pool.writes, pool.layout.tables, strict=True)
+        )
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -169,7 +193,7 @@ def read_manifest(folder: Path, step: int | None = None, fix: str = "use another
             )
     named = {block.file for table in manifest.tables.values() for block in table.blocks}
     named |= {pool.list_file for pool in manifest.pools}
-    if not named | {DENSE_FILE} <= set(manifest.files):
+    if not named | {DENSE_FILE} <= set(manifest.files) or not all(map(manifest.lists, manifest.pools)):
         raise CheckpointError(damaged)
     return manifest
 

@@ -58,6 +58,12 @@ class PoolReader:
                     if number in wanted:
                         wanted[number].load(block)
 
+    def verify(self) -> None:
+        """Reads every row; the sentence about a damaged file is raised."""
+        for record in self._records:
+            for _ in self._blocks(read_pool(self._folder, record, self._fix)):
+                pass
+
     def _blocks(self, rows: SegmentRows) -> Iterator[tuple[int, RowBlock]]:
         with self._damage():
             yield from rows.blocks(_BLOCK_BYTES)

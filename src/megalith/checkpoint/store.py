@@ -24,6 +24,7 @@ from typing import Any
 
 from megalith.checkpoint.manifest import Manifest, read_manifest, write_manifest
 from megalith.checkpoint.pool_files import SegmentCopies
+from megalith.checkpoint.pool_reader import PoolReader
 from megalith.checkpoint.reader import read_into
 from megalith.checkpoint.state import Leaves, leaves_of, snapshot
 from megalith.checkpoint.tensor_file import is_intact
@@ -151,6 +152,19 @@ class CheckpointStore:
 
         self.ranks.from_each(read)
         return manifest.about
+
+    def verify(self, step: int) -> None:
+        """Reads all of a checkpoint, rows that a load would only link included; raises what is damaged."""
+        self.wait()
+        folder, fix = self.path(step), self._fix(step)
+        manifest = self.ranks.from_first(lambda: read_manifest(folder, step, fix))
+        rank, count = self.ranks.rank, self.ranks.world_size
+
+        def read() -> None:
+            self._verify(folder, manifest, sorted(manifest.files)[rank::count])
+            PoolReader(folder, manifest.pools[rank::count], fix).verify()
+
+        self.ranks.from_each(read)
 
     def drop_after(self, step: int) -> None:
         """Removes the checkpoints of later steps, for a run that goes back to `step`."""
