@@ -5,12 +5,12 @@ import zlib
 
 import pytest
 import torch
-from pools import Table, make_pool, train
 from safetensors.torch import load_file, save_file
 
 from megalith.checkpoint.manifest import MANIFEST
 from megalith.checkpoint.store import CheckpointStore
 from megalith.core.errors import CheckpointError, StorageError
+from row_pools import Table, make_pool, train
 
 TABLE, BLOCK = Table("t", 1000, 16), 4096
 POOL = "segments-00000-0"

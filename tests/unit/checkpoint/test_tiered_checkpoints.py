@@ -9,11 +9,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pools import STATES, Table, contents, make_pool, train
 
 from megalith.checkpoint.manifest import read_manifest
 from megalith.checkpoint.store import CheckpointStore
 from megalith.core.errors import CheckpointError
+from row_pools import STATES, Table, contents, make_pool, train
 
 
 @st.composite

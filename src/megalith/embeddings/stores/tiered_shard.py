@@ -6,6 +6,7 @@ pool.shard(0), pool.shard(1)         # the tables of the pool, each a rectangle 
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from megalith.embeddings.stores.row_files import (
     split_rows,
 )
 from megalith.ops.stores.start_values import StartValues, start_values_, start_values_twin
-from megalith.ops.stores.tiered_rows import PooledTable, TieredRows
+from megalith.ops.stores.tiered_rows import PooledTable, SegmentRecords, TieredRows
 
 _RESET_ROWS = 1 << 14
 _BITS = {2: torch.int16, 4: torch.int32}
@@ -64,18 +65,27 @@ class SegmentPool:
         held = self.folder / f"held-{uuid.uuid4().hex[:8]}"
         with storage_errors(held):
             held.mkdir()
-            while True:
-                segments = tuple(self.rows.flush())
-                try:
-                    for segment in segments:
-                        link_or_copy(self.folder / segment.name, held / segment.name)
-                except FileNotFoundError:
+            try:
+                while (segments := self._linked_into(held)) is None:
                     # A batch that was resolved ahead has moved rows in between. There are few of these, and
                     # training waits for us: the rows are what they were.
-                    for path in held.iterdir():
-                        path.unlink()
-                else:
-                    return SegmentRows(held, self.layout, segments)
+                    pass
+            except BaseException:
+                shutil.rmtree(held, ignore_errors=True)
+                raise
+        return SegmentRows(held, self.layout, segments)
+
+    def _linked_into(self, folder: Path) -> tuple[SegmentRecords, ...] | None:
+        """Files that hold all rows, linked into a folder; None if one was gone by then."""
+        for path in folder.iterdir():
+            path.unlink()
+        segments = tuple(self.rows.flush())
+        try:
+            for segment in segments:
+                link_or_copy(self.folder / segment.name, folder / segment.name)
+        except FileNotFoundError:
+            return None
+        return segments
 
     def adopt(self, rows: SegmentRows) -> dict[str, Path]:
         """Takes files as its own; returns those that were copied, not linked, and where they come from."""
