@@ -78,7 +78,7 @@ def call_of_death(answer, calls, point, expected):
     return last
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["io_uring", pytest.param("threads", marks=pytest.mark.slow)])
 def test_a_run_killed_anywhere_resumes_to_the_same_rows(shim, undisturbed, tmp_path, engine):
     expected, calls = undisturbed[engine]
     points = [(engine, False, number) for kind in POINTS for number in chosen(calls, kind)]

@@ -2,7 +2,7 @@
 
     python trained_pool_run.py FOLDER POINTS
 
-Trains once for each point of a JSON list, (engine, background, call), until it is killed at that call, resumes
+Trains for each point of a JSON list, (engine, background, call), until it is killed at that call, resumes
 in a new process, and prints what came of it. Processes are forked from one that has imported torch already.
 """
 
