@@ -148,7 +148,7 @@ def one_table(tmp_path, rows=1000, dim=4, dram="64KiB", **settings):
 def test_a_batch_that_does_not_fit_is_refused_and_the_table_goes_on(tmp_path):
     tiered = one_table(tmp_path, rows=100_000, dim=256, dram="80KiB")
     values = torch.arange(5000)
-    with pytest.raises(StorageError, match="do not fit into the cache"):
+    with pytest.raises(StorageError, match="rows of one batch do not fit into the cache"):
         tiered(values, torch.arange(5001))
     assert tiered(torch.tensor([3, 4]), torch.tensor([0, 1, 2])).shape == (2, 256)
 

@@ -30,6 +30,7 @@ from megalith.train.recipe import Recipe
 from megalith.train.run.folder import RunFolder, drop_entries_after
 from megalith.train.run.reporter import Reporter
 from megalith.train.run.summary import RunEnding, write_summary
+from megalith.train.run.tiers import TierMetrics
 from megalith.train.schedule import lr_factor
 from megalith.train.sharding_plan import plan_for_training
 from megalith.train.stopping import StopSignal, agree_on_signal
@@ -64,6 +65,7 @@ class Trainer:
         self._depth = recipe.train.pipeline if self.learner.embeddings.prepares_ahead else 0
         self._pipeline: Pipeline | None = None
         self._evaluator = RunEvaluator(recipe, self.dataset, eval_split, self.learner, self._depth)
+        self._tiers = TierMetrics(self.learner.embeddings, self.ranks, is_tiered=recipe.memory is not None)
         self._steps = LoopSteps(recipe.train, len(self.loader))
         self.total_steps = self._steps.total
         self.step = 0
@@ -149,7 +151,7 @@ class Trainer:
 
     def _take_steps(self, signal: StopSignal, reporter: Reporter, tracer: Tracer) -> str | None:
         """Steps until the end or a signal, whose name it returns."""
-        clock = time.perf_counter()
+        clock, reported = time.perf_counter(), self.step
         left = max(self.total_steps - self.step, 0)
         memory = self.recipe.memory
         pipeline = Pipeline(
@@ -168,8 +170,11 @@ class Trainer:
                 reporter.advance(self.step)
                 if self._steps.logs_after(self.step):
                     now = time.perf_counter()
+                    tiers = self._tiers.take((self.step - reported) * self.recipe.data.batch_size)
+                    reported = self.step
                     if self.ranks.is_first:
-                        reporter.write(self._train_entry(factor, now - clock))
+                        entry = self._train_entry(factor, now - clock)
+                        reporter.write(entry if tiers is None else {**entry, "tiers": tiers})
                     clock = now
                     tracer.flush()
                 if self._evaluator.split is not None and self._steps.evaluates_after(self.step):
@@ -178,6 +183,8 @@ class Trainer:
                         pipeline.settle()
                         if self._evaluator.evaluate(self.step, reporter):
                             self.save()
+                    # What evaluation read is not of training.
+                    self._tiers.take(0)
                 stopped_by = agree_on_signal(self.ranks, signal.requested)
                 if self._steps.saves_after(self.step) or stopped_by:
                     with tracer.span("checkpoint"):

@@ -121,12 +121,20 @@ class TieredStore:
                         holders = len(self._held)
                     try:
                         return self.pool.resolve(lookups, values, ticket, trains), ticket
-                    except CacheFullError:
+                    except CacheFullError as error:
                         if not self._wait_for_room(holders, wait):
-                            raise
+                            raise self._too_small(holders) from error
             except BaseException:
                 self.release(ticket)
                 raise
+
+    def _too_small(self, holders: int) -> CacheFullError:
+        rows = "one batch" if holders == 1 else f"{holders} batches that are looked up at once"
+        return CacheFullError(
+            f"The rows of {rows} do not fit into the cache of {self._capacity:,} rows for table "
+            f"'{self.tables[0].window.table.name}' and those like it; raise memory.dram, or take smaller batches "
+            "(data.batch_size, data.eval_batch_size)."
+        )
 
     def release(self, ticket: int) -> None:
         """Rows may leave that no earlier batch holds either."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from megalith.train.run.tensorboard import EventFile
 
 # What a run's result must not depend on: everything else in metrics.jsonl is the same from run to run.
-CLOCK_KEYS = ("seconds", "samples_per_second", "wait_seconds")
+CLOCK_KEYS = ("seconds", "samples_per_second", "wait_seconds", "tiers")
 
 
 class Reporter:
@@ -87,9 +87,12 @@ class Reporter:
             task = self._progress.task_ids[0]
             window = entry["window"]
             rate = format_count(entry["samples_per_second"])
-            self._progress.update(
-                task, rate=rate, shown=f"loss {entry['loss']:.4f}, NE {_shown(window['ne'])}"
-            )
+            shown = f"loss {entry['loss']:.4f}, NE {_shown(window['ne'])}"
+            if "tiers" in entry:
+                tiers = entry["tiers"]
+                hits, reads = tiers["hit_rate"] or 0.0, tiers["reads_per_sample"] or 0.0
+                shown += f", {hits:.1%} hits, {reads:.2f} reads a sample"
+            self._progress.update(task, rate=rate, shown=shown)
         else:
             numbers = ", ".join(f"{name} {_shown(entry[key])}" for name, key in _EVAL_COLUMNS)
             line = Text(f"step {entry['step']:>7,}  {entry['split']}: {numbers}")
