@@ -77,3 +77,17 @@ def calls_of(trace):
         return []
     lines = (line.split("\t") for line in trace.read_text().splitlines())
     return [Call(int(number), *rest) for number, *rest in lines]
+
+
+def spread(items, count):
+    """So many of them, evenly spread, the first and the last included."""
+    return [items[(len(items) - 1) * number // max(1, count - 1)] for number in range(min(count, len(items)))]
+
+
+def some_calls(calls, kind, count):
+    """Numbers of about so many calls of a kind, some of every name that there is."""
+    by_name = {}
+    for call in calls:
+        if call.kind == kind:
+            by_name.setdefault(call.name, []).append(call.number)
+    return [number for same in by_name.values() for number in spread(same, -(-count // len(by_name)))]

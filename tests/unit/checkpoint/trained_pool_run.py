@@ -1,22 +1,9 @@
-"""A run that trains tables in a row pool and saves checkpoints, to be killed anywhere: needs kill_at_call.so.
-
-    python trained_pool_run.py FOLDER POINTS
-
-Trains for each point of a JSON list, (engine, background, call), until it is killed at that call, resumes
-in a new process, and prints what came of it. Processes are forked from one that has imported torch already.
-"""
+"""A run that trains tables in a row pool and saves checkpoints, to be killed anywhere: see killed_runs.py."""
 
 import hashlib
-import json
-import os
-import sys
-import traceback
-from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-from kill_points import kill_arm
 from megalith.checkpoint.store import CheckpointStore
 from megalith.embeddings.stores.row_files import clear_rows
 from row_pools import Table, make_pool
@@ -72,41 +59,3 @@ def run(folder, engine, background):
         path.name for path in (folder / "rows").glob("held-*")
     ]
     return {"rows": digest.hexdigest(), "from": first - 1, "left": left}
-
-
-def forked(*arguments, trace=None, at=0):
-    """How a process ended that runs `run(*arguments)`: what it returned, or the signal."""
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            if trace is not None:
-                kill_arm(arguments[0], trace, at)
-            os.write(write, json.dumps(run(*arguments)).encode())
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-    os.close(write)
-    with os.fdopen(read) as results:
-        text = results.read()
-    _, status = os.waitpid(child, 0)
-    return {"code": os.waitstatus_to_exitcode(status), **(json.loads(text) if text else {})}
-
-
-def main(folder, points):
-    answers = []
-    for number, (engine, background, at) in enumerate(json.loads(points)):
-        place = Path(folder) / str(number)
-        place.mkdir()
-        killed = forked(place, engine, background, trace=Path(folder) / f"{number}.trace", at=at)
-        if at == 0:
-            answers.append(killed)
-            continue
-        steps = CheckpointStore(place / "checkpoints").steps()
-        answers.append({"killed": killed, "steps": steps, "resumed": forked(place, engine, background)})
-    print(json.dumps(answers))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
