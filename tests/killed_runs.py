@@ -16,19 +16,24 @@ from commands import run
 from kill_points import calls_of, environment, kill_arm
 
 
-def killed_runs(shim, module, folder, points):
-    """Of every point (call to die at, *arguments): how the run ended, the steps of the checkpoints that it left,
-    how a new process ended that went on, and the trace. A run whose call is 0 is not killed."""
+def killed_runs(shim, module, folder, points, wrapper=(), places=None):
+    """Of every point (call to die at, *arguments): how the run ended, the steps of the checkpoints that it
+    left, how a new process ended that went on, and the trace.
+
+    A run whose call is 0 is not killed and ends alone; with a call that never comes, -1, another goes on.
+    `wrapper` is a command that runs others, `places` where the runs have their folders.
+    """
     folder.mkdir()
     paths = [str(Path(__file__).parent), str(module.parent)]
     variables = {
         **environment(shim, "", folder / "none"),
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")]),
     }
     given = folder / "points.json"
     given.write_text(json.dumps(points))
-    done = run([sys.executable, __file__, module.stem, folder, given], env=variables)
+    command = [*wrapper, sys.executable, __file__, module.stem, folder, given, places or folder]
+    done = run(command, env=variables)
     assert done.returncode == 0, done.stderr
     answers = json.loads(done.stdout.splitlines()[-1])
     return [(answer, calls_of(folder / f"{number}.trace")) for number, answer in enumerate(answers)]
@@ -56,11 +61,11 @@ def _forked(function, folder, arguments, trace=None, at=0):
     return {"code": os.waitstatus_to_exitcode(status), "result": json.loads(text) if text else None}
 
 
-def _main(module, folder, points):
+def _main(module, folder, points, places):
     function = importlib.import_module(module).run
     answers = []
     for number, (at, *arguments) in enumerate(json.loads(Path(points).read_text())):
-        place = Path(folder) / str(number)
+        place = Path(places) / str(number)
         place.mkdir()
         answer = {"first": _forked(function, place, arguments, Path(folder) / f"{number}.trace", at)}
         if at:
