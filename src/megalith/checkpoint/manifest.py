@@ -100,10 +100,9 @@ class PoolRecord(Config):
     name: FileName
     """Of their folder."""
     layout: PoolLayout
-    paths: tuple[str, ...]
-    """The tables of the checkpoint that its tables are parts of; by their number in the pool."""
-    writes: tuple[bool, ...]
-    """Whether the checkpoint has the rows of a table from here, or from a copy elsewhere."""
+    paths: tuple[str | None, ...]
+    """By number in the pool, the table of the checkpoint that a table is a part of; None for a copy of what
+    another process has saved."""
 
     @property
     def list_file(self) -> str:
@@ -112,7 +111,7 @@ class PoolRecord(Config):
 
     @model_validator(mode="after")
     def _fits(self) -> PoolRecord:
-        if not len(self.paths) == len(self.writes) == len(self.layout.tables):
+        if len(self.paths) != len(self.layout.tables):
             raise ValueError("a pool has a path for each of its tables")
         return self
 
@@ -135,16 +134,14 @@ class Manifest(Config):
 
     def lists(self, pool: PoolRecord) -> bool:
         """Whether all that a pool gives the checkpoint are rectangles of tables that lack rows."""
+        windows = {
+            (path, rectangle.rows, rectangle.columns)
+            for path, table in self.tables.items()
+            for rectangle in table.sparse
+        }
         return all(
-            not writes
-            or (
-                path in self.tables
-                and any(
-                    (each.rows, each.columns) == (window.rows, window.columns)
-                    for each in self.tables[path].sparse
-                )
-            )
-            for path, writes, window in zip(pool.paths, pool.writes, pool.layout.tables, strict=True)
+            path is None or (path, window.rows, window.columns) in windows
+            for path, window in zip(pool.paths, pool.layout.tables, strict=True)
         )
 
 

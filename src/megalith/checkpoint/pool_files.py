@@ -21,55 +21,71 @@ from torch import Tensor
 from megalith.checkpoint.manifest import FileRecord, PoolRecord
 from megalith.checkpoint.tensor_file import TensorFile, write_tensors
 from megalith.core.errors import CheckpointError
-from megalith.embeddings.stores.row_files import SEGMENT_VERSION, RowPool, SegmentRows, linked
+from megalith.core.files import sync_file
+from megalith.embeddings.stores.row_files import (
+    SEGMENT_VERSION,
+    AdoptedFiles,
+    RowPool,
+    SegmentRows,
+    linked,
+)
 from megalith.ops.stores.tiered_rows import SegmentRecords
 
 _LISTS = ("numbers", "bytes", "words", "live")
 
 
-class SegmentCopies:
-    """Where the segment files of this process' pools lie in a checkpoint on another file system.
+class SavedSegments:
+    """The segment files of this process' pools that a checkpoint has: they are on disk for good.
 
     A file is known by its pool and its name, which a pool never uses twice; of files that another process
     wrote under the same name nothing is assumed.
     """
 
     def __init__(self) -> None:
-        self._paths: WeakKeyDictionary[RowPool, dict[str, Path]] = WeakKeyDictionary()
+        self._files: WeakKeyDictionary[RowPool, AdoptedFiles] = WeakKeyDictionary()
 
-    def find(self, pool: RowPool, name: str) -> Path | None:
-        """A copy of a pool's file that still exists, or None."""
-        path = self._paths.get(pool, {}).get(name)
+    def has(self, pool: RowPool, name: str) -> bool:
+        """Whether a file of a pool needs no sync any more."""
+        return name in self._files.get(pool, {})
+
+    def copy_of(self, pool: RowPool, name: str) -> Path | None:
+        """A copy of a pool's file in a checkpoint on another file system that still exists, or None."""
+        path = self._files.get(pool, {}).get(name)
         return path if path is not None and path.is_file() else None
 
-    def remember(self, pool: RowPool, paths: dict[str, Path]) -> None:
+    def remember(self, pool: RowPool, files: AdoptedFiles) -> None:
         """Replaces what was known of a pool."""
-        self._paths[pool] = paths
+        self._files[pool] = files
 
     def moved(self, before: Path, after: Path) -> None:
         """A folder with copies has got another name."""
-        for paths in self._paths.values():
-            for name, path in paths.items():
-                if path.is_relative_to(before):
-                    paths[name] = after / path.relative_to(before)
+        for files in self._files.values():
+            for name, path in files.items():
+                if path is not None and path.is_relative_to(before):
+                    files[name] = after / path.relative_to(before)
 
 
 def write_pool(
-    folder: Path, record: PoolRecord, pool: RowPool, held: SegmentRows, copies: SegmentCopies | None
+    folder: Path, record: PoolRecord, pool: RowPool, held: SegmentRows, saved: SavedSegments
 ) -> FileRecord:
-    """Links the held files into the checkpoint; returns the record of the file that lists them."""
+    """Links the held files into the checkpoint, and forces to disk those that no checkpoint had; returns the
+    record of the file that lists them."""
     target = folder / record.name
     target.mkdir()
-    elsewhere = {}
+    files: AdoptedFiles = {}
     for segment in held.segments:
-        path = target / segment.name
-        if not linked(held.folder / segment.name, path):
-            known = None if copies is None else copies.find(pool, segment.name)
-            elsewhere[segment.name] = path
-            if known is None or not linked(known, path):
-                shutil.copyfile(held.folder / segment.name, path)
-    if copies is not None:
-        copies.remember(pool, elsewhere)
+        source, path = held.folder / segment.name, target / segment.name
+        files[segment.name] = None
+        if linked(source, path):
+            if not saved.has(pool, segment.name):
+                sync_file(path)
+            continue
+        files[segment.name] = path
+        copy = saved.copy_of(pool, segment.name)
+        if copy is None or not linked(copy, path):
+            shutil.copyfile(source, path)
+            sync_file(path)
+    saved.remember(pool, files)
     words = np.concatenate([np.zeros(0, dtype=np.uint64), *(segment.live for segment in held.segments)])
     lists = {
         "numbers": [int(segment.name.removesuffix(".rows"), 16) for segment in held.segments],

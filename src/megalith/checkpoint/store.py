@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from megalith.checkpoint.manifest import Manifest, read_manifest, write_manifest
-from megalith.checkpoint.pool_files import SegmentCopies
+from megalith.checkpoint.pool_files import SavedSegments
 from megalith.checkpoint.pool_reader import PoolReader
 from megalith.checkpoint.reader import read_into
 from megalith.checkpoint.state import Leaves, leaves_of, snapshot
@@ -31,7 +31,7 @@ from megalith.checkpoint.tensor_file import is_intact
 from megalith.checkpoint.writer import FILE_BYTES, WrittenFiles, table_records, write_rank
 from megalith.comm.ranks import Ranks
 from megalith.core.errors import CheckpointError, MegalithError, storage_errors
-from megalith.core.files import new_folder, remove_partials
+from megalith.core.files import new_folder, remove_partials, sync_file, sync_folder
 from megalith.embeddings.stores.row_files import Holds
 
 _STEP = re.compile(r"step-(\d{8,})")
@@ -79,7 +79,7 @@ class CheckpointStore:
     ) -> None:
         self.folder, self.keep, self.file_bytes = folder, keep, file_bytes
         self.ranks = ranks or Ranks()
-        self._copies = SegmentCopies()
+        self._saved = SavedSegments()
         self._executor: ThreadPoolExecutor | None = None
         self._saving: Future[None] | None = None
 
@@ -147,8 +147,8 @@ class CheckpointStore:
         self.ranks.from_each(lambda: self._verify(folder, manifest, mine))
 
         def read() -> None:
-            for pool, copied in read_into(state, folder, manifest, fix).items():
-                self._copies.remember(pool, copied)
+            for pool, adopted in read_into(state, folder, manifest, fix).items():
+                self._saved.remember(pool, adopted)
 
         self.ranks.from_each(read)
         return manifest.about
@@ -184,14 +184,14 @@ class CheckpointStore:
                 with storage_errors(self.folder):
                     self.folder.mkdir(parents=True, exist_ok=True)
                 remove_partials(self.folder)
-                return first_rank.enter_context(new_folder(target, overwrite=True))
+                return first_rank.enter_context(new_folder(target, overwrite=True, sync=_sync))
 
             folder = ranks.from_first(begin)
 
             def write() -> WrittenFiles:
                 with storage_errors(target):
                     return write_rank(
-                        *(taken.leaves(), folder, ranks.rank, self.file_bytes, taken.holds, self._copies)
+                        *(taken.leaves(), folder, ranks.rank, self.file_bytes, taken.holds, self._saved)
                     )
 
             written = ranks.from_each(write)
@@ -217,7 +217,7 @@ class CheckpointStore:
                         shutil.rmtree(self.path(old))
 
             ranks.from_first(commit)
-            self._copies.moved(folder, target)
+            self._saved.moved(folder, target)
 
     def _verify(self, folder: Path, manifest: Manifest, names: Iterable[str]) -> None:
         for name in names:
@@ -233,3 +233,13 @@ class CheckpointStore:
         return (
             f"go back to step {older[-1]} with `megalith train {self.folder.parent} --from-step {older[-1]}`"
         )
+
+
+def _sync(folder: Path) -> None:
+    """Forces a checkpoint to disk; segment files are there already, each since it was first saved."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            sync_folder(path)
+        else:
+            sync_file(path)
+    sync_folder(folder)

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from megalith.checkpoint import pool_files
 from megalith.checkpoint.manifest import read_manifest
 from megalith.checkpoint.store import CheckpointStore
 from megalith.core.errors import CheckpointError
@@ -174,7 +175,9 @@ def new_bytes(folder, known):
     return sum(size for inode, size in files.items() if inode not in known), files
 
 
-def test_a_checkpoint_costs_what_changed(tmp_path):
+def test_a_checkpoint_costs_what_changed(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(pool_files, "sync_file", synced.append)
     pool, batch = trained_pool(tmp_path / "rows", range(4000), space_percent=300)
     store = CheckpointStore(tmp_path / "checkpoints")
     store.save(1, state_of(pool), {})
@@ -187,7 +190,12 @@ def test_a_checkpoint_costs_what_changed(tmp_path):
     assert whole > 4000 * row_bytes
     # The rows, blocks of 4 KiB around them, the list of segments and the manifest.
     assert len(few) * row_bytes < cost < len(few) * row_bytes + 5 * 4096 + 8 * 4000 // 64 + 4000
+    new = {path.name for path in store.path(2).rglob("*.rows")} - {
+        path.name for path in store.path(1).rglob("*.rows")
+    }
+    assert {path.name for path in synced if ".step-00000002" in str(path)} == new
     store.save(3, state_of(pool), {})
+    assert not any(".step-00000003" in str(path) for path in synced)
     assert store.steps() == [2, 3]
     links = {path.stat().st_nlink for path in store.path(3).rglob("*.rows")}
     assert links == {3}
@@ -245,6 +253,28 @@ def test_a_background_save_holds_what_was_when_it_began(tmp_path):
     held, _ = contents(again.shard(0))
     assert all(torch.equal(held[name], part) for name, part in TABLE.truth(range(4000)).items())
     store.close()
+
+
+def test_files_that_are_collected_before_they_are_held_are_looked_for_again(tmp_path, monkeypatch):
+    """As when a batch is resolved ahead at that moment."""
+    pool, batch = trained_pool(tmp_path / "rows", range(4000))
+    flush, flushes = pool.rows.flush, []
+
+    def and_collected():
+        files = flush()
+        flushes.append({file.name for file in files})
+        if len(flushes) == 1:
+            now = batch
+            for _ in range(3):
+                now = train(pool, 0, range(4000), TABLE.truth(range(4000)), now)
+        return files
+
+    monkeypatch.setattr(pool.rows, "flush", and_collected)
+    held = pool.hold()
+    assert len(flushes) == 2
+    assert not flushes[0] <= flushes[1]
+    assert {path.name for path in held.folder.iterdir()} == flushes[1]
+    assert sum(len(block.ids) for _, block in held.blocks(1000)) == 4000
 
 
 def test_two_tables_of_a_pool_are_flushed_once(tmp_path, monkeypatch):

@@ -171,6 +171,10 @@ class SegmentRows(NamedTuple):
         return TieredRows(pooled, parts, disk)
 
 
+AdoptedFiles = dict[str, Path | None]
+"""By name, files that a pool has taken: where a copied one comes from, None for a linked one."""
+
+
 class RowPool(Protocol):
     """What keeps rows of some tables in segment files."""
 
@@ -185,8 +189,8 @@ class RowPool(Protocol):
     def hold(self) -> SegmentRows:
         """Puts all rows on disk and gives files that hold them, in a folder that the caller removes."""
 
-    def adopt(self, rows: SegmentRows) -> dict[str, Path]:
-        """Takes files as its own, of a new pool; returns those that were copied, not linked."""
+    def adopt(self, rows: SegmentRows) -> AdoptedFiles:
+        """Takes files as its own, of a new pool."""
 
 
 class PoolTable(NamedTuple):

@@ -18,6 +18,7 @@ from torch import Tensor
 from megalith.core.errors import StorageError, storage_errors
 from megalith.embeddings.row_block import PartSpec, Rectangle, RowBlock, Taken, kept_parts, take
 from megalith.embeddings.stores.row_files import (
+    AdoptedFiles,
     DamagedSegmentError,
     Holds,
     PoolLayout,
@@ -87,22 +88,21 @@ class SegmentPool:
             return None
         return segments
 
-    def adopt(self, rows: SegmentRows) -> dict[str, Path]:
-        """Takes files as its own; returns those that were copied, not linked, and where they come from."""
+    def adopt(self, rows: SegmentRows) -> AdoptedFiles:
+        """Takes files as its own, by links where that is possible."""
+        adopted: AdoptedFiles = {}
         with storage_errors(self.folder):
             clear_rows(self.folder)
-            copied = {
-                segment.name: rows.folder / segment.name
-                for segment in rows.segments
-                if not link_or_copy(rows.folder / segment.name, self.folder / segment.name)
-            }
+            for segment in rows.segments:
+                source = rows.folder / segment.name
+                adopted[segment.name] = None if link_or_copy(source, self.folder / segment.name) else source
         try:
             self.rows.open(rows.segments)
         except StorageError as error:
             # The same files under other names: the sentence is about those that were given.
             said = StorageError(str(error).replace(str(self.folder), str(rows.folder)))
             raise DamagedSegmentError(said, rows.folder) from error
-        return copied
+        return adopted
 
 
 @dataclass(frozen=True)
