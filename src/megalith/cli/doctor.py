@@ -64,8 +64,10 @@ def _checks() -> Iterator[Check]:
 
 def _machine() -> Iterator[Check]:
     import sys
+    from pathlib import Path
 
     from megalith.core.units import format_bytes
+    from megalith.hardware.disk import remembered_speed
     from megalith.hardware.machine import this_machine
 
     machine = this_machine()
@@ -80,6 +82,9 @@ def _machine() -> Iterator[Check]:
     fix = "" if enough else "the demo wants 2 GiB; free some or work in another folder"
     found = f"{format_bytes(machine.disk_free_bytes)} free here ({machine.disk})"
     yield Check("disk", "ok" if enough else "optional", found, fix)
+    speed = remembered_speed(Path.cwd(), "io_uring")
+    if speed is not None:
+        yield Check("disk speed", "ok", f"{speed}, as last measured")
     good = sys.version_info >= (3, 11)
     yield Check("python", "ok" if good else "missing", machine.python, "" if good else "install Python 3.11")
 

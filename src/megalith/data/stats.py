@@ -19,6 +19,7 @@ from megalith.core.config import Config, parse_config
 from megalith.core.errors import DataError
 from megalith.core.files import read_json_object, write_atomic
 from megalith.core.schema import FeatureSpec
+from megalith.cost.row_cache.frequencies import from_counts
 from megalith.data.dataset import FIRST_ID, MISSING_ID, UNKNOWN_ID, Dataset
 
 STATISTICS_FILE = "statistics.json"
@@ -55,6 +56,9 @@ class FeatureStatistics(Config):
     """Exponent s of count ~ rank ** -s, fitted where counts are at least 5; None if too few ids are."""
     rows_for_share: dict[str, int]
     """Hottest table rows that together serve this share of the lookups, missing and unknown included."""
+    ids_by_count: tuple[tuple[float, float], ...] = ()
+    """(ids, values of each): rows of the table that occur about equally often, missing and unknown included.
+    Empty in files of earlier releases."""
 
 
 class NumericStatistics(Config):
@@ -173,6 +177,7 @@ def _feature(feature: FeatureSpec, files: list[Path]) -> FeatureStatistics:
     falling = np.sort(seen[seen > 0])[::-1].astype(np.int64)
     tops = [float(falling[:most].sum()) / total for most in (1, 10, 100)]
     covered = np.cumsum(hot)
+    classes = from_counts(hot, rows, whole=True)
     return FeatureStatistics(
         name=feature.name,
         num_ids=feature.num_ids,
@@ -192,6 +197,7 @@ def _feature(feature: FeatureSpec, files: list[Path]) -> FeatureStatistics:
             str(share): int(np.searchsorted(covered, share * values)) + 1 if values else 0
             for share in COVERED_SHARES
         },
+        ids_by_count=tuple(zip(classes.ids.tolist(), classes.accesses.tolist(), strict=True)),
     )
 
 

@@ -15,9 +15,9 @@ from typing import Any
 
 from megalith.core.errors import CacheFullError, MegalithError, NativeError, OutOfMemoryError, StorageError
 
-ABI_VERSION = 8
+ABI_VERSION = 9
 """That of csrc/abi.h; both are raised when a signature changes."""
-ABI_DIGEST = "60a67c3d7d6bd6aa"
+ABI_DIGEST = "974475467a11f89d"
 """Of the signatures together with the version; `tests/architecture` says what to put here."""
 SIMD_LEVELS = ("portable", "avx2", "avx512")
 """The builds of the kernels, the narrowest vector instructions first."""
@@ -127,7 +127,8 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "mg_tiered_read": (_Code, (_pointer, _int64, _pointer, _int64, _pointer)),
     "mg_tiered_scan": (_Code, (_pointer, _int64, *(_pointer,) * 3, _int64, _pointer)),
     "mg_tiered_statistics": (_Code, (_pointer, _pointer)),
-    # The machine's own speed (bench/embedding/roofline.py).
+    # The machine's own speed (bench/embedding/roofline.py, ops/stores/disk_probe.py).
+    "mg_disk_probe": (_Code, (_text, _pointer, _pointer, _pointer)),
     "mg_random_row_read": (_Code, (_pointer, _int64, _pointer, _int64, _int64, _int32, _pointer)),
     "mg_random_row_update": (_Code, (_pointer, _int64, _pointer, _int64, _int64, _int32)),
 }

@@ -188,5 +188,5 @@ OPERATORS = (
 PLUMBING = (
     *("mg_abi_version", "mg_last_error", "mg_simd_level", "mg_simd_level_for", "mg_use_simd_level"),
     *("mg_use_torch_threads", "mg_set_num_threads", "mg_num_threads"),
-    *("mg_advise_huge_pages", "mg_random_row_read", "mg_random_row_update"),
+    *("mg_advise_huge_pages", "mg_random_row_read", "mg_random_row_update", "mg_disk_probe"),
 )

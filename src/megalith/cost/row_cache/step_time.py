@@ -1,0 +1,119 @@
+"""Seconds of a step over a row cache, and what bounds it.
+
+Batches are resolved a few ahead of the one that is computed, by a thread of their own. That thread finds
+rows, copies them and waits for the disk; the computation uses all cores, so what the thread computes is taken
+from it:
+
+    step = max(compute + resolve / cores,  resolve + disk)       with a pipeline
+    step = compute + resolve + disk                              without one
+
+    resolve = lookups * a + rows read * b + written * c + new * d     (ResolveCosts: processor seconds)
+    disk = random reads / rate + bytes in order / rate                (DiskSpeed: measured)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from megalith.core.units import format_bytes
+from megalith.cost.row_cache.prediction import CachePrediction, RowTraffic
+from megalith.hardware.disk import DiskSpeed
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveCosts:
+    """Processor seconds of the thread that resolves.
+
+    Least squares over resolved batches of rows of 260 bytes, with 0 to 56% of the lookups read from disk
+    (benchmarks/row_cache.py --costs prints them for this machine).
+    """
+
+    per_lookup: float = 5e-8
+    per_read_row: float = 3.7e-6
+    """Starting the read, and the row's way into the pool with its checksum."""
+    per_written_row: float = 4.4e-7
+    per_new_row: float = 6.3e-7
+    """Its start value."""
+
+    def seconds(self, traffic: RowTraffic) -> float:
+        """Of one step."""
+        written = traffic.evicted_rows + 2 * traffic.moved_rows
+        return (
+            traffic.lookups * self.per_lookup
+            + traffic.read_rows * self.per_read_row
+            + written * self.per_written_row
+            + traffic.new_rows * self.per_new_row
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TierPrediction:
+    """What a run over a row cache will do."""
+
+    hit_rate: float
+    reads_per_sample: float
+    """Rows read from disk."""
+    written_rows_per_sample: float
+    touched_rows: float
+    disk_bytes: float
+    compute_seconds: float
+    """Of a step with all rows in memory."""
+    resolve_seconds: float
+    disk_seconds: float
+    step_seconds: float
+    bound_by: str
+    """compute, resolve, disk reads or disk writes."""
+
+    @property
+    def rate_of_memory(self) -> float:
+        """Rate as a part of that with all rows in memory."""
+        return self.compute_seconds / self.step_seconds if self.step_seconds else 1.0
+
+    def __str__(self) -> str:
+        return (
+            f"Cache hits {self.hit_rate:.1%}, {self.reads_per_sample:.2f} disk reads a sample, "
+            f"{self.step_seconds * 1e3:,.1f} ms a step ({self.rate_of_memory:.0%} of the rate in memory), "
+            f"bound by {self.bound_by}; {format_bytes(self.disk_bytes)} on disk at the end."
+        )
+
+
+def predict_tier(
+    cache: CachePrediction,
+    compute_seconds: float,
+    disk: DiskSpeed,
+    *,
+    cores: int,
+    costs: ResolveCosts | None = None,
+    pipelined: bool = True,
+    late: bool = False,
+) -> TierPrediction:
+    """Step time of a whole run, or of its last part (`late`), from what moves and what that costs.
+
+    `compute_seconds` is a step with all rows in memory: measured, or by the cost model.
+    """
+    traffic = cache.late if late else cache.run
+    resolve = (costs or ResolveCosts()).seconds(traffic)
+    reads = traffic.disk_reads / disk.reads_per_second
+    # What is collected is read whole before it is written: as many rows as are appended.
+    in_order = (traffic.evicted_rows + traffic.moved_rows) * cache.record_bytes
+    writes = in_order / disk.write_bytes_per_second
+    if traffic.moved_rows:
+        writes += in_order / disk.read_bytes_per_second
+    waiting = resolve + reads + writes
+    busy = compute_seconds + resolve / cores
+    step = max(busy, waiting) if pipelined else compute_seconds + waiting
+    parts = {"disk reads": reads, "disk writes": writes, "resolve": resolve}
+    slowest = max(parts, key=lambda name: parts[name])
+    bound = slowest if waiting > (busy if pipelined else compute_seconds) else "compute"
+    return TierPrediction(
+        hit_rate=traffic.hit_rate,
+        reads_per_sample=traffic.read_rows / cache.batch,
+        written_rows_per_sample=traffic.evicted_rows / cache.batch,
+        touched_rows=cache.touched_rows,
+        disk_bytes=cache.disk_bytes,
+        compute_seconds=compute_seconds,
+        resolve_seconds=resolve,
+        disk_seconds=reads + writes,
+        step_seconds=step,
+        bound_by=bound,
+    )
