@@ -45,7 +45,7 @@ class TierMetrics:
 
 
 def tier_totals(entries: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """Hits, reads and time of a step in all of training, and bytes at its end, from the lines of metrics.jsonl.
+    """Hits, reads and step time of all training, and bytes at its end, from the lines of metrics.jsonl.
 
     None where every table is whole in memory. The time of a step is a median over reports: it leaves out
     evaluations and checkpoints.
