@@ -99,6 +99,6 @@ def _tiers(tiers: dict[str, Any]) -> str:
     return (
         f"Tiers: cache hits {shown('hit_rate', '{:.1%}'.format)}, disk reads a sample "
         f"{shown('reads_per_sample', '{:.2f}'.format)}, a step {shown('step_seconds', format_duration)}; "
-        f"{format_bytes(tiers['memory_bytes'])} of rows and {format_bytes(tiers['index_bytes'])} of index and "
-        f"buffers in memory, {format_bytes(tiers['disk_bytes'])} on disk."
+        f"in memory {format_bytes(tiers['memory_bytes'])} of rows and {format_bytes(tiers['index_bytes'])} "
+        f"of index and buffers, on disk {format_bytes(tiers['disk_bytes'])}."
     )

@@ -118,19 +118,14 @@ def _predict_own(run: PlannedRun, disk: DiskSpeed) -> _OwnPrediction | None:
     ]
     ranges = {names[window]: window.rows for window in windows if window.rows != (0, window.table.rows)}
     by_table = table_frequencies(run.dataset, parts, split, _SAMPLED_VALUES, ranges=ranges)
-    predicted = []
-    for cache in caches:
-        frequencies = cache_frequencies(by_table, [names[window] for window in cache.tables])
-        if frequencies.num_ids:
-            predicted.append(
-                predict_cache(
-                    frequencies,
-                    _geometry(run, cache),
-                    row_bytes=cache.row_bytes,
-                    batch=batch,
-                    steps=run.steps,
-                )
-            )
+    merged = [
+        (cache, cache_frequencies(by_table, [names[window] for window in cache.tables])) for cache in caches
+    ]
+    predicted = [
+        predict_cache(ids, _geometry(run, cache), row_bytes=cache.row_bytes, batch=batch, steps=run.steps)
+        for cache, ids in merged
+        if ids.num_ids
+    ]
     if not predicted:
         return None
     together = add_caches(predicted)
