@@ -12,6 +12,7 @@ predicts its own caches, and all wait for the slowest.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -138,7 +139,7 @@ def _predict_own(run: PlannedRun, disk: DiskSpeed) -> _OwnPrediction | None:
         read_bytes_per_second=disk.read_bytes_per_second / sharing,
         write_bytes_per_second=disk.write_bytes_per_second / sharing,
     )
-    cores = torch.get_num_threads()
+    cores = max(torch.get_num_threads(), len(os.sched_getaffinity(0)) // sharing)
     tiers = predict_tier(together, compute, own_disk, cores=cores, pipelined=run.depth > 0)
     return _OwnPrediction(together.run.lookups, tiers)
 
