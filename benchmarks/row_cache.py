@@ -79,7 +79,7 @@ class Measured:
     resolve_seconds: float
     """Of one step, by the clock."""
     batches: list[tuple[list[int], float]]
-    """[lookups, read rows, written and moved rows, new rows] and processor seconds of each batch."""
+    """[lookups, read rows, written and moved rows, new rows, reads] and processor seconds of each batch."""
 
 
 def run_pool(stream: Stream, capacity: int, policy: str, window: int, workdir: Path) -> Measured:
@@ -115,7 +115,7 @@ def run_pool(stream: Stream, capacity: int, policy: str, window: int, workdir: P
 def _counts(before: PoolStatistics, after: PoolStatistics) -> list[int]:
     change = {name: getattr(after, name) - getattr(before, name) for name in PoolStatistics._fields}
     written = change["written_back_rows"] + 2 * change["moved_rows"]
-    return [change["lookups"], change["read_rows"], written, change["new_rows"]]
+    return [change["lookups"], change["read_rows"], written, change["new_rows"], change["reads"]]
 
 
 def compare(stream: Stream, share: float, policy: str, window: int, disk: DiskSpeed, workdir: Path) -> Any:
@@ -161,12 +161,14 @@ def compare(stream: Stream, share: float, policy: str, window: int, disk: DiskSp
 
 
 def resolve_costs(workdir: Path) -> ResolveCosts:
-    """Processor seconds of a lookup, a row read, written and begun, by least squares over batches."""
+    """Processor seconds of a lookup, a row read, written and begun, by least squares over batches; what
+    reads take of a core themselves is measured apart."""
     counts, seconds = [], []
+    each_read = measure_disk(workdir).read_processor_seconds
     for rows, skew, share in ((2_000_000, 0.56, 0.1), (2_000_000, 1.2, 0.1), (200_000, 1.0, 1.5)):
         measured = run_pool(Stream(rows, skew, 32_768, 120), int(rows * share), "lfu", 0, workdir)
-        counts += [each for each, _ in measured.batches[1:]]
-        seconds += [busy for _, busy in measured.batches[1:]]
+        counts += [each[:4] for each, _ in measured.batches[1:]]
+        seconds += [busy - each[4] * each_read for each, busy in measured.batches[1:]]
     solution = np.linalg.lstsq(np.array(counts, dtype=np.float64), np.array(seconds), rcond=None)[0]
     return ResolveCosts(*map(float, solution))
 

@@ -34,6 +34,8 @@ class DiskSpeed:
     read_bytes_per_second: float
     write_bytes_per_second: float
     """In order, in large pieces, and forced to disk at the end."""
+    read_processor_seconds: float
+    """What one random read takes of a core."""
 
     def to_dict(self) -> dict[str, Any]:
         """As a result file holds it."""

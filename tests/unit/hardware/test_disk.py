@@ -8,7 +8,7 @@ import pytest
 
 from megalith.hardware.disk import DiskSpeed, remember_speed, remembered_speed
 
-SPEED = DiskSpeed("io_uring", 60_000.0, 5e9, 1.9e9)
+SPEED = DiskSpeed("io_uring", 60_000.0, 5e9, 1.9e9, 3e-6)
 
 
 @pytest.fixture(autouse=True)

@@ -51,7 +51,7 @@ def moved_per_evicted(live_share: float) -> float:
     """Rows that collection writes again for each that is evicted, where so much of the files is live.
 
     >>> round(moved_per_evicted(0.57), 2), round(moved_per_evicted(0.73), 2)
-    (0.4, 1.05)
+    (0.4, 1.06)
     """
     low, high = 1e-9, 1.0 - 1e-9
     for _ in range(60):

@@ -56,8 +56,8 @@ class AccessFrequencies:
         c accesses out with probability (1 - f)^c.
         """
         share = np.asarray(samples, dtype=np.float64) / self.samples
-        absent: Floats = 1.0 - self.ids @ self._absent(self.accesses, np.atleast_1d(share)) / self.num_ids
-        return self.num_ids * absent.reshape(share.shape)
+        absent: Floats = self.ids @ self._absent(self.accesses, np.atleast_1d(share))
+        return self.num_ids - absent.reshape(share.shape)
 
     def absent_before(self, samples: Floats) -> Floats:
         """[class, samples] P(an id that is accessed now was not in the `samples` samples before).

@@ -27,6 +27,13 @@ class CacheGeometry:
     overflow: int | None = None
     """Slots for rows whose set is full of such rows; a 64th of all, at least 256, if left out."""
 
+    @classmethod
+    def of_bytes(
+        cls, cache_bytes: int, row_bytes: int, policy: str = "lru", window: int = 0
+    ) -> CacheGeometry:
+        """The cache whose rows, with their optimizer state, take so many bytes."""
+        return cls(max(1, cache_bytes // row_bytes), policy, window)
+
     @property
     def sets(self) -> int:
         """Sets of 16 slots."""

@@ -132,8 +132,8 @@ def predict_cache(
 def steady_hit_rate(frequencies: AccessFrequencies, cache: CacheGeometry, batch: int) -> float:
     """The hit rate once the cache is full and has seen enough: that of a run without end."""
     curve = miss_curve(frequencies, cache, batch, steps=10_000_000)
-    late = max(1, len(curve.misses) // 8)
-    return 1.0 - float(np.mean(curve.misses[-late:])) / (frequencies.lookups_per_sample * batch)
+    late, lookups = max(1, len(curve.misses) // 8), frequencies.lookups_per_sample * batch
+    return 1.0 - float(np.mean(curve.misses[-late:])) / lookups if lookups else 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,8 +39,8 @@ class _Touches:
     rows: Integers
     """Numbers of rows, unlike in every set; -1 behind the last."""
     batches: Integers
-    next_use: Integers
-    """The batch that uses the row next."""
+    following: Integers
+    """[set, turn] the turn at which the row is used next; its own if that is never."""
     seen: NDArray[np.bool_]
     """Whether an earlier batch used the row."""
 
@@ -51,7 +51,7 @@ def sampled_misses(
     """Rows that are not in the cache when a batch wants them, and rows that leave, by step of a run."""
     generator = np.random.default_rng(seed)
     per_batch = np.minimum(frequencies.per_batch(batch), _CERTAIN)
-    accesses_of_a_set = float(frequencies.ids @ per_batch) / cache.sets
+    accesses_of_a_set = max(float(frequencies.ids @ per_batch) / cache.sets, 1e-12)
     horizon = int(min(steps, max(1.0, _MAX_TURNS / accesses_of_a_set)))
     drawn = max(horizon, frequencies.samples / batch) if frequencies.whole else horizon
     affordable = int(_MAX_ACCESSES / (accesses_of_a_set * drawn))
@@ -135,18 +135,17 @@ def _by_turn(owner: Integers, row: Integers, batch: Integers, sets: int) -> _Tou
     owner, batch, row = key // (span * width), key // width % span, key % width
     uses = np.lexsort((batch, row, owner))
     again = (owner[uses[1:]] == owner[uses[:-1]]) & (row[uses[1:]] == row[uses[:-1]])
-    next_use = np.full(len(key), _NEVER)
-    next_use[uses[:-1]] = np.where(again, batch[uses[1:]], _NEVER)
     seen = np.zeros(len(key), dtype=np.bool_)
     seen[uses[1:]] = again
     counts = np.bincount(owner, minlength=sets)
     turn = np.arange(len(key)) - np.repeat(np.cumsum(counts) - counts, counts)
+    following = turn.copy()
+    following[uses[:-1]] = np.where(again, turn[uses[1:]], turn[uses[:-1]])
     shape = sets, int(counts.max(initial=0))
     lines = [np.full(shape, -1, dtype=np.int64) for _ in range(4)]
-    for line, values in zip(lines, (row, batch, next_use, seen), strict=True):
+    for line, values in zip(lines, (row, batch, following, seen), strict=True):
         line[owner, turn] = values
-    rows, batches, next_uses, again_used = lines
-    return _Touches(rows, batches, next_uses, again_used == 1)
+    return _Touches(lines[0], lines[1], lines[2], lines[3] == 1)
 
 
 def _simulate(touches: _Touches, cache: CacheGeometry) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -155,14 +154,19 @@ def _simulate(touches: _Touches, cache: CacheGeometry) -> tuple[NDArray[np.bool_
     every = np.arange(sets)
     tags = np.full((sets, WAYS), -1, dtype=np.int64)
     stamps = np.full((sets, WAYS), -(2**20), dtype=np.int64)
-    counts, next_use = np.zeros((sets, WAYS), dtype=np.int64), np.zeros((sets, WAYS), dtype=np.int64)
+    counts = np.zeros((sets, WAYS), dtype=np.int64)
+    # The turn of the last use that the window tells.
+    last_known = np.zeros((sets, WAYS), dtype=np.int64)
     missed, filled = (np.zeros(touches.rows.shape, dtype=np.bool_) for _ in range(2))
     for turn in range(touches.rows.shape[1]):
         row, batch = touches.rows[:, turn], touches.batches[:, turn]
         there = row >= 0
         same = tags == row[:, None]
         hit = same.any(axis=1) & there
-        order = _leaving_order(cache, batch, stamps, counts, next_use)
+        last_use = stamps
+        if cache.policy == "lookahead":
+            last_known, last_use = _look_ahead(touches, last_known, batch + cache.window)
+        order = _leaving_order(cache, batch, stamps, counts, last_use)
         order[tags < 0] = -1
         victim = order.argmin(axis=1)
         free = order[every, victim] < _NEVER << 30
@@ -178,12 +182,23 @@ def _simulate(touches: _Touches, cache: CacheGeometry) -> tuple[NDArray[np.bool_
         to = slot[at]
         counts[at, to] = np.where(hit[at], np.minimum(counts[at, to] + 1, 255), 1)
         tags[at, to], stamps[at, to] = row[at], batch[at]
-        next_use[at, to] = touches.next_use[at, turn]
+        last_known[at, to] = turn
     return missed, filled
 
 
+def _look_ahead(touches: _Touches, known: Integers, end: Integers) -> tuple[Integers, Integers]:
+    """The turns and batches of the last uses up to batch `end` of each set."""
+    own_set = np.arange(len(known))[:, None]
+    while True:
+        further = touches.following[own_set, known]
+        inside = (further > known) & (touches.batches[own_set, further] <= end[:, None])
+        if not inside.any():
+            return known, touches.batches[own_set, known]
+        known = np.where(inside, further, known)
+
+
 def _leaving_order(
-    cache: CacheGeometry, batch: Integers, stamps: Integers, counts: Integers, next_use: Integers
+    cache: CacheGeometry, batch: Integers, stamps: Integers, counts: Integers, last_use: Integers
 ) -> Integers:
     """A number for each slot: the smallest of a set leaves first, the largest may not leave."""
     now = batch[:, None]
@@ -192,6 +207,6 @@ def _leaving_order(
         order = order + (counts << 32)
     if cache.policy == "lookahead":
         # What the window uses leaves last, and of it what is used furthest ahead first.
-        wanted = (next_use >= now) & (next_use <= now + cache.window)
-        order = np.where(wanted, order + (1 << 41) + ((now + cache.window - next_use) << 42), order)
+        wanted = last_use > now - cache.in_flight
+        order = np.where(wanted, order + (1 << 41) + ((now + cache.window - last_use) << 42), order)
     return np.where(stamps > now - cache.in_flight, _NEVER << 30, order)

@@ -4,11 +4,15 @@ Batches are resolved a few ahead of the one that is computed, by a thread of the
 rows, copies them and waits for the disk; the computation uses all cores, so what the thread computes is taken
 from it:
 
-    step = max(compute + resolve / cores,  resolve + disk)       with a pipeline
-    step = compute + resolve + disk                              without one
+    step = max(compute + processor / cores,  resolve + disk)          with a pipeline
+    step = compute + resolve + disk                                   without one
 
     resolve = lookups * a + rows read * b + written * c + new * d     (ResolveCosts: processor seconds)
     disk = random reads / rate + bytes in order / rate                (DiskSpeed: measured)
+    processor = resolve + random reads * what starting one takes      (DiskSpeed)
+
+Where reads are under way while more rows are found (`reads_overlap`), the thread takes max(processor, disk)
+instead of resolve + disk.
 """
 
 from __future__ import annotations
@@ -28,11 +32,11 @@ class ResolveCosts:
     (benchmarks/row_cache.py --costs prints them for this machine).
     """
 
-    per_lookup: float = 5e-8
-    per_read_row: float = 3.7e-6
-    """Starting the read, and the row's way into the pool with its checksum."""
-    per_written_row: float = 4.4e-7
-    per_new_row: float = 6.3e-7
+    per_lookup: float = 5.5e-8
+    per_read_row: float = 2e-6
+    """The row's way from a block into the pool, with its checksum; the read itself is the disk's."""
+    per_written_row: float = 4e-7
+    per_new_row: float = 8e-7
     """Its start value."""
 
     def seconds(self, traffic: RowTraffic) -> float:
@@ -85,6 +89,7 @@ def predict_tier(
     cores: int,
     costs: ResolveCosts | None = None,
     pipelined: bool = True,
+    reads_overlap: bool = False,
     late: bool = False,
 ) -> TierPrediction:
     """Step time of a whole run, or of its last part (`late`), from what moves and what that costs.
@@ -99,8 +104,9 @@ def predict_tier(
     writes = in_order / disk.write_bytes_per_second
     if traffic.moved_rows:
         writes += in_order / disk.read_bytes_per_second
-    waiting = resolve + reads + writes
-    busy = compute_seconds + resolve / cores
+    processor = resolve + traffic.disk_reads * disk.read_processor_seconds
+    waiting = max(processor, reads + writes) if reads_overlap else resolve + reads + writes
+    busy = compute_seconds + processor / cores
     step = max(busy, waiting) if pipelined else compute_seconds + waiting
     parts = {"disk reads": reads, "disk writes": writes, "resolve": resolve}
     slowest = max(parts, key=lambda name: parts[name])

@@ -131,6 +131,17 @@ def test_counts_become_classes_and_tables_join():
     assert both.lookups_per_sample == pytest.approx(frequencies.lookups_per_sample + 3.0)
 
 
+@pytest.mark.parametrize("policy", ["lru", "lookahead"])
+def test_tables_that_nothing_accesses_miss_nothing(policy):
+    empty = from_counts(np.zeros(5, dtype=np.int64), 100)
+    cache = CacheGeometry.of_bytes(2600, 260, policy)
+    assert cache.capacity == 10
+    predicted = predict_cache(empty, cache, row_bytes=260, batch=8, steps=10)
+    assert (predicted.hit_rate, predicted.touched_rows) == (1.0, 0.0)
+    assert predicted.disk_bytes < 1
+    assert steady_hit_rate(empty, cache, 8) == 1.0
+
+
 def test_an_unknown_policy_is_named():
     with pytest.raises(ConfigError, match="Unknown cache policy 'fifo'"):
         predict_cache(

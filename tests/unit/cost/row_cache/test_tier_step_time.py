@@ -10,7 +10,7 @@ from megalith.cost.row_cache.prediction import predict_cache
 from megalith.cost.row_cache.step_time import ResolveCosts, predict_tier
 from megalith.hardware.disk import DiskSpeed
 
-DISK = DiskSpeed("io_uring", 60_000, 2e9, 1e9)
+DISK = DiskSpeed("io_uring", 60_000, 2e9, 1e9, 0.0)
 FREE = ResolveCosts(0.0, 0.0, 0.0, 0.0)
 
 
@@ -48,6 +48,21 @@ def test_finding_rows_takes_cores_from_the_computation(flat):
     assert tier.resolve_seconds == pytest.approx(4 * 1024 * 1e-5)
     assert tier.step_seconds == pytest.approx(1.0 + tier.resolve_seconds / 4)
     assert predict_tier(flat, 1e-6, DISK, cores=4, costs=replace(FREE, per_lookup=1e-3)).bound_by == "resolve"
+
+
+def test_starting_reads_takes_cores_from_the_computation(flat):
+    tier = predict_tier(flat, 1.0, replace(DISK, read_processor_seconds=3e-6), cores=2, costs=FREE)
+    assert tier.step_seconds == pytest.approx(1.0 + flat.run.disk_reads * 3e-6 / 2)
+
+
+def test_reads_that_overlap_hide_the_search_for_rows(flat):
+    costs = replace(FREE, per_lookup=1e-6)
+    apart, together = (
+        predict_tier(flat, 1e-6, DISK, cores=2, costs=costs, reads_overlap=overlap)
+        for overlap in (False, True)
+    )
+    assert apart.step_seconds == pytest.approx(apart.resolve_seconds + apart.disk_seconds)
+    assert together.step_seconds == pytest.approx(together.disk_seconds)
 
 
 def test_the_sentence_says_hits_reads_time_and_what_bounds_it(flat):
