@@ -167,6 +167,16 @@ def test_a_second_backward_pass_is_refused(tmp_path):
         out.sum().backward()
 
 
+def test_two_collections_do_not_share_a_folder(tmp_path):
+    first, second = one_table(tmp_path), one_table(tmp_path)
+    lookup = torch.tensor([1]), torch.tensor([0, 1])
+    first(*lookup)
+    with pytest.raises(StorageError, match="holds rows of tables that are used by"):
+        second(*lookup)
+    del first
+    assert second(*lookup).shape == (1, 4)
+
+
 def test_tiered_tables_ask_for_memory():
     table = mg.TableSpec(name="t", rows=10, dim=4, features=("f",), store="tiered")
     with pytest.raises(ConfigError, match="'t' is tiered: say how much memory"):
@@ -214,3 +224,28 @@ def test_a_cache_as_small_as_one_batch_gives_the_same_bits(tmp_path, policy, dty
     counts = tiered.stores.counts()
     assert counts.reads > steps
     assert counts.written_rows > steps
+
+
+@given(cases())
+@settings(deadline=None, max_examples=20)
+def test_a_state_dict_loads_into_either_kind_of_store(case):
+    with TemporaryDirectory() as folder:
+        memory = mg.TieredMemory(dram="64KiB", path=Path(folder) / "one", engine="threads")
+        other = mg.TieredMemory(dram="64KiB", path=Path(folder) / "other", engine="threads")
+        collections = case.collection(memory), case.collection(stored=False)
+        first, second = case.batches[:3], case.batches[3:]
+        for batch in first:
+            for collection in collections:
+                trained(collection, batch)
+        for saved in collections:
+            for target in (case.collection(other), case.collection(stored=False)):
+                # Rows that it has learnt meanwhile are forgotten.
+                trained(target, case.batches[-1])
+                target.load_state_dict(saved.state_dict())
+                for batch in case.batches:
+                    assert same(looked_at(target, batch), looked_at(collections[1], batch))
+        del target
+        restored = case.collection(other)
+        restored.load_state_dict(collections[1].state_dict())
+        for batch in second:
+            assert same(trained(restored, batch), trained(collections[0], batch))

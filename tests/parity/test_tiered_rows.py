@@ -271,6 +271,7 @@ def test_reading_after_training_writes_nothing(policy, tmp_path):
         memory,
         DiskSettings(tmp_path, segment_bytes=40_000),
         policy,
+        overflow=256,
     )
     lookups, number = torch.tensor([[0, 0, 100]]), 0
     for ids in torch.arange(20_000).split(100):

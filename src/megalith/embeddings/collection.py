@@ -22,7 +22,7 @@ from megalith.embeddings.check import Indices, LookupCheck
 from megalith.embeddings.initial_values import TableWindow
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad, StepSettings, optimizer_of_each
 from megalith.embeddings.rounding import RoundingSeeds
-from megalith.embeddings.row_block import part_specs
+from megalith.embeddings.row_block import WEIGHT, RowBlock, part_specs
 from megalith.embeddings.stores.base import RowCache, StoreBytes, StoredTable, TierCounts
 from megalith.embeddings.stores.resolved import ResolvedIds
 from megalith.embeddings.stores.settings import TieredMemory
@@ -34,6 +34,8 @@ from megalith.ops.embedding.operators import embedding_forward, embedding_sequen
 from megalith.ops.optimizer.backward import embedding_backward_
 from megalith.ops.optimizer.column_sharded import ColumnShardedUpdate
 from megalith.ops.optimizer.steps import PhysicalRows
+
+_BLOCK_BYTES = 64 << 20
 
 
 class Lookup(NamedTuple):
@@ -280,22 +282,50 @@ class EmbeddingCollection(nn.Module):
         return self.stores.weight_gradient(gradient, resolved)
 
     def get_extra_state(self) -> dict[str, Any]:
-        """Weights, optimizer state and the step count, by table name, for `state_dict`."""
-        names = [table.name for table in self.tables]
+        """Weights, optimizer state and the step count, by table name, for `state_dict`.
+
+        Of tables that are not whole in memory it holds the rows that were trained, and `ids` says which.
+        """
+        rows = {table.name: self._stored_rows(table) for table in self.tables}
         return {
             "num_steps": self.num_steps,
-            "weights": dict(zip(names, self._weights, strict=True)),
-            "states": {name: self.state(name) for name in names},
+            "weights": {name: parts.pop(WEIGHT) for name, (_, parts) in rows.items()},
+            "states": {name: parts for name, (_, parts) in rows.items()},
+            "ids": {name: ids for name, (ids, _) in rows.items() if ids is not None},
         }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Takes what `get_extra_state` gave, of a collection of the same tables."""
+        """Takes what `get_extra_state` gave, of a collection of the same tables in any stores."""
         if set(state["weights"]) != set(self._positions):
             raise ConfigError(
                 "The saved tables are not those of this collection; load it with its own recipe."
             )
         self.num_steps = int(state["num_steps"])
-        for name, weight in state["weights"].items():
-            self.weight(name).copy_(weight)
-            for key, value in state["states"][name].items():
-                self.state(name)[key].copy_(value)
+        for table in self.tables:
+            shard, name = self.shard(table.name), table.name
+            ids: Tensor | range | None = state.get("ids", {}).get(name)
+            if ids is not None or not self.stores.is_whole(self._positions[name]):
+                shard.reset()
+            if ids is None:
+                ids = range(table.rows)
+            shard.load(
+                RowBlock(ids, (0, table.dim), {WEIGHT: state["weights"][name], **state["states"][name]})
+            )
+
+    def _stored_rows(self, table: TableSpec) -> tuple[Tensor | None, dict[str, Tensor]]:
+        """The ids of a table's trained rows, None for all, and their parts."""
+        if self.stores.is_whole(self._positions[table.name]):
+            return None, {WEIGHT: self.weight(table.name), **self.state(table.name)}
+        shard = self.shard(table.name)
+        blocks = list(shard.blocks(_BLOCK_BYTES))
+        ids = torch.cat(
+            [torch.empty(0, dtype=torch.int64), *(torch.as_tensor(block.ids) for block in blocks)]
+        )
+        order = ids.argsort()
+        parts = {
+            name: torch.cat([block.parts[name] for block in blocks])[order]
+            if blocks
+            else torch.empty(0, *((table.dim,) if spec.per == "element" else ()), dtype=spec.dtype)
+            for name, spec in shard.specs.items()
+        }
+        return ids[order], parts

@@ -20,6 +20,8 @@ class MemoryTier:
     bytes: int
     bytes_per_second: float
     latency_seconds: float = 0.0
+    block_bytes: int = 0
+    """The smallest piece that is read of a disk; 0 for memory, whose lines are a matter of the cost model."""
 
 
 @dataclass(frozen=True, slots=True)

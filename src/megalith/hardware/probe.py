@@ -67,6 +67,7 @@ class Probe:
                             "gibibytes": max(0.01, round(self.disk_bytes / 2**30, 2)),
                             "gigabytes_per_second": _short(self.disk_bytes_per_second / 1e9),
                             "latency_seconds": 1e-4,
+                            "block_bytes": 4096,
                         },
                     ],
                 }

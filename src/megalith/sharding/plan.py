@@ -2,7 +2,8 @@
 
 Every placement is a list of rectangles (rows x columns) that together are the table exactly once, or, for
 `data_parallel`, the whole table once on every worker. The kind says how the rectangles were cut; what the
-runtime does follows from the rectangles and, for kinds that stay inside a node, from the nodes.
+runtime does follows from the rectangles and, for kinds that stay inside a node, from the nodes. A placement
+also says which store keeps its rows and in which memory; a plan says whether this runtime runs it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from megalith.sharding.plan_estimate import PlanEstimate
 
 Kind = Literal["table_wise", "row_wise", "column_wise", "data_parallel", "table_row", "table_column", "grid"]
 Codec = Literal["fp32", "fp16", "bf16", "int8"]
-VERSION = 1
+Store = Literal["dense", "tiered"]
+VERSION = 2
 
 
 class ExchangeConfig(Config):
@@ -42,6 +44,8 @@ class Shard(Config):
     worker: int = Field(ge=0)
     rows: tuple[int, int]
     columns: tuple[int, int]
+    cache_bytes: int = Field(default=0, ge=0)
+    """Of the worker's fast memory, what caches the rows of a tiered store; 0 for a dense one."""
 
     @property
     def num_rows(self) -> int:
@@ -59,12 +63,32 @@ class Placement(Config):
 
     table: str
     kind: Kind
+    store: Store = "dense"
+    """`dense` keeps all rows in `tier`; `tiered` keeps them there behind a cache in the fastest memory."""
+    tier: str | None = None
+    """The memory that holds the rows, as the hardware description names it; None is the fastest."""
     shards: tuple[Shard, ...] = Field(min_length=1)
 
     @property
     def workers(self) -> tuple[int, ...]:
         """Every worker that holds a part, once, rising."""
         return tuple(sorted({shard.worker for shard in self.shards}))
+
+    @property
+    def cache_bytes(self) -> int:
+        """What all workers together cache of it."""
+        return sum(shard.cache_bytes for shard in self.shards)
+
+
+class Runnable(Config):
+    """Whether this runtime runs a plan, and if not, why."""
+
+    value: bool = True
+    reason: str = ""
+    """Empty where it does."""
+
+    def __str__(self) -> str:
+        return "yes" if self.value else f"no ({self.reason})"
 
 
 class ShardingPlan(Config):
@@ -76,6 +100,8 @@ class ShardingPlan(Config):
     """Workers [n * this, (n + 1) * this) share node n; a last node may have fewer."""
     placements: tuple[Placement, ...]
     exchange: ExchangeConfig = ExchangeConfig()
+    runnable: Runnable = Runnable()
+    """A plan may be for machines that are not here; `megalith train` takes none of those."""
     estimate: PlanEstimate | None = None
     """What the planner expects of it; nothing that the runtime reads. None for a plan written by hand."""
 
@@ -119,6 +145,8 @@ class ShardingPlan(Config):
                 "`megalith plan`."
             )
 
+        if placement.store == "dense" and placement.cache_bytes:
+            raise refuse("gives a dense store cache_bytes, which only a tiered one has")
         for shard in placement.shards:
             inside = 0 <= shard.rows[0] < shard.rows[1] <= table.rows
             if not (inside and 0 <= shard.columns[0] < shard.columns[1] <= table.dim):
@@ -200,3 +228,8 @@ def _range(bounds: tuple[int, int]) -> str:
 
 def _cell(row: int, column: int) -> str:
     return f"row {row}, column {column}"
+
+
+def has_column_shards(placement: Placement) -> bool:
+    """Whether a table's rows are cut, so that several workers hold columns of one."""
+    return len({shard.columns for shard in placement.shards}) > 1

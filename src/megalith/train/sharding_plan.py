@@ -17,7 +17,8 @@ from megalith.hardware.cluster import Cluster
 from megalith.sharding.plan import ExchangeConfig, ShardingPlan, read_plan
 from megalith.sharding.planner.inputs import dataset_statistics, local_cluster, plan_inputs
 from megalith.sharding.planner.search import run_search
-from megalith.sharding.planner.types import PlanInputs, Workload
+from megalith.sharding.planner.types import MemoryPolicy, PlanInputs, Workload
+from megalith.sharding.runnable import check_runnable
 from megalith.train.recipe import Recipe
 
 
@@ -43,8 +44,10 @@ def recipe_inputs(
     world_size: int | None = None,
     workers_per_node: int | None = None,
     global_batch: int | None = None,
+    memory: MemoryPolicy | None = None,
 ) -> PlanInputs:
-    """Everything that the plan of a recipe depends on; `global_batch` replaces the recipe's."""
+    """Everything that the plan of a recipe depends on; `global_batch` replaces the recipe's, `memory` says
+    which tiers tables may take."""
     tables = _tables(recipe, dataset)
     workload = Workload(
         global_batch=global_batch or recipe.data.batch_size,
@@ -59,6 +62,7 @@ def recipe_inputs(
         world_size=world_size,
         workers_per_node=workers_per_node,
         statistics=dataset_statistics(tables, dataset.folder, dataset.schema.categorical),
+        memory=memory,
     )
 
 
@@ -70,6 +74,7 @@ def _eval_plan(recipe: Recipe, dataset: Dataset, world_size: int, used: Path) ->
     if used.exists():
         plan = read_plan(used)
         if plan.world_size == world_size:
+            check_runnable(plan, str(used))
             plan.check(_tables(recipe, dataset))
             return plan
     return _checked(_automatic_plan(recipe, dataset, world_size), recipe, dataset)
@@ -84,6 +89,7 @@ def _training_plan(recipe: Recipe, dataset: Dataset, world_size: int) -> Shardin
                 f"{config.plan} is for {plan.world_size} workers and {world_size} ranks run; regenerate "
                 f"it with `megalith plan --world-size {world_size}`, or set sharding.plan=auto."
             )
+        check_runnable(plan, str(config.plan))
     else:
         plan = _automatic_plan(recipe, dataset, world_size)
     return _checked(plan, recipe, dataset)
@@ -107,5 +113,7 @@ def _automatic_plan(recipe: Recipe, dataset: Dataset, world_size: int) -> Shardi
         local_cluster(world_size, ranks_a_host),
         world_size=world_size,
         workers_per_node=ranks_a_host,
+        # What does not fit is refused, unless the recipe gives tables a disk.
+        memory=MemoryPolicy.of_runtime(None if recipe.memory is None else recipe.memory.dram),
     )
     return Planner(run_search(len(inputs.tables), world_size)).plan(inputs)

@@ -106,7 +106,7 @@ def test_a_plan_without_an_estimate_is_not_drawn(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     shard = {"worker": 0, "rows": [0, 1], "columns": [0, 1]}
     placement = {"table": "t", "kind": "table_wise", "shards": [shard]}
-    content = {"version": 1, "world_size": 1, "workers_per_node": 1, "placements": [placement]}
+    content = {"version": 2, "world_size": 1, "workers_per_node": 1, "placements": [placement]}
     path.write_text(json.dumps(content))
     with pytest.raises(DataError, match="has no estimate to draw"):
         write_plan_report(path, tmp_path / "plan.html")

@@ -28,7 +28,7 @@ def cut(*rectangles: tuple[int, tuple[int, int], tuple[int, int]], kind: str = "
 def arguments(folder: Path, content: dict[str, Any]) -> list[str]:
     """The command that checks a plan for three workers."""
     (folder / "tables.yaml").write_text(TABLES)
-    plan = {"version": 1, "world_size": 3, "workers_per_node": 3, **content}
+    plan = {"version": 2, "world_size": 3, "workers_per_node": 3, **content}
     (folder / "plan.json").write_text(json.dumps(plan))
     names = ["--tables", str(folder / "tables.yaml"), "--plan", str(folder / "plan.json")]
     return ["plan", *names, "--hardware", "cpu-rack", "--global-batch", "64", "--dry-run", "--json"]

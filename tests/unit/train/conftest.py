@@ -1,7 +1,7 @@
 """A small generated data set and recipe that every training test shares."""
 
 import pytest
-from small_recipes import write_recipe
+from small_recipes import trained, write_recipe
 from typer.testing import CliRunner
 
 from megalith.cli.app import app
@@ -20,3 +20,10 @@ def small_data(tmp_path_factory):
 @pytest.fixture
 def recipe(small_data, tmp_path):
     return write_recipe(tmp_path / "small.yaml", small_data)
+
+
+@pytest.fixture(scope="session")
+def whole(small_data, tmp_path_factory):
+    """A run of the recipe from its beginning to its end, in one go."""
+    folder = tmp_path_factory.mktemp("whole")
+    return trained(write_recipe(folder / "small.yaml", small_data), folder / "run")

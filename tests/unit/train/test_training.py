@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from small_recipes import write_recipe
+from small_recipes import outcome, train_until_call, trained
 
 from commands import megalith
 from forked import Forked, signalled_at_call
@@ -15,26 +15,8 @@ from megalith.checkpoint.store import CheckpointStore
 from megalith.core.files import read_jsonl
 from megalith.train.recipe import load_recipe
 from megalith.train.run.folder import RunFolder
-from megalith.train.run.reporter import CLOCK_KEYS
 from megalith.train.schedule import ScheduleConfig, lr_factor
 from megalith.train.trainer import Trainer
-
-
-def trained(recipe, folder, *overrides):
-    """Trains in this process and returns the run."""
-    settings = load_recipe(str(recipe), overrides)
-    run = RunFolder(folder)
-    trainer = Trainer(settings, run)
-    if run.config.exists():
-        trainer.resume()
-    trainer.train()
-    return run
-
-
-def outcome(run):
-    """All that a run reports, without the clock."""
-    lines = [{k: v for k, v in line.items() if k not in CLOCK_KEYS} for line in read_jsonl(run.metrics)]
-    return lines, json.loads(run.evaluation("valid").read_text())
 
 
 def test_two_runs_of_one_recipe_are_bit_identical(recipe, tmp_path, whole):
@@ -43,20 +25,6 @@ def test_two_runs_of_one_recipe_are_bit_identical(recipe, tmp_path, whole):
 
 def test_another_seed_gives_another_run(recipe, tmp_path, whole):
     assert outcome(trained(recipe, tmp_path / "run", "train.seed=1")) != outcome(whole)
-
-
-@pytest.fixture(scope="session")
-def whole(small_data, tmp_path_factory):
-    """A run of the recipe from its beginning to its end, in one go."""
-    folder = tmp_path_factory.mktemp("whole")
-    return trained(write_recipe(folder / "small.yaml", small_data), folder / "run")
-
-
-def train_until_call(recipe, folder, overrides, wanted, thread):
-    trainer = Trainer(load_recipe(recipe, overrides), folder)
-    trainer.create()
-    signalled_at_call(signal.SIGKILL, wanted, thread)
-    trainer.train()
 
 
 # A run calls some 300,000 functions, 80,000 of them for its steps and 20,000 for each checkpoint.

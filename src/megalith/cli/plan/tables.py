@@ -48,6 +48,7 @@ def show_plan(plan: ShardingPlan, estimate: PlanEstimate, global_batch: int) -> 
         f"imbalance {estimate.imbalance:.1%}; found by {estimate.algorithm} in "
         f"{estimate.planning_seconds:.1f} s."
     )
+    say(f"runnable: {plan.runnable}")
 
 
 def placement_words(plan: ShardingPlan, table: TableEstimate) -> str:

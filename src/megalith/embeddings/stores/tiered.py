@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from megalith.core.errors import CacheFullError, storage_errors
+from megalith.core.lock import FolderLock
 from megalith.embeddings.stores.base import RowCache, StoreBytes, StoredTable, TierCounts
 from megalith.embeddings.stores.row_files import clear_rows, layout_digest
 from megalith.embeddings.stores.settings import TieredMemory
@@ -95,8 +96,10 @@ class TieredStore:
     def pool(self) -> TieredRows:
         """The native pool; nothing is written before it is first used."""
         if self._pool is None:
+            lock = FolderLock(self._folder, "holds rows of tables that are used")
+            lock.acquire()
+            weakref.finalize(self, _remove, self._folder, lock)
             self._pool = self._new_pool()
-            weakref.finalize(self, _remove, self._folder)
         return self._pool
 
     def padding(self, table: int) -> int:
@@ -132,8 +135,8 @@ class TieredStore:
         rows = "one batch" if holders == 1 else f"{holders} batches that are looked up at once"
         return CacheFullError(
             f"The rows of {rows} do not fit into the cache of {self._capacity:,} rows for table "
-            f"'{self.tables[0].spec.name}' and those like it; raise memory.dram, or take smaller batches "
-            "(data.batch_size, data.eval_batch_size)."
+            f"'{self.tables[0].window.table.name}' and those like it; raise memory.dram, or take smaller "
+            "batches (data.batch_size, data.eval_batch_size)."
         )
 
     def release(self, ticket: int) -> None:
@@ -195,7 +198,6 @@ class TieredStore:
     def _new_pool(self) -> TieredRows:
         """A pool without a row; files of an earlier one are removed."""
         with storage_errors(self._folder):
-            self._folder.mkdir(parents=True, exist_ok=True)
             clear_rows(self._folder)
         weight, first, second, ids = self._physical
         memory = self.memory
@@ -213,8 +215,9 @@ def _padding(table: StoredTable) -> int:
     return -1 if table.spec.padding_index is None else table.spec.padding_index
 
 
-def _remove(folder: Path) -> None:
+def _remove(folder: Path, lock: FolderLock) -> None:
     """The files of a store that is gone; what is worth keeping is in checkpoints."""
     with suppress(OSError):
         clear_rows(folder)
+        lock.release()
         folder.rmdir()

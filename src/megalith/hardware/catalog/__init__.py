@@ -32,6 +32,7 @@ class TierEntry(Config):
     gibibytes: float = Field(gt=0)
     gigabytes_per_second: float = Field(gt=0)
     latency_seconds: float = Field(default=0.0, ge=0)
+    block_bytes: int = Field(default=0, ge=0)
 
 
 class DeviceEntry(Config):
@@ -50,7 +51,8 @@ class DeviceEntry(Config):
         """The device, in bytes and bytes a second."""
         tiers = tuple(
             MemoryTier(
-                tier.name, int(tier.gibibytes * 2**30), tier.gigabytes_per_second * 1e9, tier.latency_seconds
+                *(tier.name, int(tier.gibibytes * 2**30), tier.gigabytes_per_second * 1e9),
+                *(tier.latency_seconds, tier.block_bytes),
             )
             for tier in self.memory
         )

@@ -31,6 +31,8 @@ from megalith.ops.tensors import address
 
 WAYS = 16
 """Slots of a set of the cache."""
+_LEAST_SET_ROWS = 1 << 15
+"""A cache of fewer rows may be filled by one batch."""
 POLICIES = ("lru", "lfu", "lookahead")
 _NAME_BYTES = 22
 
@@ -299,11 +301,13 @@ def _outside(numbers: Tensor, end: int) -> bool:
 
 
 def _num_sets(capacity: int, rows: int, overflow: int | None) -> int:
-    """Sets of the cache, beside an overflow area of at least a 64th; none where the cache is too small.
+    """Sets of the cache, beside an overflow area; none where the cache is small, which then is all overflow.
 
-    Half of the area is kept for rows that are only read: a batch of an evaluation finds room there.
+    An area of a sixteenth takes what sets cannot hold even if the rows of batches under way fill nine tenths
+    of the cache.
     """
-    spare = max(256, min(capacity // 8, max(capacity // 64, 4096))) if overflow is None else overflow
-    sets = (capacity - spare) // WAYS
+    if overflow is None:
+        overflow = capacity if capacity < _LEAST_SET_ROWS else capacity // 16
+    sets = (capacity - overflow) // WAYS
     # Set and tag together are the key, of at most 40 bits, and a tag has 32.
     return sets if sets > max(1, rows >> 31) else 0

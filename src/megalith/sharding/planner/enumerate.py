@@ -44,17 +44,19 @@ class OptionEnumerator(Enumerator):
 
     def enumerate(self, inputs: PlanInputs, memory: MemoryTiers) -> list[list[ShardingOption]]:
         """Options of every table, simplest first."""
-        return [
-            enumerate_options(
-                table,
-                inputs.statistics[table.name],
-                inputs.topology,
-                memory.tiers,
-                self.min_dim,
-                memory.cached_rows,
-            )
-            for table in inputs.tables
-        ]
+        return [self._options(inputs, memory, table) for table in inputs.tables]
+
+    def _options(self, inputs: PlanInputs, memory: MemoryTiers, table: TableSpec) -> list[ShardingOption]:
+        options = enumerate_options(
+            table,
+            inputs.statistics[table.name],
+            inputs.topology,
+            memory.tiers_of(table),
+            self.min_dim,
+            memory.cached_rows,
+        )
+        whole_rows = inputs.memory.whole_rows
+        return [option for option in options if not (whole_rows and option.tier and option.columns > 1)]
 
 
 def column_widths(dim: int, parts: int) -> tuple[int, ...]:
@@ -112,7 +114,7 @@ def enumerate_options(
         for option in cuts
     ]
     small = replicated_gradient_bytes(table.rows, table.dim) <= DATA_PARALLEL_BYTES
-    if size > 1 and small:
+    if size > 1 and small and 0 in tiers:
         options.append(ShardingOption("data_parallel"))
     if table.rows > MAX_DENSE_ROWS:
         parts = {option: _equal_parts(option, topology) for option in options}

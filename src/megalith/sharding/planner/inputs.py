@@ -21,7 +21,7 @@ from megalith.hardware.cluster import Cluster
 from megalith.hardware.machine import this_machine
 from megalith.sharding.planner.statistics import TableStatistics, default_statistics, from_dataset
 from megalith.sharding.planner.topology import topology_of
-from megalith.sharding.planner.types import PlanInputs, Workload
+from megalith.sharding.planner.types import MemoryPolicy, PlanInputs, Workload
 
 LOCAL_CLUSTER = "these hosts"
 """What `local_cluster` is called."""
@@ -37,10 +37,12 @@ def plan_inputs(
     world_size: int | None = None,
     workers_per_node: int | None = None,
     statistics: Mapping[str, TableStatistics] | None = None,
+    memory: MemoryPolicy | None = None,
 ) -> PlanInputs:
     """Inputs for the first `world_size` workers of a cluster (all of them by default).
 
-    `statistics` are by table; tables without get the defaults.
+    `statistics` are by table; tables without get the defaults. `memory` says which tiers tables may take, all
+    by default.
     """
     check_tables(tables)
     if workload.optimizer not in OPTIMIZER_VALUES:
@@ -52,6 +54,7 @@ def plan_inputs(
         statistics=complete_statistics(tables, statistics),
         topology=topology_of(cluster, world_size, workers_per_node),
         workload=workload,
+        memory=memory or MemoryPolicy(),
     )
 
 

@@ -1,4 +1,9 @@
-"""Which memory tiers a plan needs: the first where all tables fit into it, else slower ones behind caches."""
+"""Which memory tiers a plan needs: the first where all tables fit into it, else slower ones behind caches.
+
+Where the bytes of the caches are given (`MemoryPolicy.cache_bytes_per_worker`) a rule says which tables lie
+behind them, on the slowest tier: all but the smallest, as long as these take at most `DENSE_SHARE` of the
+bytes together. Each table is cached in proportion to its bytes.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from megalith.core.schema import TableSpec
 from megalith.cost.embedding import CACHE_SHARE, state_bytes
 from megalith.sharding.planner.bound.relaxation import PlanRelaxation
 from megalith.sharding.planner.enumerate import CACHED_ROWS, OptionEnumerator
@@ -18,6 +24,9 @@ from megalith.sharding.planner.types import (
     ShardingOption,
 )
 
+DENSE_SHARE = 0.1
+"""Of the bytes given to caches, what tables that stay in memory whole may take besides."""
+
 
 def memory_attempts(inputs: PlanInputs, min_dim: int) -> Iterator[MemoryTiers]:
     """What to try in turn: memory tiers, and shares of tables on slower ones that the first caches.
@@ -26,7 +35,13 @@ def memory_attempts(inputs: PlanInputs, min_dim: int) -> Iterator[MemoryTiers]:
     does and smaller ones.
     """
     tiers = range(len(inputs.topology.device.memory))
-    if len(tiers) == 1 or _first_tier_suffices(inputs):
+    if not inputs.memory.slower_tiers or len(tiers) == 1:
+        yield MemoryTiers([0])
+        return
+    if inputs.memory.cache_bytes_per_worker is not None:
+        yield tiers_behind_caches(inputs)
+        return
+    if _first_tier_suffices(inputs):
         yield MemoryTiers([0])
         return
     for number, share in enumerate(CACHED_ROWS):
@@ -35,11 +50,31 @@ def memory_attempts(inputs: PlanInputs, min_dim: int) -> Iterator[MemoryTiers]:
             yield MemoryTiers(tiers, CACHED_ROWS[:1] if number == 0 else CACHED_ROWS[number : number + 2])
 
 
+def tiers_behind_caches(inputs: PlanInputs) -> MemoryTiers:
+    """The memory of each table where caches have a given size: the rule above."""
+    given = (inputs.memory.cache_bytes_per_worker or 0) * inputs.topology.world_size
+    sizes = {table.name: _table_bytes(inputs, table) for table in inputs.tables}
+    if sum(sizes.values()) <= given:
+        return MemoryTiers([0])
+    slowest, dense = len(inputs.topology.device.memory) - 1, 0.0
+    tiered = {}
+    for name in sorted(sizes, key=lambda name: (sizes[name], name)):
+        dense += sizes[name]
+        if dense > DENSE_SHARE * given:
+            tiered[name] = [slowest]
+    share = min(1.0, given / sum(sizes[name] for name in tiered))
+    return MemoryTiers([0], [share], tiered)
+
+
 def lean_problem(
     inputs: PlanInputs, min_dim: int, cached_rows: Sequence[float] = CACHED_ROWS[-1:]
 ) -> PlacementProblem:
     """Only options that could save memory: whole, the narrowest slices, equal rows, the smallest caches."""
     memory = MemoryTiers(range(len(inputs.topology.device.memory)), cached_rows)
+    if not inputs.memory.slower_tiers:
+        memory = MemoryTiers([0])
+    elif inputs.memory.cache_bytes_per_worker is not None and len(memory.tiers) > 1:
+        memory = tiers_behind_caches(inputs)
     lean = []
     for options in OptionEnumerator(min_dim).enumerate(inputs, memory):
         slices = [option.columns for option in options if option.kind in ("table_wise", "column_wise")]
@@ -56,8 +91,11 @@ def _is_lean(option: ShardingOption, most: int) -> bool:
 
 
 def _first_tier_suffices(inputs: PlanInputs) -> bool:
-    optimizer, topology = inputs.workload.optimizer, inputs.topology
-    needed = sum(
-        table.weight_bytes + table.rows * state_bytes(optimizer, table.dim) for table in inputs.tables
-    )
+    topology = inputs.topology
+    needed = sum(_table_bytes(inputs, table) for table in inputs.tables)
     return bool(needed <= 0.9 * CACHE_SHARE * topology.device.bytes * topology.world_size)
+
+
+def _table_bytes(inputs: PlanInputs, table: TableSpec) -> float:
+    """Rows and their optimizer state."""
+    return float(table.weight_bytes + table.rows * state_bytes(inputs.workload.optimizer, table.dim))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
 
 from megalith.core.bounds import checked_bound
+from megalith.core.schema import DTYPE_BYTES, TableSpec
+from megalith.cost.embedding import state_bytes
 from megalith.sharding.plan import Placement, Shard
 from megalith.sharding.plan_estimate import PhaseEstimate, PlanEstimate, TableEstimate, WorkerEstimate
 from megalith.sharding.planner.enumerate import column_widths
@@ -25,8 +28,45 @@ from megalith.sharding.planner.types import (
 def placements_of(
     inputs: PlanInputs, problem: PlacementProblem, found: FoundPlacement
 ) -> tuple[Placement, ...]:
-    """Rectangles of every table."""
-    return tuple(_placement(inputs, problem, found, table) for table in range(problem.num_tables))
+    """Rectangles of every table, and the store and memory that keep their rows."""
+    placements = tuple(_placement(inputs, problem, found, table) for table in range(problem.num_tables))
+    given = inputs.memory.cache_bytes_per_worker
+    return placements if given is None else _shared_caches(inputs, placements, given)
+
+
+def _shared_caches(
+    inputs: PlanInputs, placements: tuple[Placement, ...], given: int
+) -> tuple[Placement, ...]:
+    """The same with the bytes given to each worker's caches shared out, in proportion to what its shards
+    hold."""
+    row_bytes = _row_bytes(inputs)
+    held = np.zeros(inputs.topology.world_size)
+    for placement in placements:
+        for shard in placement.shards if placement.store == "tiered" else ():
+            held[shard.worker] += shard.num_rows * row_bytes[placement.table](shard.dim)
+    cached = np.minimum(1.0, given / np.maximum(held, 1.0))
+
+    def shared(placement: Placement) -> Placement:
+        size = row_bytes[placement.table]
+        shards = [
+            shard.model_copy(
+                update={"cache_bytes": int(shard.num_rows * size(shard.dim) * cached[shard.worker])}
+            )
+            for shard in placement.shards
+        ]
+        return placement.model_copy(update={"shards": tuple(shards)})
+
+    return tuple(shared(placement) if placement.store == "tiered" else placement for placement in placements)
+
+
+def _row_bytes(inputs: PlanInputs) -> dict[str, Callable[[int], int]]:
+    """Bytes of a row of so many columns with its optimizer state, by table."""
+    optimizer = inputs.workload.optimizer
+
+    def of(table: TableSpec) -> Callable[[int], int]:
+        return lambda dim: int(dim * DTYPE_BYTES[table.dtype] + state_bytes(optimizer, dim))
+
+    return {table.name: of(table) for table in inputs.tables}
 
 
 def _placement(
@@ -54,8 +94,21 @@ def _placement(
             for group, piece in zip(groups, slices, strict=True)
             for member, part in enumerate(parts)
         ]
-    shards = [Shard(worker=worker, rows=part, columns=piece) for worker, part, piece in cells]
-    return Placement(table=table.name, kind=option.kind, shards=tuple(shards))
+    tier = problem.topology.device.memory[option.tier].name
+    if not option.tier:
+        dense = tuple(Shard(worker=worker, rows=part, columns=piece) for worker, part, piece in cells)
+        return Placement(table=table.name, kind=option.kind, tier=tier, shards=dense)
+    size = _row_bytes(inputs)[table.name]
+    shards = [
+        Shard(
+            worker=worker,
+            rows=part,
+            columns=piece,
+            cache_bytes=int(option.cached * (part[1] - part[0]) * size(piece[1] - piece[0])),
+        )
+        for worker, part, piece in cells
+    ]
+    return Placement(table=table.name, kind=option.kind, store="tiered", tier=tier, shards=tuple(shards))
 
 
 def estimate_of(

@@ -35,6 +35,7 @@ from megalith.sharding.planner.types import (
     PlanInputs,
     Workload,
 )
+from megalith.sharding.runnable import runnable_here
 
 _BOUND_SHARE = 0.3
 """Of the time given, what the lower bound may take."""
@@ -102,11 +103,13 @@ class Planner:
                 break
         else:
             raise shortage_error(inputs, self.search.min_dim)
+        placements = placements_of(inputs, problem, found)
         plan = ShardingPlan(
             world_size=inputs.topology.world_size,
             workers_per_node=inputs.topology.per_node,
-            placements=placements_of(inputs, problem, found),
+            placements=placements,
             exchange=inputs.workload.exchange,
+            runnable=runnable_here(placements, inputs.topology.device),
             estimate=estimate_of(inputs, problem, found, watch.now()),
         )
         plan.check(inputs.tables)

@@ -53,8 +53,9 @@ def fits_by_bytes(inputs: PlanInputs, min_dim: int) -> bool:
 def _shortage(problem: PlacementProblem) -> str:
     """What is short and by how much."""
     size = problem.world_size
-    all_room = float(problem.capacity.sum())
-    room = float(problem.capacity.max())
+    used = sorted({0, *(option.tier for option in problem.options)})
+    all_room = float(problem.capacity[used].sum())
+    room = float(problem.capacity[used].max())
     smallest = np.array(
         [problem.peak[begin:end, NUM_PHASES:].max(axis=1).min() for begin, end in problem.option_ranges()]
     )

@@ -50,6 +50,25 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryPolicy:
+    """Which memory tables may take besides the fastest."""
+
+    slower_tiers: bool = True
+    """Whether tables may lie on slower tiers, behind caches as large as the plan finds best."""
+    cache_bytes_per_worker: int | None = None
+    """What the caches of a worker take together, where that is given: then `memory.py` says which tables are
+    behind them."""
+
+    whole_rows: bool = False
+    """Whether tables on slower tiers are not cut by columns: every part of a row would be read on its own."""
+
+    @staticmethod
+    def of_runtime(cache_bytes_per_worker: int | None = None) -> MemoryPolicy:
+        """What this runtime does: all rows in memory, or on disk behind a cache of a given size."""
+        return MemoryPolicy(cache_bytes_per_worker is not None, cache_bytes_per_worker, whole_rows=True)
+
+
+@dataclass(frozen=True, slots=True)
 class PlanInputs:
     """Everything that a plan depends on; `inputs.py` builds it."""
 
@@ -58,6 +77,7 @@ class PlanInputs:
     """Of every table, by its name."""
     topology: Topology
     workload: Workload
+    memory: MemoryPolicy = MemoryPolicy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +88,12 @@ class MemoryTiers:
     """Positions among the device's tiers, the fastest being 0."""
     cached_rows: Sequence[float] = ()
     """Shares of a table on a slower tier that the fastest may cache."""
+    by_table: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """The tiers of single tables, where they differ."""
+
+    def tiers_of(self, table: TableSpec) -> Sequence[int]:
+        """Positions of the tiers that a table may take."""
+        return self.by_table.get(table.name, self.tiers)
 
 
 @dataclass(frozen=True, slots=True)

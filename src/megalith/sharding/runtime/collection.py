@@ -24,10 +24,11 @@ from megalith.embeddings.check import LookupCheck
 from megalith.embeddings.collection import Lookup
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad
 from megalith.embeddings.stores.base import RowCache, StoreBytes, TierCounts
+from megalith.embeddings.stores.choose import is_whole
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.embeddings.table_state import TableState
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
-from megalith.sharding.plan import ShardingPlan, read_plan
+from megalith.sharding.plan import ShardingPlan, has_column_shards, read_plan
 from megalith.sharding.row_wise_plan import row_wise_plan
 from megalith.sharding.runtime.input_dist.input_dist import InputDist, PendingInput
 from megalith.sharding.runtime.input_dist.jagged_ids import ReceivedIds
@@ -271,6 +272,12 @@ def _checked_plan(
     if not isinstance(plan, ShardingPlan):
         plan = read_plan(Path(plan))
     plan.check(tables)
+    cut = {placement.table for placement in plan.placements if has_column_shards(placement)}
+    for table in tables:
+        if table.name in cut and not is_whole(table):
+            raise PlanError(
+                f"Table '{table.name}' is tiered, and the plan cuts it by columns; cut it by rows, or not."
+            )
     if world_size != plan.world_size:
         raise PlanError(
             f"The plan is for {plan.world_size} workers and there are {world_size}; regenerate it with "

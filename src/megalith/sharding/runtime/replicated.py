@@ -50,7 +50,9 @@ class ReplicatedTables:
         self._all_reduce = None if comm is None else comm.all_reduce()
         # Updates come as one gradient for each touched row: every table is a sequence of its own.
         updated = [
-            table.model_copy(update={"pooling": "none", "features": (table.name,), "padding_index": None})
+            table.model_copy(
+                update={"pooling": "none", "features": (table.name,), "padding_index": None, "store": None}
+            )
             for table in tables
         ]
         self.collection = EmbeddingCollection(

@@ -5,7 +5,6 @@ Bytes follow from the layout, which the runtime reads too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -104,14 +103,15 @@ class _ShardedCounts:
         self._positions = {feature: position for position, feature in enumerate(layout.features)}
         self._streams: list[NDArray[np.int64]] = []
         self._stream_ids: list[Floats] = []
-        tiers = _planned_tiers(plan, [tier.name for tier in inputs.topology.device.memory])
+        tiers = [tier.name for tier in inputs.topology.device.memory]
         placements = {placement.table: placement for placement in plan.placements}
         for table in inputs.tables:
             placement = placements[table.name]
             if placement.kind != "data_parallel":
-                self._add(table, placement, *tiers.get(table.name, (0, 1.0)))
+                # A plan written by hand may name no memory, or that of other hardware: then it is the first.
+                self._add(table, placement, tiers.index(placement.tier) if placement.tier in tiers else 0)
 
-    def _add(self, table: TableSpec, placement: Placement, tier: int, cached: float) -> None:
+    def _add(self, table: TableSpec, placement: Placement, tier: int) -> None:
         statistics = self.inputs.statistics[table.name]
         cells = np.array(
             [(shard.worker, *shard.rows, *shard.columns) for shard in placement.shards], dtype=np.int64
@@ -134,7 +134,7 @@ class _ShardedCounts:
         held_bytes = (last - first) * row_bytes
         np.add.at(self.memory[:, tier], worker, held_bytes)
         if tier:
-            np.add.at(self.memory[:, 0], worker, cached * held_bytes)
+            np.add.at(self.memory[:, 0], worker, [float(shard.cache_bytes) for shard in placement.shards])
 
     def arriving_id_bytes(self) -> Floats:
         """Of every worker; a stream that several rectangles read is sent once."""
@@ -144,17 +144,6 @@ class _ShardedCounts:
             sent = id_bytes(self.inputs.tables) * np.concatenate(self._stream_ids)[chosen]
             np.add.at(arriving, distinct[:, 1], sent)
         return arriving
-
-
-def _planned_tiers(plan: ShardingPlan, tiers: Sequence[str]) -> dict[str, tuple[int, float]]:
-    """The memory of each table that the planner has chosen one for, and the share of it that is cached."""
-    if plan.estimate is None:
-        return {}
-    return {
-        table.table: (tiers.index(table.tier), table.cached_rows)
-        for table in plan.estimate.tables
-        if table.tier in tiers
-    }
 
 
 def _add_replicated(

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from megalith.core.config import Config
-from megalith.core.schema import TableSpec
+from megalith.core.errors import ConfigError
+from megalith.core.schema import StoreSpec, TableSpec
 from megalith.embeddings.memory import memory_of
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad
 from megalith.embeddings.stores.choose import choose_stores, is_whole
 from megalith.embeddings.stores.settings import TieredMemory
-from megalith.sharding.plan import ExchangeConfig
+from megalith.sharding.plan import ExchangeConfig, ShardingPlan
 
 
 class EmbeddingsConfig(Config):
@@ -38,12 +39,30 @@ class PlacedTables(NamedTuple):
 
 
 def place_tables(
-    tables: Sequence[TableSpec], optimizer: RowOptimizer, memory: TieredMemory | None, world_size: int
+    tables: Sequence[TableSpec],
+    optimizer: RowOptimizer,
+    memory: TieredMemory | None,
+    plan: ShardingPlan | None,
 ) -> PlacedTables:
-    """Where a recipe gives `memory`, tables that are not small are tiered; all of them share the budget."""
+    """Where a recipe gives `memory`, tables that are not small are tiered; all of them share the budget.
+
+    Under a plan they are what it says.
+    """
+    chosen: Sequence[StoreSpec]
+    if plan is not None:
+        kinds = {placement.table: placement.store for placement in plan.placements}
+        chosen = [StoreSpec(kind=kinds[table.name]) for table in tables]
+        behind_caches = [table.name for table in tables if kinds[table.name] != "dense"]
+        if behind_caches and memory is None:
+            raise ConfigError(
+                f"The plan keeps table '{behind_caches[0]}' on disk behind a cache; say how much memory "
+                "caches may take, with memory.dram=4GiB, or regenerate the plan with `megalith plan`."
+            )
     if memory is None:
         return PlacedTables(list(tables), None)
-    chosen = choose_stores(tables, [optimizer] * len(tables), memory.dram * world_size)
+    world_size = 1 if plan is None else plan.world_size
+    if plan is None:
+        chosen = choose_stores(tables, [optimizer] * len(tables), memory.dram)
     placed = [
         table if table.store is not None else table.model_copy(update={"store": store})
         for table, store in zip(tables, chosen, strict=True)

@@ -67,7 +67,7 @@ class Learner:
         # Without a plan this process is on its own, whatever group it is in.
         ranks = Ranks() if plan is None else Ranks.all()
         optimizer, seed = config.embeddings.optimizer, config.seed
-        tables, memory = place_tables(tables, optimizer, config.memory, ranks.world_size)
+        tables, memory = place_tables(tables, optimizer, config.memory, plan)
         self.tables = tables
         check_memory(tables, optimizer, plan, ranks, memory, second_copy)
         # One seed makes the start values of the dense part; tables take theirs from it and their name.

@@ -36,8 +36,10 @@ def check_memory(
     size = 1 if plan is None else ranks_a_host(plan.world_size)
     whole = [table for table in tables if is_whole(table)]
     optimizers = [optimizer] * len(whole)
-    if len(whole) < len(tables) and memory is not None:
-        _check_cache(memory.dram * size, available)
+    tiered = [table for table in tables if not is_whole(table)]
+    if tiered and memory is not None:
+        rows = memory_of(tiered, [optimizer] * len(tiered)).total
+        _check_cache(min(memory.dram * size, rows), available)
     if plan is None:
         for table in whole:
             if table.rows > MAX_DENSE_ROWS:

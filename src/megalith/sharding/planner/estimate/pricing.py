@@ -23,8 +23,8 @@ from megalith.cost.embedding import (
     update_bytes,
 )
 from megalith.cost.operators import stream_seconds
+from megalith.sharding.planner.estimate.cache_misses import missed_share
 from megalith.sharding.planner.estimate.shard_counts import HIERARCHICAL, NODE_COLUMNS, REPLICATED, ShardList
-from megalith.sharding.planner.statistics import TableStatistics
 from megalith.sharding.planner.types import Flags, Floats, Ints, PlanInputs
 from megalith.sharding.wire_format import (
     CODEC_BYTES,
@@ -139,22 +139,17 @@ def _behind_caches(
     for table, share in set(keys):
         statistics = inputs.statistics[inputs.tables[table].name]
         ids = inputs.workload.global_batch * statistics.lookups
-        served[table, share] = 1.0 - _missed(statistics, share, ids)
+        served[table, share] = 1.0 - missed_share(statistics, share, ids)
     lengths = [fact[0] for fact in shards.facts]
     hot = np.repeat([served[key] for key in keys], lengths)
     row = np.asarray(row_traffic_bytes(constants, columns.dim, columns.element) + columns.state)
-    missed = 2 * columns.distinct * row
     for level in range(1, len(device.memory)):
+        # Read by blocks, written back in large appends.
+        read = np.maximum(row, device.memory[level].block_bytes)
+        missed = columns.distinct * (read + row)
         fetched = np.asarray(tier_seconds(device, constants, lookup / byte_seconds, hot, missed, level))
         lookup = np.where(columns.tier == level, np.maximum(fetched, lookup), lookup)
     return lookup
-
-
-def _missed(statistics: TableStatistics, cached: float, ids: float) -> float:
-    """Share of the distinct rows of a batch that are not among the cached ones."""
-    rows = statistics.rows[-1]
-    distinct = statistics.distinct_by_rank(np.array([cached * rows, rows]), ids)
-    return 1 - float(distinct[0] / distinct[1]) if distinct[1] else 0.0
 
 
 def _update_seconds(columns: _ShardColumns, inputs: PlanInputs, byte_seconds: float) -> Floats:
