@@ -30,6 +30,7 @@ lint: .venv/.dev
 bench: build .venv/.bench
 	$(BIN)/megalith bench data
 	$(BIN)/megalith bench embedding
+	$(BIN)/megalith bench tiers
 	$(BIN)/megalith bench train
 	$(BIN)/megalith bench train --ranks 2
 	$(BIN)/megalith bench plan --seeds 1
@@ -61,7 +62,7 @@ build: .venv/.install
 
 .venv/.bench: .venv/.install
 	$(PIP) --editable ".[bench]"
-	$(PIP) fbgemm-gpu-cpu==1.8.0 tensordict torchmetrics==1.0.3 tqdm pyre-extensions iopath onnxruntime
+	$(PIP) fbgemm-gpu-cpu==1.8.0 tensordict torchmetrics==1.0.3 tqdm pyre-extensions iopath onnxruntime rocksdict
 	$(PIP) --no-deps torchrec==1.8.0
 	touch $@
 

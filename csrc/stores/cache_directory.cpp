@@ -65,13 +65,13 @@ CacheDirectory::Room CacheDirectory::make_room(const Place& place, uint32_t rele
   }
   const bool crowded = num_overflow_dirty_ * 2 >= static_cast<int64_t>(overflow_keys_.size());
   uint32_t chosen = kNoSlot;
-  if (only_read || crowded) chosen = overflow_slot(released, only_read ? Wanted::kClean : Wanted::kDirty);
+  if (only_read || crowded) chosen = overflow_slot(released, only_read ? Victim::kClean : Victim::kDirty);
   if (chosen == kNoSlot && only_read && num_sets_ != 0) {
     // Nothing but changed rows anywhere.
     chosen = victim_in_set(place.set, released, false);
     if (chosen != kNoSlot) return make_room(place, released, false);
   }
-  if (chosen == kNoSlot) chosen = overflow_slot(released, Wanted::kAny);
+  if (chosen == kNoSlot) chosen = overflow_slot(released, Victim::kAny);
   if (chosen == kNoSlot) {
     throw CacheFull("The rows of the batches under way do not fit into the cache of " +
                              std::to_string(capacity_) + " rows; give it more, or resolve fewer batches ahead.");
@@ -82,7 +82,7 @@ CacheDirectory::Room CacheDirectory::make_room(const Place& place, uint32_t rele
   return {chosen, true, leaving};
 }
 
-uint32_t CacheDirectory::overflow_slot(uint32_t released, Wanted wanted) {
+uint32_t CacheDirectory::overflow_slot(uint32_t released, Victim wanted) {
   // Until a batch is released, or a row moves, a search that found nothing would find nothing again.
   int64_t& none_since = none_since_[static_cast<int>(wanted)];
   if (none_since == released) return kNoSlot;
@@ -94,11 +94,11 @@ uint32_t CacheDirectory::overflow_slot(uint32_t released, Wanted wanted) {
     const auto at = static_cast<uint32_t>(hand_), slot = first + at;
     hand_ = hand_ + 1 == spare ? 0 : hand_ + 1;
     if (!overflow_used_[at]) {
-      if (wanted == Wanted::kDirty) continue;
+      if (wanted == Victim::kDirty) continue;
       return slot;
     }
     if (stamp(slot) > released) continue;
-    if (wanted != Wanted::kAny && is_dirty(slot) != (wanted == Wanted::kDirty)) continue;
+    if (wanted != Victim::kAny && is_dirty(slot) != (wanted == Victim::kDirty)) continue;
     ++candidates;
     if (chosen == kNoSlot || leaves_before(slot, chosen, released)) chosen = slot;
   }

@@ -123,7 +123,7 @@ class CacheDirectory {
   };
   struct alignas(64) PaddedSet : Set {};
 
-  enum class Wanted { kAny, kClean, kDirty };
+  enum class Victim { kAny, kClean, kDirty };
 
   static int way_of(const uint32_t* tags, uint32_t tag) {
 #if defined(__SSE2__)
@@ -154,7 +154,7 @@ class CacheDirectory {
   // Whether the first slot should leave rather than the second, both free to leave.
   bool leaves_before(uint32_t one, uint32_t other, uint32_t released) const;
   uint32_t victim_in_set(uint32_t set, uint32_t released, bool only_clean) const;
-  uint32_t overflow_slot(uint32_t released, Wanted wanted);
+  uint32_t overflow_slot(uint32_t released, Victim wanted);
   static int64_t num_all_sets(int64_t sets, int64_t capacity) { return sets + (capacity - sets * kWays + kWays - 1) / kWays; }
 
   int64_t num_sets_, capacity_, num_dirty_ = 0;

@@ -1,4 +1,5 @@
-// Transfers through io_uring, by its system calls: one call begins a whole batch and waits for it.
+// Transfers through io_uring, by its system calls: one call begins a whole group of transfers and waits for earlier ones.
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <vector>
@@ -10,6 +11,7 @@
 #include <linux/io_uring.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 #endif
 
@@ -52,7 +54,15 @@ class IoUring final : public TransferQueue {
 
   bool open(uint32_t depth) {
     io_uring_params params{};
+#if defined(IORING_SETUP_COOP_TASKRUN)
+    // Completions are noted when this process enters the kernel anyway: no interrupt of what it computes.
+    params.flags = IORING_SETUP_COOP_TASKRUN;
+#endif
     ring_ = static_cast<int>(syscall(__NR_io_uring_setup, depth, &params));
+    if (ring_ < 0 && errno == EINVAL) {
+      params = {};
+      ring_ = static_cast<int>(syscall(__NR_io_uring_setup, depth, &params));
+    }
     if (ring_ < 0 || !can_read_and_write()) return false;
     const size_t submissions = params.sq_off.array + params.sq_entries * sizeof(uint32_t);
     const size_t completions = params.cq_off.cqes + params.cq_entries * sizeof(io_uring_cqe);
@@ -73,7 +83,7 @@ class IoUring final : public TransferQueue {
 
   void start(const Transfer* transfers, int64_t count) override {
     for (int64_t i = 0; i < count; ++i) {
-      while (free_.empty()) wait_for_one();
+      while (free_.empty()) wait_for(std::max<int64_t>(1, under_way_ / 4));
       const uint32_t number = free_.back();
       free_.pop_back();
       transfers_[number] = transfers[i];
@@ -83,12 +93,28 @@ class IoUring final : public TransferQueue {
     if (!enter(0)) throw_system();
   }
 
-  void finish() override {
-    while (under_way_ > 0) wait_for_one();
+  void collect(int64_t least, std::vector<uint32_t>& done) override {
+    reap();
+    while (static_cast<int64_t>(done_.size()) < least && under_way_ > 0) {
+      wait_for(least - static_cast<int64_t>(done_.size()));
+    }
+    if (!failure_.empty()) {
+      while (under_way_ > 0) wait_for(under_way_);
+    }
+    done.insert(done.end(), done_.begin(), done_.end());
+    done_.clear();
     if (failure_.empty()) return;
     const std::string failure = std::move(failure_);
     failure_.clear();
     throw StorageError(failure);
+  }
+
+  void prepare_memory(char* memory, int64_t bytes) override {
+    const iovec described{memory, static_cast<size_t>(bytes)};
+    if (syscall(__NR_io_uring_register, ring_, IORING_REGISTER_BUFFERS, &described, 1) == 0) {
+      prepared_ = memory;
+      prepared_end_ = memory + bytes;
+    }
   }
 
  private:
@@ -105,7 +131,12 @@ class IoUring final : public TransferQueue {
     const uint32_t tail = *sq_tail_, at = tail & sq_mask_;
     io_uring_sqe& entry = entries_.part<io_uring_sqe>(0)[at];
     std::memset(&entry, 0, sizeof entry);
-    entry.opcode = transfer.write ? IORING_OP_WRITE : IORING_OP_READ;
+    const bool prepared = transfer.memory >= prepared_ && transfer.memory + transfer.bytes <= prepared_end_;
+    if (prepared) {
+      entry.opcode = transfer.write ? IORING_OP_WRITE_FIXED : IORING_OP_READ_FIXED;
+    } else {
+      entry.opcode = transfer.write ? IORING_OP_WRITE : IORING_OP_READ;
+    }
     entry.fd = transfer.file;
     entry.addr = reinterpret_cast<uint64_t>(transfer.memory);
     entry.len = static_cast<uint32_t>(transfer.bytes);
@@ -130,22 +161,19 @@ class IoUring final : public TransferQueue {
     }
   }
 
-  void wait_for_one() {
-    if (reap()) return;
-    if (!enter(1)) throw_system();
+  void wait_for(int64_t count) {
+    if (!enter(static_cast<uint32_t>(std::min(count, under_way_)))) throw_system();
     reap();
   }
 
-  bool reap() {
+  void reap() {
     uint32_t head = *cq_head_;
     const uint32_t tail = __atomic_load_n(cq_tail_, __ATOMIC_ACQUIRE);
-    const bool any = head != tail;
     for (; head != tail; ++head) {
       const io_uring_cqe& entry = completed_[head & cq_mask_];
       complete(static_cast<uint32_t>(entry.user_data), entry.res);
     }
     __atomic_store_n(cq_head_, head, __ATOMIC_RELEASE);
-    return any;
   }
 
   void complete(uint32_t number, int32_t result) {
@@ -160,6 +188,7 @@ class IoUring final : public TransferQueue {
     }
     if (result <= 0 && failure_.empty()) failure_ = transfer_failure(transfer, -result);
     --under_way_;
+    done_.push_back(transfer.tag);
     free_.push_back(number);
   }
 
@@ -173,7 +202,8 @@ class IoUring final : public TransferQueue {
   uint32_t sq_mask_ = 0, cq_mask_ = 0, to_submit_ = 0;
   io_uring_cqe* completed_ = nullptr;
   std::vector<Transfer> transfers_;
-  std::vector<uint32_t> free_;
+  std::vector<uint32_t> free_, done_;
+  char *prepared_ = nullptr, *prepared_end_ = nullptr;
   int64_t under_way_ = 0;
   std::string failure_;
 };

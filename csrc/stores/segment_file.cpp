@@ -1,6 +1,7 @@
 #include "stores/segment_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 
 #include <cerrno>
 #include <cstring>
@@ -27,6 +28,19 @@ int open_segment_file(const std::string& path, int flags) {
   if (direct >= 0 || errno != EINVAL) return direct;
 #endif
   return ::open(path.c_str(), flags | O_CLOEXEC, 0644);
+}
+
+int64_t read_alignment(int file) {
+#if defined(STATX_DIOALIGN)
+  struct statx status {};
+  if (statx(file, "", AT_EMPTY_PATH, STATX_DIOALIGN, &status) == 0 && (status.stx_mask & STATX_DIOALIGN)) {
+    const int64_t told = status.stx_dio_offset_align;
+    if (told > 0 && kBlock % told == 0) return told < 512 ? 512 : told;
+  }
+#else
+  (void)file;
+#endif
+  return kBlock;
 }
 
 }  // namespace megalith

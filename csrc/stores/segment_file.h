@@ -21,4 +21,7 @@ BlockMemory block_memory(int64_t bytes);
 
 int open_segment_file(const std::string& path, int flags);
 
+// What reads of a file begin and end at multiples of: a block, or less where the system says so.
+int64_t read_alignment(int file);
+
 }  // namespace megalith

@@ -55,6 +55,8 @@ class SegmentFormat {
   int64_t row_bytes() const { return row_bytes_; }
   int64_t capacity() const { return capacity_; }  // records of a full segment
   int64_t stride() const { return stride_; }
+  // Of the blocks that a record lies in, at most.
+  int64_t most_block_bytes() const { return per_block_ ? kBlock : whole_blocks(stride_) + kBlock; }
 
   // The first byte of a record in its file.
   int64_t offset(int64_t record) const {

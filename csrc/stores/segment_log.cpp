@@ -14,7 +14,6 @@
 namespace megalith {
 namespace {
 
-constexpr int64_t kArenaBytes = 8 << 20;
 constexpr int64_t kMostBuffers = 5;  // two that are filled, three on their way to disk
 
 // A store keeps a file open for each segment: more than the usual soft limit.
@@ -40,7 +39,7 @@ SegmentLog::SegmentLog(const SegmentLogSettings& settings)
   allow_many_files();
   reads_ = open_queue(settings, settings.threads);
   writes_ = open_queue(settings, 2);
-  arena_ = block_memory(kArenaBytes).release();
+  reader_ = std::make_unique<RowReader>(format_, *reads_, settings.depth);
 }
 
 SegmentLog::~SegmentLog() {
@@ -52,11 +51,10 @@ SegmentLog::~SegmentLog() {
     std::free(segment->buffer);
   }
   for (char* buffer : buffers_) std::free(buffer);
-  std::free(arena_);
 }
 
 char* SegmentLog::take_buffer() {
-  if (buffers_.empty() && num_buffers_ >= kMostBuffers) finish_writes();
+  if (buffers_.empty() && num_writing_ > 0) note_written(num_buffers_ >= kMostBuffers ? 1 : 0);
   if (buffers_.empty()) {
     buffers_.reserve(static_cast<size_t>(kMostBuffers));
     char* buffer = block_memory(format_.file_bytes(format_.capacity())).release();
@@ -149,23 +147,22 @@ void SegmentLog::write(int64_t number) {
   segment.bytes = bytes;
   segment.file = open_segment_file(segment.path, O_RDWR | O_CREAT | O_EXCL);
   if (segment.file < 0) refuse_file(segment.path, "created");
-  segment.writing = true;
-  writing_.push_back(number);
+  ++num_writing_;
   counted_.written_bytes += bytes;
-  const Transfer transfer{segment.file, true, 0, bytes, segment.buffer, &segment.path};
+  const Transfer transfer{segment.file, true, 0, bytes, segment.buffer, &segment.path, static_cast<uint32_t>(number)};
   writes_->start(&transfer, 1);
 }
 
-void SegmentLog::finish_writes() {
-  writes_->finish();
-  for (int64_t number : writing_) {
-    Segment& segment = *segments_[static_cast<size_t>(number)];
-    segment.writing = false;
+void SegmentLog::note_written(int64_t least) {
+  written_.clear();
+  writes_->collect(least, written_);
+  for (const uint32_t number : written_) {
+    Segment& segment = *segments_[number];
     buffers_.push_back(segment.buffer);
     segment.buffer = nullptr;
+    --num_writing_;
     if (segment.live == 0) remove(number);
   }
-  writing_.clear();
 }
 
 void SegmentLog::drop(uint32_t record) {
@@ -186,63 +183,18 @@ void SegmentLog::remove(int64_t number) {
   free_.push_back(number);
 }
 
-void SegmentLog::read(std::vector<RowRead>& wanted, const std::function<void(const RowRead&, const char*)>& take) {
-  std::sort(wanted.begin(), wanted.end(), [](const RowRead& a, const RowRead& b) { return a.record < b.record; });
-  struct Part {
-    int64_t segment, first, last;  // bytes of the file
-    size_t begin, end;             // rows of `wanted`
-    char* memory;
-  };
-  std::vector<Part> parts;
-  std::vector<Transfer> transfers;
-  size_t at = 0;
-  while (at < wanted.size()) {
-    parts.clear();
-    transfers.clear();
-    int64_t used = 0;
-    for (; at < wanted.size(); ++at) {
-      const int64_t number = segment_of(wanted[at].record);
-      const Segment& segment = *segments_[static_cast<size_t>(number)];
-      const int64_t offset = format_.offset(within(wanted[at].record));
-      if (segment.buffer != nullptr) {
-        take(wanted[at], segment.buffer + offset);
-        continue;
-      }
-      const int64_t first = offset / kBlock * kBlock, last = whole_blocks(offset + format_.stride());
-      if (!parts.empty() && parts.back().segment == number && first < parts.back().last &&
-          parts.back().end == at && used + (last - parts.back().last) <= kArenaBytes) {
-        used += last - parts.back().last;
-        parts.back().last = last;
-        parts.back().end = at + 1;
-        continue;
-      }
-      if (used + (last - first) > kArenaBytes) {
-        if (parts.empty()) throw StorageError("A row is larger than the reader's memory.");
-        break;
-      }
-      parts.push_back({number, first, last, at, at + 1, arena_ + used});
-      used += last - first;
-    }
-    for (Part& part : parts) {
-      const Segment& segment = *segments_[static_cast<size_t>(part.segment)];
-      transfers.push_back({segment.file, false, part.first, part.last - part.first, part.memory, &segment.path});
-      counted_.read_bytes += part.last - part.first;
-    }
-    counted_.reads += static_cast<int64_t>(parts.size());
-    reads_->start(transfers.data(), static_cast<int64_t>(transfers.size()));
-    reads_->finish();
-    for (const Part& part : parts) {
-      for (size_t row = part.begin; row < part.end; ++row) {
-        const char* record = part.memory + format_.offset(within(wanted[row].record)) - part.first;
-        if (!format_.record_is_whole(record, wanted[row].key)) {
-          damaged(segments_[static_cast<size_t>(part.segment)]->path,
-                  "the row at byte " + std::to_string(format_.offset(within(wanted[row].record))) +
-                      " is not what was written");
-        }
-        take(wanted[row], record);
-      }
-    }
+void SegmentLog::want(const RowRead& read, const RowReader::Taker& take) {
+  const Segment& segment = *segments_[static_cast<size_t>(segment_of(read.record))];
+  const int64_t offset = format_.offset(within(read.record));
+  if (segment.buffer != nullptr) {
+    take(read, segment.buffer + offset);
+    return;
   }
+  if (!aligned_) {
+    reader_->set_alignment(read_alignment(segment.file));
+    aligned_ = true;
+  }
+  reader_->want({segment.file, &segment.path, offset}, read, take);
 }
 
 bool SegmentLog::wants_collection(int64_t in_memory_only) const {
@@ -267,7 +219,7 @@ bool SegmentLog::collect(const RowVisitor& visit) {
   }
   if (chosen < 0) {
     // What is on its way to disk may be without a live row.
-    if (writing_.empty()) return false;
+    if (num_writing_ == 0) return false;
     finish_writes();
     return true;
   }
@@ -326,11 +278,11 @@ void SegmentLog::sync() {
       remove(number);
     }
   }
-  const std::vector<int64_t> written = writing_;
   finish_writes();
-  for (int64_t number : written) {
-    const Segment& segment = *segments_[static_cast<size_t>(number)];
-    if (segment.used && fdatasync(segment.file) != 0) refuse_file(segment.path, "written to disk");
+  for (const auto& segment : segments_) {
+    if (!segment->used || segment->synced) continue;
+    if (fdatasync(segment->file) != 0) refuse_file(segment->path, "written to disk");
+    segment->synced = true;
   }
 }
 
@@ -347,6 +299,8 @@ std::vector<SegmentFile> SegmentLog::files() const {
 
 SegmentLogStatistics SegmentLog::statistics() const {
   SegmentLogStatistics now = counted_;
+  now.reads += reader_->num_reads();
+  now.read_bytes += reader_->read_bytes();
   int64_t rows = 0;
   for (const auto& segment : segments_) {
     rows += segment->count;
@@ -357,7 +311,7 @@ SegmentLogStatistics SegmentLog::statistics() const {
 }
 
 int64_t SegmentLog::memory_bytes() const {
-  int64_t bytes = kArenaBytes + num_buffers_ * format_.file_bytes(format_.capacity());
+  int64_t bytes = reader_->memory_bytes() + num_buffers_ * format_.file_bytes(format_.capacity());
   for (const auto& segment : segments_) {
     bytes += static_cast<int64_t>(sizeof *segment + (segment->keys.capacity() + segment->live_bits.capacity()) * 8);
   }

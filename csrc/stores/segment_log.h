@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "stores/row_reader.h"
 #include "stores/segment_format.h"
 #include "stores/transfer_queue.h"
 
@@ -31,13 +32,6 @@ struct SegmentLogSettings {
 struct SegmentLogStatistics {
   int64_t file_bytes = 0, live_rows = 0, dead_rows = 0, segments = 0;
   int64_t written_bytes = 0, appended_rows = 0, moved_rows = 0, read_bytes = 0, reads = 0;
-};
-
-// A row that is wanted from disk.
-struct RowRead {
-  uint32_t record;
-  uint32_t slot;  // whatever the reader wants to know it by
-  uint64_t key;
 };
 
 // A sealed file, and which of its records live: bit i % 64 of word i / 64.
@@ -64,8 +58,10 @@ class SegmentLog {
   // A record whose row lives elsewhere now.
   void drop(uint32_t record);
 
-  // Calls take(read, row) for each; rows that are still in memory come from there.
-  void read(std::vector<RowRead>& wanted, const std::function<void(const RowRead&, const char*)>& take);
+  // Asks for a row, which is handed to `take` now or before `finish_reads` returns; rows still in memory come from
+  // there. A record that is asked for must live until it was taken.
+  void want(const RowRead& read, const RowReader::Taker& take);
+  void finish_reads(const RowReader::Taker& take) { reader_->finish(take); }
 
   // Whether the files take more than their share of room for the rows there are, some of which only memory has.
   bool wants_collection(int64_t in_memory_only) const;
@@ -94,8 +90,8 @@ class SegmentLog {
     uint64_t sequence = 0;
     int64_t count = 0, live = 0, bytes = 0;
     char* buffer = nullptr;  // while it is filled or written
-    bool writing = false;
     bool used = false;
+    bool synced = false;
     std::vector<uint64_t> keys;  // while it is filled
     std::vector<uint64_t> live_bits;
 
@@ -106,7 +102,9 @@ class SegmentLog {
   int64_t within(uint32_t record) const { return record % format_.capacity(); }
   int64_t open_segment();
   void write(int64_t segment);
-  void finish_writes();
+  // Takes note of segments that are written, at least so many of those under way.
+  void note_written(int64_t least);
+  void finish_writes() { note_written(num_writing_); }
   void remove(int64_t segment);
   char* take_buffer();
   SegmentHeader read_header(Segment& segment, char* block);
@@ -116,12 +114,15 @@ class SegmentLog {
   SegmentLogSettings settings_;
   SegmentFormat format_;
   std::unique_ptr<TransferQueue> reads_, writes_;
+  std::unique_ptr<RowReader> reader_;
   std::vector<std::unique_ptr<Segment>> segments_;
-  std::vector<int64_t> free_, writing_;
+  std::vector<int64_t> free_;
+  std::vector<uint32_t> written_;
+  int64_t num_writing_ = 0;
   int64_t open_[2] = {-1, -1};
   std::vector<char*> buffers_;  // that no segment uses
   int64_t num_buffers_ = 0;
-  char* arena_ = nullptr;  // for reads of single rows
+  bool aligned_ = false;  // whether the reader knows what reads must be aligned to
   uint64_t next_sequence_ = 1;
   SegmentLogStatistics counted_;
 };

@@ -63,7 +63,7 @@ void SegmentLog::open(const std::vector<SegmentFile>& files, const std::function
     const auto words = static_cast<size_t>((header.count + 63) / 64);
     if (file.live.size() != words) damaged(segment.path, "it has other rows than its manifest says");
     read_keys(segment, header, keys);
-    segment.used = true;
+    segment.used = segment.synced = true;
     segment.sequence = header.sequence;
     segment.count = header.count;
     segment.bytes = format_.file_bytes(header.count);

@@ -32,7 +32,8 @@ TieredRows::TieredRows(std::vector<TieredTable> tables, std::vector<PoolPart> pa
       slot_ids_(slot_ids),
       permute_(KeyPermutation::bits_for(num_keys(tables_))),
       directory_(sets, capacity, policy),
-      log_(with_row_bytes(disk, parts_)) {
+      log_(with_row_bytes(disk, parts_)),
+      take_([this](const RowRead& read, const char* row) { taken(read, row); }) {
   if (num_keys(tables_) > uint64_t{1} << 40) throw StorageError("A store has at most 2^40 rows a process.");
   if (sets > 0 && permute_.mask() / static_cast<uint64_t>(sets) >= 0xffffffffu) {
     throw std::logic_error("A tag has 32 bits: more sets are needed.");
@@ -61,49 +62,50 @@ template <class Index>
 void TieredRows::resolve(const TableValues* parts, int64_t num_parts, const Index* values, int32_t* slots,
                          uint32_t batch, bool trains) {
   begin_change();
-  wanted_.clear();
   collect();
   const int64_t lookups = counted_.lookups, hits = counted_.hits;
   try {
     resolve_parts(parts, num_parts, values, slots, batch, trains);
   } catch (const CacheFull&) {
     // What was brought is whole, and held by this batch: the call may be made again.
-    fetch();
+    finish_moves();
     counted_.lookups = lookups;
     counted_.hits = hits;
     end_change();
     throw;
   }
-  fetch();
+  finish_moves();
   end_change();
+}
+
+// Calls use(i, id, place) for the values of a table, whose places in the directory are on their way by then.
+template <class Index, class Use>
+void TieredRows::with_places(const TableValues& part, const Index* values, const Use& use) const {
+  constexpr int64_t kAhead = 16;
+  CacheDirectory::Place ahead[kAhead];
+  const auto look = [&](int64_t i) {
+    ahead[i % kAhead] = directory_.place(permute_(key_of(part.table, static_cast<int64_t>(values[i]))));
+    directory_.prefetch(ahead[i % kAhead]);
+  };
+  for (int64_t i = part.first; i < std::min(part.first + kAhead, part.last); ++i) look(i);
+  for (int64_t i = part.first; i < part.last; ++i) {
+    const CacheDirectory::Place now = ahead[i % kAhead];
+    if (i + kAhead < part.last) look(i + kAhead);
+    use(i, static_cast<int64_t>(values[i]), now);
+  }
 }
 
 template <class Index>
 void TieredRows::resolve_parts(const TableValues* parts, int64_t num_parts, const Index* values, int32_t* slots,
                                uint32_t batch, bool trains) {
-  constexpr int64_t kAhead = 16;
-  CacheDirectory::Place ahead[kAhead];
   for (int64_t p = 0; p < num_parts; ++p) {
     const TableValues& part = parts[p];
     const TieredTable& table = tables_[static_cast<size_t>(part.table)];
-    const auto place = [&](int64_t i) {
-      return directory_.place(permute_(key_of(part.table, static_cast<int64_t>(values[i]))));
-    };
-    for (int64_t i = part.first; i < std::min(part.first + kAhead, part.last); ++i) {
-      ahead[i % kAhead] = place(i);
-      directory_.prefetch(ahead[i % kAhead]);
-    }
-    for (int64_t i = part.first; i < part.last; ++i) {
-      const CacheDirectory::Place now = ahead[i % kAhead];
-      if (i + kAhead < part.last) {
-        ahead[i % kAhead] = place(i + kAhead);
-        directory_.prefetch(ahead[i % kAhead]);
-      }
-      const auto id = static_cast<int64_t>(values[i]);
+    with_places(part, values, [&](int64_t i, int64_t id, const CacheDirectory::Place& now) {
       if (id < 0 || id >= table.rows) throw std::out_of_range("id " + std::to_string(id) + " is no row of its table");
       if (id == table.padding) {
         slots[i] = static_cast<int32_t>(padding_slot());
-        continue;
+        return;
       }
       uint32_t slot = directory_.find(now);
       if (slot != CacheDirectory::kNoSlot) {
@@ -118,7 +120,7 @@ void TieredRows::resolve_parts(const TableValues* parts, int64_t num_parts, cons
         slot = bring(now, part.table, id, batch, trains);
       }
       slots[i] = static_cast<int32_t>(slot);
-    }
+    });
     counted_.lookups += part.last - part.first;
   }
 }
@@ -128,18 +130,16 @@ void TieredRows::expect(const TableValues* parts, int64_t num_parts, const Index
   if (!directory_.looks_ahead()) return;
   for (int64_t p = 0; p < num_parts; ++p) {
     const TableValues& part = parts[p];
-    for (int64_t i = part.first; i < part.last; ++i) {
-      const auto id = static_cast<int64_t>(values[i]);
-      const TieredTable& table = tables_[static_cast<size_t>(part.table)];
-      if (id == table.padding || id < 0 || id >= table.rows) continue;
-      const uint64_t permuted = permute_(key_of(part.table, id));
-      const uint32_t slot = directory_.find(directory_.place(permuted));
+    const TieredTable& table = tables_[static_cast<size_t>(part.table)];
+    with_places(part, values, [&](int64_t, int64_t id, const CacheDirectory::Place& now) {
+      if (id == table.padding || id < 0 || id >= table.rows) return;
+      const uint32_t slot = directory_.find(now);
       if (slot != CacheDirectory::kNoSlot) {
         directory_.expect(slot, batch);
       } else {
-        coming_[permuted] = batch;
+        coming_[now.permuted] = batch;
       }
-    }
+    });
   }
 }
 
@@ -148,7 +148,7 @@ uint32_t TieredRows::bring(const CacheDirectory::Place& place, int64_t table, in
   const CacheDirectory::Room room =
       directory_.make_room(place, released_.load(std::memory_order_acquire), !trains);
   const uint32_t slot = room.slot;
-  leave(room, batch);
+  const bool write = leave(room, batch);
   directory_.put(place, slot, batch);
   if (slot_ids_ != nullptr) slot_ids_[slot] = id;
   if (!coming_.empty()) {
@@ -158,35 +158,66 @@ uint32_t TieredRows::bring(const CacheDirectory::Place& place, int64_t table, in
       coming_.erase(expected);
     }
   }
-  const uint32_t record = index_.find(place.permuted);
-  if (record == KeyIndex::kNone) {
-    begin(slot, table, id);
-    ++counted_.new_rows;
-  } else {
-    wanted_.push_back({record, slot, key_of(table, id)});
-    ++counted_.read_rows;
-  }
-  if (trains) {
-    // Its record, if it has one, is dropped once it has been read.
-    directory_.set_dirty(slot, true);
-  }
+  directory_.set_dirty(slot, trains);
+  move({slot, table, id, place.permuted, room.leaving, write});
   return slot;
 }
 
-void TieredRows::leave(const CacheDirectory::Room& room, uint32_t batch) {
-  if (!room.evicted) return;
+// Takes note that a row leaves; whether it must be written.
+bool TieredRows::leave(const CacheDirectory::Room& room, uint32_t batch) {
+  if (!room.evicted) return false;
   ++counted_.evicted;
-  if (directory_.is_dirty(room.slot)) write_back(room.slot, room.leaving);
   if (directory_.looks_ahead() && directory_.expected(room.slot) > batch) {
     coming_[room.leaving] = directory_.expected(room.slot);
   }
+  return directory_.is_dirty(room.slot);
+}
+
+// What a move touches comes from memory while earlier ones are made; their order stays.
+void TieredRows::move(const RowMove& next) {
+  RowMove& place = moves_[num_moves_ % kMoves];
+  if (num_moves_ >= kMoves) make(place);
+  place = next;
+  ++num_moves_;
+  index_.prefetch(next.permuted);
+  if (next.write) index_.prefetch(next.leaving);
+  for (const PoolPart& part : parts_) {
+    const char* row = part.memory + int64_t{next.slot} * part.bytes;
+    for (int64_t byte = 0; byte < std::min<int64_t>(part.bytes, 512); byte += 64) __builtin_prefetch(row + byte, 1);
+  }
+}
+
+void TieredRows::make(const RowMove& move) {
+  if (move.write) write_back(move.slot, move.leaving);
+  const uint32_t record = index_.find(move.permuted);
+  if (record == KeyIndex::kNone) {
+    begin(move.slot, move.table, move.id);
+    ++counted_.new_rows;
+  } else {
+    log_.want({record, move.slot, key_of(move.table, move.id)}, take_);
+    ++counted_.read_rows;
+  }
+}
+
+void TieredRows::make_moves() {
+  for (size_t i = num_moves_ < kMoves ? 0 : num_moves_ - kMoves; i < num_moves_; ++i) make(moves_[i % kMoves]);
+  num_moves_ = 0;
+}
+
+void TieredRows::finish_moves() {
+  make_moves();
+  log_.finish_reads(take_);
 }
 
 uint32_t TieredRows::move_to_set(const CacheDirectory::Place& place, uint32_t slot, uint32_t batch) {
+  make_moves();
   const uint32_t stamp = directory_.stamp(slot), expected = directory_.expected(slot);
   directory_.take_out(slot);
   const CacheDirectory::Room room = directory_.make_room(place, released_.load(std::memory_order_acquire), false);
-  leave(room, batch);
+  if (leave(room, batch)) {
+    write_back(room.slot, room.leaving);
+    directory_.set_dirty(room.slot, false);
+  }
   directory_.put(place, room.slot, stamp);
   directory_.expect(room.slot, expected);
   if (room.slot == slot) return slot;
@@ -208,7 +239,6 @@ void TieredRows::write_back(uint32_t slot, uint64_t permuted) {
     log_.drop(before);
     --num_flushed_dirty_;
   }
-  directory_.set_dirty(slot, false);
   ++counted_.written_back;
 }
 
@@ -217,13 +247,10 @@ void TieredRows::forget_record(uint64_t permuted) {
   if (record != KeyIndex::kNone) log_.drop(record);
 }
 
-void TieredRows::fetch() {
-  if (wanted_.empty()) return;
-  log_.read(wanted_, [this](const RowRead& read, const char* row) { unpack(read.slot, row); });
-  for (const RowRead& read : wanted_) {
-    if (directory_.is_dirty(read.slot)) forget_record(permute_(read.key));
-  }
-  wanted_.clear();
+void TieredRows::taken(const RowRead& read, const char* row) {
+  unpack(read.slot, row);
+  // It will be written again.
+  if (directory_.is_dirty(read.slot)) forget_record(permute_(read.key));
 }
 
 void TieredRows::collect() {
@@ -251,9 +278,11 @@ void TieredRows::flush() {
     const auto at = static_cast<uint32_t>(slot);
     if (!directory_.is_dirty(at)) continue;
     write_back(at, directory_.permuted_key(at));
-    if (directory_.stamp(at) <= released) continue;
-    directory_.set_dirty(at, true);
-    ++num_flushed_dirty_;
+    if (directory_.stamp(at) <= released) {
+      directory_.set_dirty(at, false);
+    } else {
+      ++num_flushed_dirty_;
+    }
   }
   log_.sync();
   end_change();
@@ -293,13 +322,18 @@ void TieredRows::load(int64_t table, const int64_t* ids, int64_t count, const ch
 
 void TieredRows::read(int64_t table, const int64_t* ids, int64_t count, char* const* parts) {
   begin_change();
-  std::vector<RowRead> wanted;
+  const RowReader::Taker take = [&](const RowRead& read, const char* row) {
+    for (size_t p = 0; p < parts_.size(); ++p) {
+      std::memcpy(parts[p] + int64_t{read.slot} * parts_[p].bytes, row, static_cast<size_t>(parts_[p].bytes));
+      row += parts_[p].bytes;
+    }
+  };
   for (int64_t i = 0; i < count; ++i) {
     const uint64_t key = key_of(table, ids[i]), permuted = permute_(key);
     const uint32_t slot = directory_.find(directory_.place(permuted));
     const uint32_t record = slot == CacheDirectory::kNoSlot ? index_.find(permuted) : KeyIndex::kNone;
     if (record != KeyIndex::kNone) {
-      wanted.push_back({record, static_cast<uint32_t>(i), key});
+      log_.want({record, static_cast<uint32_t>(i), key}, take);
       continue;
     }
     for (size_t p = 0; p < parts_.size(); ++p) {
@@ -314,12 +348,7 @@ void TieredRows::read(int64_t table, const int64_t* ids, int64_t count, char* co
       }
     }
   }
-  log_.read(wanted, [&](const RowRead& read, const char* row) {
-    for (size_t p = 0; p < parts_.size(); ++p) {
-      std::memcpy(parts[p] + int64_t{read.slot} * parts_[p].bytes, row, static_cast<size_t>(parts_[p].bytes));
-      row += parts_[p].bytes;
-    }
-  });
+  log_.finish_reads(take);
   end_change();
 }
 

@@ -79,9 +79,21 @@ class TieredRows {
   const TieredStatistics& statistics() const { return counted_; }
 
  private:
+  static constexpr size_t kMoves = 16;
+
+  // A row that comes into a slot, and the one that leaves it, which may have to be written first.
+  struct RowMove {
+    uint32_t slot;
+    int64_t table, id;
+    uint64_t permuted, leaving;
+    bool write;
+  };
+
   // Refuses work after an operation that did not come to its end: slots may hold rows that were never read.
   void begin_change();
   void end_change() { whole_ = true; }
+  template <class Index, class Use>
+  void with_places(const TableValues& part, const Index* values, const Use& use) const;
   template <class Index>
   void resolve_parts(const TableValues* parts, int64_t num_parts, const Index* values, int32_t* slots, uint32_t batch,
                      bool trains);
@@ -90,13 +102,17 @@ class TieredRows {
   uint32_t bring(const CacheDirectory::Place& place, int64_t table, int64_t id, uint32_t batch, bool trains);
   void write_back(uint32_t slot, uint64_t permuted);
   uint32_t move_to_set(const CacheDirectory::Place& place, uint32_t slot, uint32_t batch);
-  void leave(const CacheDirectory::Room& room, uint32_t batch);
+  bool leave(const CacheDirectory::Room& room, uint32_t batch);
+  void move(const RowMove& next);
+  void make(const RowMove& move);
+  void make_moves();
+  void finish_moves();
   void forget_record(uint64_t permuted);
   void append(SegmentLog::Stream stream, uint64_t permuted, uint64_t key, const char* from);
   void pack(uint32_t slot, char* row) const;
   void unpack(uint32_t slot, const char* row);
   void begin(uint32_t slot, int64_t table, int64_t id);
-  void fetch();
+  void taken(const RowRead& read, const char* row);
   void collect();
 
   std::vector<TieredTable> tables_;
@@ -110,7 +126,9 @@ class TieredRows {
   int64_t num_flushed_dirty_ = 0;  // changed rows that have a record on disk too
   bool whole_ = true;
   std::atomic<uint32_t> released_{0};  // set by the thread that computes, read by the one that resolves
-  std::vector<RowRead> wanted_;
+  RowReader::Taker take_;
+  RowMove moves_[kMoves];  // that are not made yet, the last of them
+  size_t num_moves_ = 0;
   std::unordered_map<uint64_t, uint32_t> coming_;  // rows that are not here: the last batch known to use them
   TieredStatistics counted_;
 };

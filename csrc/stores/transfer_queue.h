@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "abi.h"
 
@@ -17,6 +18,7 @@ struct Transfer {
   int64_t bytes;
   char* memory;
   const std::string* path;  // of the file, for what is said if it fails
+  uint32_t tag = 0;         // what its owner knows it by
 };
 
 // Transfers under way. One thread uses a queue at a time.
@@ -25,8 +27,20 @@ class TransferQueue {
   virtual ~TransferQueue() = default;
   // Begins transfers; waits for earlier ones where too many are under way.
   virtual void start(const Transfer* transfers, int64_t count) = 0;
+  // Gives the tags of transfers that are done, and waits until there are `least` of them or none is under way. Throws
+  // if one failed; then none is under way any more.
+  virtual void collect(int64_t least, std::vector<uint32_t>& done) = 0;
+  // Memory that many transfers use; the system may prepare it once.
+  virtual void prepare_memory(char*, int64_t) {}
+
   // Waits for all that were started; throws if one of them failed.
-  virtual void finish() = 0;
+  void finish() {
+    finished_.clear();
+    collect(INT64_MAX, finished_);
+  }
+
+ private:
+  std::vector<uint32_t> finished_;
 };
 
 // Null where the kernel or the container's profile refuses it.

@@ -37,9 +37,19 @@ class TransferThreads final : public TransferQueue {
     count == 1 ? wanted_.notify_one() : wanted_.notify_all();
   }
 
-  void finish() override {
+  void collect(int64_t least, std::vector<uint32_t>& done) override {
     std::unique_lock<std::mutex> lock(mutex_);
-    done_.wait(lock, [this] { return under_way_ == 0; });
+    if (static_cast<int64_t>(finished_.size()) < least && under_way_ > 0) {
+      wanted_done_ = least;
+      done_.wait(lock, [&] { return under_way_ == 0 || static_cast<int64_t>(finished_.size()) >= least; });
+    }
+    if (!failure_.empty()) {
+      wanted_done_ = INT64_MAX;
+      done_.wait(lock, [this] { return under_way_ == 0; });
+    }
+    wanted_done_ = INT64_MAX;
+    done.insert(done.end(), finished_.begin(), finished_.end());
+    finished_.clear();
     if (failure_.empty()) return;
     const std::string failure = std::move(failure_);
     failure_.clear();
@@ -58,7 +68,10 @@ class TransferThreads final : public TransferQueue {
       const std::string failure = run(transfer);
       lock.lock();
       if (!failure.empty() && failure_.empty()) failure_ = failure;
-      if (--under_way_ == 0) done_.notify_all();
+      finished_.push_back(transfer.tag);
+      --under_way_;
+      // Whoever waits is woken once, when there is as much as it waits for.
+      if (under_way_ == 0 || static_cast<int64_t>(finished_.size()) >= wanted_done_) done_.notify_all();
     }
   }
 
@@ -80,7 +93,8 @@ class TransferThreads final : public TransferQueue {
   std::mutex mutex_;
   std::condition_variable wanted_, done_;
   std::deque<Transfer> waiting_;
-  int64_t under_way_ = 0;
+  std::vector<uint32_t> finished_;
+  int64_t under_way_ = 0, wanted_done_ = INT64_MAX;
   bool closed_ = false;
   std::string failure_;
   std::vector<std::thread> threads_;

@@ -26,7 +26,7 @@ from megalith.core.errors import MegalithError
 from megalith.core.files import write_atomic
 from megalith.hardware.machine import this_machine
 
-_PACKAGES = ("torch", "numpy", "pyarrow", "polars", "fbgemm-gpu-cpu", "torchrec", "onnxruntime")
+_PACKAGES = ("torch", "numpy", "pyarrow", "polars", "fbgemm-gpu-cpu", "torchrec", "onnxruntime", "rocksdict")
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,6 +83,16 @@ class TableRecord(Config):
     blocks: tuple[BlockRecord, ...]
     sparse: tuple[SparseRecord, ...] = ()
 
+    @model_validator(mode="after")
+    def _fits(self) -> TableRecord:
+        for rectangle in self.sparse:
+            (first, last), (left, right) = rectangle.rows, rectangle.columns
+            if not (0 <= first <= last <= self.rows and 0 <= left <= right <= self.dim):
+                raise ValueError(
+                    f"{rectangle.rows} x {rectangle.columns} is not within {self.rows} x {self.dim}"
+                )
+        return self
+
 
 class PoolRecord(Config):
     """The segment files of a pool of one rank."""
@@ -90,10 +100,9 @@ class PoolRecord(Config):
     name: FileName
     """Of their folder."""
     layout: PoolLayout
-    paths: tuple[str, ...]
-    """The tables of the checkpoint that its tables are parts of; by their number in the pool."""
-    writes: tuple[bool, ...]
-    """Whether the checkpoint has the rows of a table from here, or from a copy elsewhere."""
+    paths: tuple[str | None, ...]
+    """By number in the pool, the table of the checkpoint that a table is a part of; None for a copy of what
+    another process has saved."""
 
     @property
     def list_file(self) -> str:
@@ -102,7 +111,7 @@ class PoolRecord(Config):
 
     @model_validator(mode="after")
     def _fits(self) -> PoolRecord:
-        if not len(self.paths) == len(self.writes) == len(self.layout.tables):
+        if len(self.paths) != len(self.layout.tables):
             raise ValueError("a pool has a path for each of its tables")
         return self
 
@@ -122,6 +131,18 @@ class Manifest(Config):
     tables: dict[str, TableRecord]
     pools: tuple[PoolRecord, ...] = ()
     files: dict[FileName, FileRecord]
+
+    def lists(self, pool: PoolRecord) -> bool:
+        """Whether all that a pool gives the checkpoint are rectangles of tables that lack rows."""
+        windows = {
+            (path, rectangle.rows, rectangle.columns)
+            for path, table in self.tables.items()
+            for rectangle in table.sparse
+        }
+        return all(
+            path is None or (path, window.rows, window.columns) in windows
+            for path, window in zip(pool.paths, pool.layout.tables, strict=True)
+        )
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -169,7 +190,7 @@ def read_manifest(folder: Path, step: int | None = None, fix: str = "use another
             )
     named = {block.file for table in manifest.tables.values() for block in table.blocks}
     named |= {pool.list_file for pool in manifest.pools}
-    if not named | {DENSE_FILE} <= set(manifest.files):
+    if not named | {DENSE_FILE} <= set(manifest.files) or not all(map(manifest.lists, manifest.pools)):
         raise CheckpointError(damaged)
     return manifest
 

@@ -3,8 +3,9 @@
     segments-00001-0/0000000000000007.rows   a segment file of the pool, the same file as the pool's own
     segments-00001-0.safetensors             number, size and live records of every segment
 
-Segment files never change and their records carry checksums, so they are not read when they are saved: the list
-holds their sizes, and has a checksum in the manifest. A name is made of a number, so none leads out of its folder.
+Segment files never change and their records carry checksums, so they are not read when they are saved: the
+list holds their sizes, and has a checksum in the manifest. A name is made of a number, so none leads out of
+its folder.
 """
 
 from __future__ import annotations
@@ -20,56 +21,72 @@ from torch import Tensor
 from megalith.checkpoint.manifest import FileRecord, PoolRecord
 from megalith.checkpoint.tensor_file import TensorFile, write_tensors
 from megalith.core.errors import CheckpointError
-from megalith.embeddings.stores.row_files import SEGMENT_VERSION, RowPool, SegmentRows, linked
+from megalith.core.files import sync_file
+from megalith.embeddings.stores.row_files import (
+    SEGMENT_VERSION,
+    AdoptedFiles,
+    RowPool,
+    SegmentRows,
+    linked,
+)
 from megalith.ops.stores.tiered_rows import SegmentRecords
 
 _LISTS = ("numbers", "bytes", "words", "live")
 
 
-class SegmentCopies:
-    """Where the segment files of this process' pools lie in a checkpoint on another file system.
+class SavedSegments:
+    """The segment files of this process' pools that a checkpoint has: they are on disk for good.
 
-    A file is known by its pool and its name, which a pool never uses twice; of files that another process wrote
-    under the same name nothing is assumed.
+    A file is known by its pool and its name, which a pool never uses twice; of files that another process
+    wrote under the same name nothing is assumed.
     """
 
     def __init__(self) -> None:
-        self._paths: WeakKeyDictionary[RowPool, dict[str, Path]] = WeakKeyDictionary()
+        self._files: WeakKeyDictionary[RowPool, AdoptedFiles] = WeakKeyDictionary()
 
-    def find(self, pool: RowPool, name: str) -> Path | None:
-        """A copy of a pool's file that still exists, or None."""
-        path = self._paths.get(pool, {}).get(name)
+    def has(self, pool: RowPool, name: str) -> bool:
+        """Whether a file of a pool needs no sync any more."""
+        return name in self._files.get(pool, {})
+
+    def copy_of(self, pool: RowPool, name: str) -> Path | None:
+        """A copy of a pool's file in a checkpoint on another file system that still exists, or None."""
+        path = self._files.get(pool, {}).get(name)
         return path if path is not None and path.is_file() else None
 
-    def remember(self, pool: RowPool, paths: dict[str, Path]) -> None:
+    def remember(self, pool: RowPool, files: AdoptedFiles) -> None:
         """Replaces what was known of a pool."""
-        self._paths[pool] = paths
+        self._files[pool] = files
 
     def moved(self, before: Path, after: Path) -> None:
         """A folder with copies has got another name."""
-        for paths in self._paths.values():
-            for name, path in paths.items():
-                if path.is_relative_to(before):
-                    paths[name] = after / path.relative_to(before)
+        for files in self._files.values():
+            for name, path in files.items():
+                if path is not None and path.is_relative_to(before):
+                    files[name] = after / path.relative_to(before)
 
 
 def write_pool(
-    folder: Path, record: PoolRecord, pool: RowPool, held: SegmentRows, copies: SegmentCopies | None
+    folder: Path, record: PoolRecord, pool: RowPool, held: SegmentRows, saved: SavedSegments
 ) -> FileRecord:
-    """Links the held files into the checkpoint; returns the record of the file that lists them."""
+    """Links the held files into the checkpoint, and forces to disk those that no checkpoint had; returns the
+    record of the file that lists them."""
     target = folder / record.name
     target.mkdir()
-    elsewhere = {}
+    files: AdoptedFiles = {}
     for segment in held.segments:
-        path = target / segment.name
-        if not linked(held.folder / segment.name, path):
-            known = None if copies is None else copies.find(pool, segment.name)
-            elsewhere[segment.name] = path
-            if known is None or not linked(known, path):
-                shutil.copyfile(held.folder / segment.name, path)
-    if copies is not None:
-        copies.remember(pool, elsewhere)
-    words = np.fromiter((word for each in held.segments for word in each.live), dtype=np.uint64)
+        source, path = held.folder / segment.name, target / segment.name
+        files[segment.name] = None
+        if linked(source, path):
+            if not saved.has(pool, segment.name):
+                sync_file(path)
+            continue
+        files[segment.name] = path
+        copy = saved.copy_of(pool, segment.name)
+        if copy is None or not linked(copy, path):
+            shutil.copyfile(source, path)
+            sync_file(path)
+    saved.remember(pool, files)
+    words = np.concatenate([np.zeros(0, dtype=np.uint64), *(segment.live for segment in held.segments)])
     lists = {
         "numbers": [int(segment.name.removesuffix(".rows"), 16) for segment in held.segments],
         "bytes": [(target / segment.name).stat().st_size for segment in held.segments],
@@ -100,12 +117,9 @@ def read_pool(folder: Path, record: PoolRecord, fix: str) -> SegmentRows:
         if file.is_symlink() or not file.is_file() or file.stat().st_size != size:
             raise CheckpointError(f"Checkpoint file {file} is damaged or missing; {fix}.")
     parts = live.numpy().view(np.uint64)
-    ends = words.cumsum(0).tolist()
-    segments = (
-        SegmentRecords(name, parts[end - count : end].tolist())
-        for name, count, end in zip(names, words.tolist(), ends, strict=True)
-    )
-    return SegmentRows(within, record.layout, tuple(segments))
+    by_segment = np.split(parts, words.cumsum(0).numpy())
+    segments = tuple(SegmentRecords(*pair) for pair in zip(names, by_segment, strict=False))
+    return SegmentRows(within, record.layout, segments)
 
 
 def _lists(path: Path, fix: str) -> list[Tensor]:
@@ -113,10 +127,8 @@ def _lists(path: Path, fix: str) -> list[Tensor]:
     lists = [file.tensor(name) for name in _LISTS]
     numbers, sizes, words, live = lists
     fits = all(each.dtype == torch.int64 and each.dim() == 1 for each in lists)
-    fits = (
-        fits and len(numbers) == len(sizes) == len(words) and bool((numbers >= 0).all() & (words >= 0).all())
-    )
-    fits = fits and len(numbers.unique()) == len(numbers) and int(words.sum()) == len(live)
+    fits = fits and len(numbers) == len(sizes) == len(words) == len(numbers.unique())
+    fits = fits and not bool((numbers < 0).any() | (words < 0).any()) and int(words.sum()) == len(live)
     if not fits:
         raise CheckpointError(f"Checkpoint file {path} is damaged: it lists no segments; {fix}.")
     return lists

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from megalith.checkpoint.manifest import DENSE_FILE, BlockRecord, Manifest, SparseRecord, TableRecord
-from megalith.checkpoint.pool_reader import AdoptedFiles, PoolReader
+from megalith.checkpoint.pool_reader import PoolReader
 from megalith.checkpoint.state import StateMismatch, leaves_of, put_values
 from megalith.checkpoint.tensor_file import TensorFile
 from megalith.core.errors import CheckpointError
 from megalith.embeddings.row_block import Rectangle, RowBlock
-from megalith.embeddings.stores.row_files import StartRecord
+from megalith.embeddings.stores.row_files import AdoptedFiles, RowPool, StartRecord
 from megalith.embeddings.table_state import TableShard, TableState
 
 OpenFile = Callable[[str], TensorFile]
@@ -25,10 +25,10 @@ OpenFile = Callable[[str], TensorFile]
 
 def read_into(
     state: dict[str, Any], folder: Path, manifest: Manifest, fix: str = "use another checkpoint"
-) -> AdoptedFiles:
+) -> dict[RowPool, AdoptedFiles]:
     """Fills `state` in place. What it asks for must be there, in its shape; the rest is left alone.
 
-    `fix` ends the sentence about a damaged file. Returns the segment files that pools have taken as copies.
+    `fix` ends the sentence about a damaged file. Returns the segment files that pools have taken.
     """
     leaves = leaves_of(state)
     open_file = cache(lambda name: TensorFile(folder / name))
@@ -45,16 +45,16 @@ def read_into(
         for path, tensor in leaves.tensors.items():
             tensor.copy_(dense[path])
         pools = PoolReader(folder, manifest.pools, fix)
-        copied = pools.adopt(leaves.tables)
-        tables = {path: _without(table, copied) for path, table in leaves.tables.items()}
+        adopted = pools.adopt(leaves.tables)
+        tables = {path: _without(table, adopted) for path, table in leaves.tables.items()}
         for path, table in tables.items():
             _reset(table, manifest.tables[path])
             _read_table(table, manifest.tables[path], open_file, folder, path)
         pools.load(tables)
-    return copied
+    return adopted
 
 
-def _without(table: TableState, adopted: AdoptedFiles) -> TableState:
+def _without(table: TableState, adopted: Container[RowPool]) -> TableState:
     """What is left to be filled of a table when some pools have taken files as they are."""
     left = (shard for shard in table.shards if shard.files is None or shard.files.pool not in adopted)
     return replace(table, shards=tuple(left))

@@ -74,8 +74,8 @@ def _fits(ours: Any, stored: Any) -> bool:
 
 
 def snapshot(state: Any, holds: Holds, copy: bool) -> Any:
-    """The state as it is now; of sharded tables only what this rank writes. Files are put on disk and held; with
-    `copy` later training changes nothing of it, without only until it goes on."""
+    """The state as it is now; of sharded tables only what this rank writes. Files are put on disk and held.
+    With `copy` it stays as it is while training goes on."""
     if isinstance(state, dict):
         return {key: snapshot(value, holds, copy) for key, value in state.items()}
     if isinstance(state, TableState):

@@ -7,9 +7,9 @@
 
 A checkpoint is written under a temporary name by all ranks, synced and renamed by the first, so a kill of any
 of them at any instant leaves the last good one. Rows are kept by global id: any number of ranks loads what
-any other saved. Rows that a store keeps in files which never change are linked, not written again. Checksums are
-verified on load, those of linked rows when they are read: a damaged file is an error that names it, never a wrong
-number. Nothing in a checkpoint runs code when it is read: tensors are safetensors, the rest is JSON.
+any other saved. Rows that a store keeps in files which never change are linked, not written again. Checksums
+are verified on load, those of linked rows when they are read: a damaged file is an error that names it, never
+a wrong number. Nothing in a checkpoint runs code when it is read: tensors are safetensors, the rest is JSON.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from pathlib import Path
 from typing import Any
 
 from megalith.checkpoint.manifest import Manifest, read_manifest, write_manifest
-from megalith.checkpoint.pool_files import SegmentCopies
+from megalith.checkpoint.pool_files import SavedSegments
+from megalith.checkpoint.pool_reader import PoolReader
 from megalith.checkpoint.reader import read_into
 from megalith.checkpoint.state import Leaves, leaves_of, snapshot
 from megalith.checkpoint.tensor_file import is_intact
 from megalith.checkpoint.writer import FILE_BYTES, WrittenFiles, table_records, write_rank
 from megalith.comm.ranks import Ranks
 from megalith.core.errors import CheckpointError, MegalithError, storage_errors
-from megalith.core.files import new_folder, remove_partials
+from megalith.core.files import new_folder, remove_partials, sync_file, sync_folder
 from megalith.embeddings.stores.row_files import Holds
 
 _STEP = re.compile(r"step-(\d{8,})")
@@ -78,7 +79,7 @@ class CheckpointStore:
     ) -> None:
         self.folder, self.keep, self.file_bytes = folder, keep, file_bytes
         self.ranks = ranks or Ranks()
-        self._copies = SegmentCopies()
+        self._saved = SavedSegments()
         self._executor: ThreadPoolExecutor | None = None
         self._saving: Future[None] | None = None
 
@@ -108,8 +109,8 @@ class CheckpointStore:
     ) -> Path:
         """Writes `state` as the checkpoint of `step`, then prunes old ones, except that of step `protect`.
 
-        Rows in files are put on disk and held before it returns. With `background` the rest is copied, and all
-        of it written by a thread; the next `save`, `load` or `wait` waits for it and raises what went wrong.
+        Rows in files are put on disk and held before it returns. With `background` the rest is copied, and
+        all is written by a thread; the next `save`, `load` or `wait` waits for it and raises what went wrong.
         """
         self.wait()
         taken = _TakenState.of(state, copy=background)
@@ -146,11 +147,24 @@ class CheckpointStore:
         self.ranks.from_each(lambda: self._verify(folder, manifest, mine))
 
         def read() -> None:
-            for pool, copied in read_into(state, folder, manifest, fix).items():
-                self._copies.remember(pool, copied)
+            for pool, adopted in read_into(state, folder, manifest, fix).items():
+                self._saved.remember(pool, adopted)
 
         self.ranks.from_each(read)
         return manifest.about
+
+    def verify(self, step: int) -> None:
+        """Reads all of a checkpoint, rows that a load would only link included; raises what is damaged."""
+        self.wait()
+        folder, fix = self.path(step), self._fix(step)
+        manifest = self.ranks.from_first(lambda: read_manifest(folder, step, fix))
+        rank, count = self.ranks.rank, self.ranks.world_size
+
+        def read() -> None:
+            self._verify(folder, manifest, sorted(manifest.files)[rank::count])
+            PoolReader(folder, manifest.pools[rank::count], fix).verify()
+
+        self.ranks.from_each(read)
 
     def drop_after(self, step: int) -> None:
         """Removes the checkpoints of later steps, for a run that goes back to `step`."""
@@ -170,14 +184,14 @@ class CheckpointStore:
                 with storage_errors(self.folder):
                     self.folder.mkdir(parents=True, exist_ok=True)
                 remove_partials(self.folder)
-                return first_rank.enter_context(new_folder(target, overwrite=True))
+                return first_rank.enter_context(new_folder(target, overwrite=True, sync=_sync))
 
             folder = ranks.from_first(begin)
 
             def write() -> WrittenFiles:
                 with storage_errors(target):
                     return write_rank(
-                        *(taken.leaves(), folder, ranks.rank, self.file_bytes, taken.holds, self._copies)
+                        *(taken.leaves(), folder, ranks.rank, self.file_bytes, taken.holds, self._saved)
                     )
 
             written = ranks.from_each(write)
@@ -203,7 +217,7 @@ class CheckpointStore:
                         shutil.rmtree(self.path(old))
 
             ranks.from_first(commit)
-            self._copies.moved(folder, target)
+            self._saved.moved(folder, target)
 
     def _verify(self, folder: Path, manifest: Manifest, names: Iterable[str]) -> None:
         for name in names:
@@ -219,3 +233,13 @@ class CheckpointStore:
         return (
             f"go back to step {older[-1]} with `megalith train {self.folder.parent} --from-step {older[-1]}`"
         )
+
+
+def _sync(folder: Path) -> None:
+    """Forces a checkpoint to disk; segment files are there already, each since it was first saved."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            sync_folder(path)
+        else:
+            sync_file(path)
+    sync_folder(folder)

@@ -104,6 +104,8 @@ class TensorFile:
 
 
 def _content(tensor: Tensor) -> memoryview:
+    if tensor.numel() == 0:
+        return memoryview(b"")
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     content: Any = flat.view(torch.uint8).numpy()
     return memoryview(content)

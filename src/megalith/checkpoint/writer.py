@@ -22,7 +22,7 @@ from megalith.checkpoint.manifest import (
     SparseRecord,
     TableRecord,
 )
-from megalith.checkpoint.pool_files import SegmentCopies, write_pool
+from megalith.checkpoint.pool_files import SavedSegments, write_pool
 from megalith.checkpoint.state import Leaves
 from megalith.checkpoint.tensor_file import write_tensors
 from megalith.embeddings.row_block import PartRecord, RowBlock
@@ -49,39 +49,35 @@ def write_rank(
     leaves: Leaves,
     folder: Path,
     rank: int,
-    file_bytes: int = FILE_BYTES,
-    holds: Holds | None = None,
-    copies: SegmentCopies | None = None,
+    file_bytes: int,
+    holds: Holds,
+    saved: SavedSegments,
 ) -> WrittenFiles:
     """Writes a rank's files into `folder`. What every rank has is written by the first.
 
-    Rows that are in files are linked: those of `holds`, or copies that another checkpoint has.
+    Rows that are in files are linked: those of `holds`, or what another checkpoint has of them.
     """
     written = WrittenFiles()
     if rank == 0:
         written.files[DENSE_FILE] = write_tensors(folder / DENSE_FILE, leaves.tensors)
     rows = _RowFiles(folder, rank, file_bytes, written)
-    pooled: dict[RowPool, dict[int, tuple[str, bool]]] = {}
+    pooled: dict[RowPool, dict[int, str]] = {}
     for table, state in leaves.tables.items():
         for shard in state.shards:
-            if holds is not None and shard.files is not None:
-                pooled.setdefault(shard.files.pool, {})[shard.files.number] = (table, shard.writes)
-            elif shard.writes:
+            if not shard.writes:
+                continue
+            if shard.files is not None:
+                pooled.setdefault(shard.files.pool, {})[shard.files.number] = table
+            else:
                 for block in shard.blocks(file_bytes):
                     rows.add(table, block, shard.sparse)
-            if shard.writes and shard.sparse:
+            if shard.sparse:
                 written.sparse.setdefault(table, []).append(_sparse_record(shard))
     rows.close()
-    holds = holds or Holds()
     for number, (pool, tables) in enumerate(pooled.items()):
-        name = f"segments-{rank:05d}-{number}"
-        record = PoolRecord(
-            name=name,
-            layout=pool.layout,
-            paths=tuple(tables.get(table, ("", False))[0] for table in range(len(pool.layout.tables))),
-            writes=tuple(tables.get(table, ("", False))[1] for table in range(len(pool.layout.tables))),
-        )
-        written.files[record.list_file] = write_pool(folder, record, pool, holds.of(pool), copies)
+        paths = tuple(tables.get(table) for table in range(len(pool.layout.tables)))
+        record = PoolRecord(name=f"segments-{rank:05d}-{number}", layout=pool.layout, paths=paths)
+        written.files[record.list_file] = write_pool(folder, record, pool, holds.of(pool), saved)
         written.pools.append(record)
     return written
 

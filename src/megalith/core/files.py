@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -165,10 +165,13 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def new_folder(path: Path, overwrite: bool = False) -> Iterator[Path]:
+def new_folder(
+    path: Path, overwrite: bool = False, sync: Callable[[Path], None] | None = None
+) -> Iterator[Path]:
     """Yields an empty folder to fill; it takes the name `path` only if the block ends without an error.
 
-    With `overwrite` an existing folder is replaced at that moment, and kept if the block fails.
+    With `overwrite` an existing folder is replaced at that moment, and kept if the block fails. `sync` forces
+    its files to disk; without it, all of them are.
     """
     with storage_errors(path):
         if path.exists() and not overwrite:
@@ -179,7 +182,7 @@ def new_folder(path: Path, overwrite: bool = False) -> Iterator[Path]:
         partial.mkdir(parents=True)
         try:
             yield partial
-            sync_tree(partial)
+            (sync or sync_tree)(partial)
             if path.exists():
                 _exchange(partial, path)
                 shutil.rmtree(partial)
@@ -205,11 +208,16 @@ def sync_tree(folder: Path) -> None:
     """Forces a folder's files to disk."""
     for path in folder.rglob("*"):
         if path.is_file():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
+            sync_file(path)
         else:
             sync_folder(path)
     sync_folder(folder)
+
+
+def sync_file(path: Path) -> None:
+    """Forces the content of a file to disk."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""`RowBlock`: rows of a table on their way to or from a file, by global id, and what a rectangle takes of them."""
+"""`RowBlock`: rows of a table by global id, on their way to or from a file, and what a rectangle takes."""
 
 from __future__ import annotations
 

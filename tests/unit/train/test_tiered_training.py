@@ -4,7 +4,7 @@ import random
 import signal
 
 import pytest
-from small_recipes import outcome, train_until_call, trained
+from small_recipes import outcome, train_until_call, trained, write_recipe
 
 from forked import Forked
 from megalith.core.errors import PlanError, StorageError
@@ -122,3 +122,32 @@ def test_small_tables_stay_in_memory_within_the_budget(recipe):
     assert 0 < len(tiered) < len(stores)
     taken = learner.embeddings.bytes()
     assert taken.weights + taken.state <= settings.memory.dram + 100
+
+
+@pytest.fixture(scope="module")
+def long_losses(small_data, tmp_path_factory):
+    """Every loss of 2,000 steps with all rows in memory."""
+    folder = tmp_path_factory.mktemp("long")
+    return every_loss(write_recipe(folder / "small.yaml", small_data), folder / "run")
+
+
+def every_loss(recipe, folder, *overrides):
+    settings = "train.steps=2000", "train.log_every=1", "train.eval_every=1900", "data.eval_batch_size=100"
+    run = trained(recipe, folder, *settings, "train.checkpoint_every=500", *overrides)
+    lines = read_jsonl(run.metrics)
+    return [line["loss"] for line in lines if line["kind"] == "train"], lines[-1]["log_loss"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("depth", "policy", "window"),
+    [(0, "lru", 0), (1, "lookahead", 1), (2, "lookahead", 8), (4, "lfu", 0), (8, "lookahead", 32)],
+)
+def test_two_thousand_losses_are_those_of_unlimited_memory(
+    recipe, tmp_path, long_losses, depth, policy, window
+):
+    """With a cache of hardly more than the rows of one batch."""
+    memory = f"memory={{dram: 72KiB, policy: {policy}, window: {window}}}"
+    found = every_loss(recipe, tmp_path / "run", memory, f"train.pipeline={depth}")
+    assert len(found[0]) == 2000
+    assert found == long_losses

@@ -11,7 +11,13 @@ from megalith.bench.peers.tables import Fbgemm, Megalith, TorchBags
 from megalith.core.errors import ConfigError, nearest
 
 PEERS = ("fbgemm", "torch")
-_PACKAGES = {"fbgemm": "fbgemm_gpu", "torchrec": "torchrec", "torch": "torch"}
+_PACKAGES = {
+    "fbgemm": "fbgemm_gpu",
+    "torchrec": "torchrec",
+    "torch": "torch",
+    "mapped": "torch",
+    "rocksdb": "rocksdict",
+}
 
 
 def choose_peers(wanted: Sequence[str], known: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The commands of `megalith bench`: data, embedding, train, explore and plan."""
+"""The commands of `megalith bench`: data, embedding, tiers, train, explore and plan."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from megalith.cli.bench.tables import (
     show_explore,
     show_plan,
     show_ranking,
+    show_tiers,
     show_train,
 )
 from megalith.cli.output import JsonFlag, note, print_json
@@ -73,6 +74,15 @@ class BenchSharding(StrEnum):
     auto = "auto"
 
 
+class TierPart(StrEnum):
+    """What `bench tiers` measures."""
+
+    rate = "rate"
+    engines = "engines"
+    policies = "policies"
+    billion = "billion"
+
+
 class TableType(StrEnum):
     """Types of table weights."""
 
@@ -124,6 +134,64 @@ def embedding(
     base = LookupShape(tables, rows, dim=64, batch=batch, lookups=1, dtype=dtype.value)
     content = bench_embedding(shapes.value, base, choose_peers(peer or [], PEERS), repeats, threads, _say)
     _finish(content, out, as_json, show_embedding)
+
+
+@bench.command()
+def tiers(
+    peer: PeerOption = None,
+    only: Annotated[
+        list[TierPart] | None, typer.Option(help="Measure these parts alone [default: all].")
+    ] = None,
+    touched: Annotated[
+        str, typer.Option(help="Bytes of rows that are trained, with their state.")
+    ] = "192MiB",
+    declared: Annotated[float, typer.Option(min=1, help="Rows there are, in times of those.")] = 2,
+    cache: Annotated[str, typer.Option(help="Bytes of rows that are kept in memory.")] = "64MiB",
+    limit: Annotated[
+        str | None,
+        typer.Option(help="Memory of a process with rows on disk [default: the cache and 1 GiB]."),
+    ] = None,
+    features: Annotated[int, typer.Option(min=1)] = 26,
+    dim: Annotated[int, typer.Option(min=1, help="Columns of each table.")] = 64,
+    batch: Annotated[int, typer.Option(min=1, help="Samples of a step.")] = 2048,
+    window: Annotated[int, typer.Option(min=0, help="Batches that look-ahead knows.")] = 32,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of a round.")] = 50,
+    warmup: Annotated[int, typer.Option(min=1, help="Steps before the first round.")] = 50,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed rounds.")] = 3,
+    threads: ThreadsOption = None,
+    workdir: Annotated[
+        Path | None, typer.Option(help="Folder on the disk to measure [default: the system's temporary].")
+    ] = None,
+    out: OutOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Tables beyond memory, beside the same in memory, a memory-mapped file and RocksDB."""
+    import tempfile
+
+    import torch
+
+    from megalith.bench.peers.candidates import choose_peers
+    from megalith.bench.tiers.stream import TierStream
+    from megalith.bench.tiers.suite import PEERS, TierSettings, bench_tiers
+    from megalith.core.units import parse_bytes
+
+    rows = max(100, parse_bytes(touched) // (features * (dim * 4 + 4)))
+    cache_bytes = parse_bytes(cache)
+    with tempfile.TemporaryDirectory(prefix="megalith-tiers-", dir=workdir) as folder:
+        settings = TierSettings(
+            stream=TierStream(features, rows, int(rows * declared), dim, batch),
+            cache_bytes=cache_bytes,
+            limit_bytes=parse_bytes(limit) if limit else cache_bytes + (1 << 30),
+            folder=Path(folder),
+            steps=steps,
+            repeats=repeats,
+            warmup=warmup,
+            window=window,
+            threads=threads or torch.get_num_threads(),
+        )
+        parts = [part.value for part in only or TierPart]
+        content = bench_tiers(settings, parts, choose_peers(peer or [], PEERS), _say)
+    _finish(content, out, as_json, show_tiers)
 
 
 @bench.command()

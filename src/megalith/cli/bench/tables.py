@@ -208,3 +208,51 @@ def show_ranking(results: dict[str, Any]) -> None:
         "than the quickest"
     )
     print_table(title, ["predicted ms", "measured ms", "plan", "tables"], rows)
+
+
+def show_tiers(results: dict[str, Any]) -> None:
+    """Samples a second of tables beyond memory and of what they are compared with; reads by policy."""
+    from megalith.core.units import format_bytes, format_count
+
+    for part in ("rate", "engines"):
+        if part not in results:
+            continue
+        rows = []
+        for name, measured in results[part]["candidates"].items():
+            ratio = results[part]["speed_ratio"].get(name)
+            hits, reads = measured.get("hit_rate"), measured.get("reads_per_sample")
+            rows.append(
+                [
+                    name,
+                    format_count(measured["samples_per_second"]),
+                    f"{measured['spread']:.0%}",
+                    "" if hits is None else f"{hits:.2%}",
+                    "" if reads is None else f"{reads:.2f}",
+                    format_bytes(measured["resident"]["VmRSS"]),
+                    "" if ratio is None else f"{ratio:.2f}",
+                ]
+            )
+        columns = ["", "samples/s", "spread", "hits", "reads a sample", "resident", "x"]
+        print_table(f"Tiers, {part} (x: its time over that of the first)", columns, rows)
+        first = next(iter(results[part]["candidates"].values()))
+        if first.get("write_amplification") is not None:
+            say(
+                f"writes {first['write_amplification']:.2f} times the rows that left, files take "
+                f"{first['space_amplification']:.2f} times the rows, the index "
+                f"{first['index_bytes_per_row']:.1f} B a row; {first['reads_per_second']:,.0f} reads/s"
+            )
+    if "policies" in results:
+        shown = [
+            [
+                f"{skew} ({found['top_share']:.0%})",
+                *(f"{found[policy]['reads']:,}" for policy in ("lru", "lfu", "lookahead")),
+                "" if found["lookahead_reads_to_lru"] is None else f"{found['lookahead_reads_to_lru']:.2f}",
+            ]
+            for skew, found in results["policies"].items()
+        ]
+        columns = ["skew (top 1% take)", "lru", "lfu", "lookahead", "of lru"]
+        print_table("Rows read by policy", columns, shown)
+    if "billion" in results:
+        found = results["billion"]
+        taken = f"{found['steps']} steps in {found['seconds']:.1f} s"
+        say(f"{found['rows']:,} rows declared and trained on: {taken}")

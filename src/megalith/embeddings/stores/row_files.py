@@ -4,7 +4,7 @@
     SegmentRows(folder, layout, segments).blocks(64 << 20)   # the rows, a segment at a time
     pool.adopt(SegmentRows(...))     # the files become the pool's own, by links where the disk can
 
-A segment file holds rows of all tables of a pool. Which of its records live is not in the file: `segments` says so.
+A segment file holds rows of all tables of a pool. Which of its records live, `segments` says, not the file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NOT_LINKED = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACC
 
 
 class DamagedSegmentError(StorageError):
-    """A segment file is missing, or not what was written; the sentence has no end yet, which says what to do."""
+    """A segment file is missing, or not what was written; the end of the sentence, a fix, is yet to come."""
 
     def __init__(self, error: StorageError, path: Path) -> None:
         text = str(error).removesuffix(".").removesuffix("; go back to a checkpoint")
@@ -119,7 +119,7 @@ def pool_specs(parts: Sequence[Tensor]) -> dict[str, PartSpec]:
 
 
 def layout_digest(tables: Sequence[PooledTable], parts: Sequence[Tensor]) -> int:
-    """What `DiskSettings.layout` is for a pool: of its tables, their windows and start values, and its parts."""
+    """What `DiskSettings.layout` of a pool is: a digest of its tables, their windows, starts and parts."""
     windows = [window.model_dump_json() for window in _windows(tables)]
     shapes = [(str(part.dtype), tuple(part.shape[1:])) for part in parts]
     digest = hashlib.sha256(repr((SEGMENT_VERSION, windows, shapes)).encode()).digest()
@@ -156,7 +156,7 @@ class SegmentRows(NamedTuple):
             pool.close()
 
     def _open(self) -> TieredRows:
-        """A pool that is used for reading alone: one segment at a time, for its index of rows is in memory."""
+        """A pool to read one segment with: an index of all rows would not be bounded."""
         specs, tables = self.layout.specs, self.layout.tables
         left, right = tables[0].columns
         shapes = [(2, right - left) if spec.per == "element" else (2,) for spec in specs.values()]
@@ -169,6 +169,10 @@ class SegmentRows(NamedTuple):
         )
         pooled = [PooledTable(window.rows[1] - window.rows[0], start) for window in tables]
         return TieredRows(pooled, parts, disk)
+
+
+AdoptedFiles = dict[str, Path | None]
+"""By name, files that a pool has taken: where a copied one comes from, None for a linked one."""
 
 
 class RowPool(Protocol):
@@ -185,8 +189,8 @@ class RowPool(Protocol):
     def hold(self) -> SegmentRows:
         """Puts all rows on disk and gives files that hold them, in a folder that the caller removes."""
 
-    def adopt(self, rows: SegmentRows) -> dict[str, Path]:
-        """Takes files as its own, of a new pool; returns those that were copied, not linked."""
+    def adopt(self, rows: SegmentRows) -> AdoptedFiles:
+        """Takes files as its own, of a new pool."""
 
 
 class PoolTable(NamedTuple):
@@ -236,7 +240,7 @@ def linked(source: Path, target: Path) -> bool:
 
 
 def link_or_copy(source: Path, target: Path) -> bool:
-    """Gives a file a second name or, where the file systems do not allow it, copies it. Whether it was linked."""
+    """Gives a file a second name, or copies it where that is not allowed; returns whether it was linked."""
     if linked(source, target):
         return True
     shutil.copyfile(source, target)
@@ -244,7 +248,7 @@ def link_or_copy(source: Path, target: Path) -> bool:
 
 
 def clear_rows(folder: Path) -> None:
-    """Removes the segment files of a pool that is no more, and what it held: a new pool begins in an empty folder.
+    """Removes the segment files of a pool that is no more, and what it held: a new one begins without.
 
     Links to them, as checkpoints have, stay.
     """

@@ -6,6 +6,7 @@ pool.shard(0), pool.shard(1)         # the tables of the pool, each a rectangle 
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from torch import Tensor
 from megalith.core.errors import StorageError, storage_errors
 from megalith.embeddings.row_block import PartSpec, Rectangle, RowBlock, Taken, kept_parts, take
 from megalith.embeddings.stores.row_files import (
+    AdoptedFiles,
     DamagedSegmentError,
     Holds,
     PoolLayout,
@@ -28,7 +30,7 @@ from megalith.embeddings.stores.row_files import (
     split_rows,
 )
 from megalith.ops.stores.start_values import StartValues, start_values_, start_values_twin
-from megalith.ops.stores.tiered_rows import PooledTable, TieredRows
+from megalith.ops.stores.tiered_rows import PooledTable, SegmentRecords, TieredRows
 
 _RESET_ROWS = 1 << 14
 _BITS = {2: torch.int16, 4: torch.int32}
@@ -58,41 +60,49 @@ class SegmentPool:
     def hold(self) -> SegmentRows:
         """Puts all rows on disk and links the files into a folder of their own, which the caller removes.
 
-        Links at once: a file is deleted when its rows have moved, and a name that is gone cannot be linked, not
-        even through a file that is open.
+        Links at once: a file is deleted when its rows have moved, and what has no name any more cannot be
+        linked, not even while it is open.
         """
         held = self.folder / f"held-{uuid.uuid4().hex[:8]}"
         with storage_errors(held):
             held.mkdir()
-            while True:
-                segments = tuple(self.rows.flush())
-                try:
-                    for segment in segments:
-                        link_or_copy(self.folder / segment.name, held / segment.name)
-                except FileNotFoundError:
-                    # A batch that is resolved ahead has moved its rows in between. It is among few, and training
-                    # waits for us: the rows are what they were.
-                    for path in held.iterdir():
-                        path.unlink()
-                else:
-                    return SegmentRows(held, self.layout, segments)
+            try:
+                while (segments := self._linked_into(held)) is None:
+                    # A batch that was resolved ahead has moved rows in between. There are few of these, and
+                    # training waits for us: the rows are what they were.
+                    pass
+            except BaseException:
+                shutil.rmtree(held, ignore_errors=True)
+                raise
+        return SegmentRows(held, self.layout, segments)
 
-    def adopt(self, rows: SegmentRows) -> dict[str, Path]:
-        """Takes files as its own; returns those that were copied, not linked, and where they come from."""
+    def _linked_into(self, folder: Path) -> tuple[SegmentRecords, ...] | None:
+        """Files that hold all rows, linked into a folder; None if one was gone by then."""
+        for path in folder.iterdir():
+            path.unlink()
+        segments = tuple(self.rows.flush())
+        try:
+            for segment in segments:
+                link_or_copy(self.folder / segment.name, folder / segment.name)
+        except FileNotFoundError:
+            return None
+        return segments
+
+    def adopt(self, rows: SegmentRows) -> AdoptedFiles:
+        """Takes files as its own, by links where that is possible."""
+        adopted: AdoptedFiles = {}
         with storage_errors(self.folder):
             clear_rows(self.folder)
-            copied = {
-                segment.name: rows.folder / segment.name
-                for segment in rows.segments
-                if not link_or_copy(rows.folder / segment.name, self.folder / segment.name)
-            }
+            for segment in rows.segments:
+                source = rows.folder / segment.name
+                adopted[segment.name] = None if link_or_copy(source, self.folder / segment.name) else source
         try:
             self.rows.open(rows.segments)
         except StorageError as error:
             # The same files under other names: the sentence is about those that were given.
             said = StorageError(str(error).replace(str(self.folder), str(rows.folder)))
             raise DamagedSegmentError(said, rows.folder) from error
-        return copied
+        return adopted
 
 
 @dataclass(frozen=True)
@@ -153,8 +163,8 @@ class TieredShard:
     def load(self, block: RowBlock) -> int:
         """Takes what it holds of a block; returns its numbers.
 
-        A block that lists ids brings rows that were trained. Of a run of ids, rows that are as they begin, with
-        zeros as state, are left out: nothing tells them from rows that were never trained.
+        A block that lists ids brings rows that were trained. Of a run of ids, rows that are as they begin,
+        with zeros as state, are left out: nothing tells them from rows that were never trained.
         """
         taken = take(block, Rectangle(self.rows, self.columns), self.specs)
         if taken is None:

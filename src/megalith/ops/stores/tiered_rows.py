@@ -61,7 +61,7 @@ class DiskSettings:
     """io_uring gives way to threads where the system refuses it."""
     depth: int = 128
     threads: int = 32
-    space_percent: int = 140
+    space_percent: int = 138
     """Files may take so much of the rows' bytes before segments are collected."""
 
 
@@ -169,7 +169,8 @@ class TieredRows:
         that is only read no changed one leaves, unless nothing else can: evaluation does not write.
         """
         self._check(lookups, values)
-        slots = torch.full((len(values),), -1, dtype=torch.int32)
+        # Not by torch, whose threads would wait for more work at the cost of those that compute.
+        slots = torch.from_numpy(np.full(len(values), -1, dtype=np.int32))
         with self._lock:
             self._core.mg_tiered_resolve(
                 *(self._pool, lookups.data_ptr(), len(lookups), values.data_ptr(), values.element_size()),
