@@ -51,7 +51,7 @@ def write_summary(run: RunFolder, ending: RunEnding, learner: Learner) -> dict[s
         "dense_parameters": learner.num_dense_parameters,
         "machine": this_machine(run.folder).to_dict(),
     }
-    tiers = tier_totals(read_metrics(run.metrics))
+    tiers = None if learner.config.memory is None else tier_totals(read_metrics(run.metrics))
     if tiers is not None:
         summary["tiers"] = {**tiers, "predicted": _predicted(run)}
     if finished and ending.eval_split is not None:
