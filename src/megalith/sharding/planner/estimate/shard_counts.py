@@ -16,10 +16,11 @@ from megalith.sharding.planner.enumerate import column_widths
 from megalith.sharding.planner.statistics import TableStatistics
 from megalith.sharding.planner.types import Floats, Ints, ShardingOption, Workload
 
-ShardCounts = tuple[Floats, Floats, Floats, Floats, Floats]
-"""Of shards: rows, ids, distinct rows, ids sent, bags."""
+ShardCounts = tuple[Floats, Floats, Floats, Floats, Floats, Floats]
+"""Of shards: the first row, rows, ids, distinct rows, ids sent, bags."""
 FLAT, HIERARCHICAL, NODE_COLUMNS, REPLICATED = range(4)
 """How vectors travel: straight to their samples, summed in the node first, cut inside a node, not at all."""
+_GOLDEN = 0.6180339887498949
 _ROUTES = {
     "table_row": HIERARCHICAL,
     "grid": HIERARCHICAL,
@@ -59,6 +60,17 @@ def row_cut(
     if not statistics.hot_first:
         return np.cumsum((0, *column_widths(table.rows, parts)))
     return statistics.even_cut(parts, option.row_cut, global_batch * statistics.lookups)
+
+
+def rotation(table: int, option: ShardingOption, width: int) -> int:
+    """By how many workers the row parts of the table of this number are moved on in a block of `width`.
+
+    Prepared data has hot rows first, so the first part of every table is the busiest. Golden sections spread
+    the first parts of any number of tables evenly over the workers.
+    """
+    if width == 1 or option.row_cut is None:
+        return 0
+    return int(table * _GOLDEN % 1.0 * width)
 
 
 def largest_first(cuts: Sequence[int]) -> list[tuple[int, int]]:
@@ -108,10 +120,18 @@ def counts_between(
     if workload.exchange.deduplicate:
         # Each sender names a row once.
         sent = np.minimum(sent, world_size * np.diff(statistics.distinct_before(cuts, ids / world_size)))
-    return rows, shard_ids, distinct, sent, np.where(rows > 0, bags, 0.0)
+    return cuts[:-1], rows, shard_ids, distinct, sent, np.where(rows > 0, bags, 0.0)
+
+
+def rotated(counts: ShardCounts, by: int) -> ShardCounts:
+    """The counts of a block whose parts are moved on by so many workers."""
+    if not by:
+        return counts
+    first, rows, ids, distinct, sent, bags = (np.roll(column, by) for column in counts)
+    return first, rows, ids, distinct, sent, bags
 
 
 def single_shard(counts: ShardCounts, position: int) -> ShardCounts:
     """The counts of one of several shards."""
-    rows, ids, distinct, sent, bags = (column[position : position + 1] for column in counts)
-    return rows, ids, distinct, sent, bags
+    first, rows, ids, distinct, sent, bags = (column[position : position + 1] for column in counts)
+    return first, rows, ids, distinct, sent, bags
