@@ -15,6 +15,7 @@ from megalith.sharding.planner.partition.karmarkar_karp import karmarkar_karp
 from megalith.sharding.planner.partition.local_search import local_search
 from megalith.sharding.planner.partition.mip import solve_exactly
 from megalith.sharding.planner.partition.packing import packed
+from megalith.sharding.planner.partition.reinsertion import reinserted
 from megalith.sharding.planner.search import Clock, Deadline
 from megalith.sharding.planner.types import (
     FoundPlacement,
@@ -29,6 +30,10 @@ _TRIALS, _MOST_TRIALS = 2, 8
 _TRIAL_SHARE = 0.2
 """Starts that are searched from, where searches end by themselves more of them, and the part of the time left
 that each gets before the best gets the rest."""
+_REINSERTED = 0.8
+"""When putting tables in again ends, where some lie on slower memory."""
+_MANY_WORKERS = 256
+"""Beyond, differencing takes longer than it is worth as one more start."""
 _SEARCHED = 0.93
 """When the search ends, as a share of the time given."""
 TOLERANCE = 2e-3
@@ -49,7 +54,12 @@ class SearchPartitioner(Partitioner):
         """The best solution found by `seconds` of the clock; None if nothing fits."""
         # Where the bound took longer than it should, plans to begin with still get some time.
         enough = max(0.45 * seconds, clock.now() + 0.15 * seconds)
-        starts = _starts(problem, bound, self.algorithm, clock.after(enough))
+        tiers = any(option.tier for option in problem.options)
+        starts = []
+        if tiers and self.algorithm in ("best", "mip") and self.improve:
+            placed = reinserted(problem, bound, clock, _REINSERTED * seconds)
+            starts = [] if placed is None else [("reinsertion", placed)]
+        starts = starts or _starts(problem, bound, self.algorithm, clock.after(enough))
         starts = starts or _tight_starts(problem, clock, seconds)
         if not starts:
             return None
@@ -105,7 +115,7 @@ def _starts(problem: PlacementProblem, bound: LowerBound, algorithm: str, deadli
         good += [solution for solution in [place_balanced(problem, bound.choice)] if solution is not None]
         quickest = sorted(good, key=lambda solution: solution_seconds(problem, solution))
         made += [("balanced", solution) for solution in _distinct([*good[:1], *quickest[:1], *good[1:]])]
-    if algorithm in ("best", "karmarkar_karp"):
+    if algorithm == "karmarkar_karp" or (algorithm == "best" and problem.world_size <= _MANY_WORKERS):
         made.append(("karmarkar_karp", karmarkar_karp(problem, bound.choice)))
     if algorithm in ("best", "greedy"):
         made.append(("greedy", table_wise_greedy(problem)))
