@@ -24,7 +24,7 @@ from megalith.sharding.planner.search import Deadline
 from megalith.sharding.planner.types import NUM_PHASES, Flags, Floats, Ints, PlacementProblem
 
 _HALVINGS = 5
-_CASES = (200, 600)
+_CASES = (400, 600)
 """Cases at least and at most, whatever the deadline says."""
 
 

@@ -41,7 +41,7 @@ class CostEstimator(Estimator):
 
     def estimate(self, inputs: PlanInputs, options: Sequence[Sequence[ShardingOption]]) -> PlacementProblem:
         """Prices every option of every table."""
-        shards = ShardList()
+        shards = ShardList(replicas=inputs.topology.world_size)
         starts, counts, widths, owner = [], [], [], []
         for number, table in enumerate(inputs.tables):
             known: dict[tuple[bool, bool, float | None, int], ShardCounts] = {}
@@ -73,7 +73,7 @@ class CostEstimator(Estimator):
         return _problem(
             inputs,
             options,
-            price_shards(shards, inputs),
+            price_shards(shards, inputs)[shards.described()],
             np.array(starts),
             np.array(counts),
             np.array(widths),

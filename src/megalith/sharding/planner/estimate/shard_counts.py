@@ -38,17 +38,27 @@ class ShardList:
     """Of each range: its length, table, columns of a shard, slices, route, tier and parts of the rows."""
     cached: list[float] = field(default_factory=list)
     """Of each range: the share of its rows that the first memory keeps."""
+    replicas: int = 1
+    """Workers that hold a table which all of them hold: its shards are alike, so one is described for all."""
     size: int = 0
+    """All shards, replicas included."""
 
     def add(self, counts: ShardCounts, table: int, dim: int, option: ShardingOption, parts: int) -> int:
         """Appends a range of shards and says where it begins."""
         start, length = self.size, len(counts[0])
-        self.size += length
-        self.counts.append(counts)
         route = _ROUTES.get(option.kind, FLAT)
+        self.size += length * (self.replicas if route == REPLICATED else 1)
+        self.counts.append(counts)
         self.facts.append((length, table, dim, option.columns, route, option.tier, parts))
         self.cached.append(option.cached)
         return start
+
+    def described(self) -> Ints:
+        """Of all shards: the position of their description."""
+        lengths = np.array([fact[0] for fact in self.facts], dtype=np.int64)
+        replicated = np.array([fact[4] == REPLICATED for fact in self.facts])
+        times = np.repeat(np.where(replicated, self.replicas, 1), lengths)
+        return np.repeat(np.arange(len(times)), times)
 
 
 def row_cut(
@@ -86,12 +96,10 @@ def option_counts(
     width: int,
     world_size: int,
 ) -> ShardCounts:
-    """Counts of the `width` shards that a block of an option has."""
+    """Counts of the `width` shards that a block of an option has, or of one where they are replicas."""
     if option.kind == "data_parallel":
-        replica = counts_between(
-            table, statistics, workload, world_size, np.array([0.0, table.rows]), replicated=True
-        )
-        return tuple(np.repeat(counts, world_size) for counts in replica)  # type: ignore[return-value]
+        whole = np.array([0.0, table.rows])
+        return counts_between(table, statistics, workload, world_size, whole, replicated=True)
     cuts = np.array([0.0, table.rows])
     if option.row_cut is not None:
         cuts = row_cut(table, statistics, option, width, workload.global_batch).astype(np.float64)

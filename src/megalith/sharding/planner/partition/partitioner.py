@@ -33,7 +33,7 @@ that each gets before the best gets the rest."""
 _REINSERTED = 0.8
 """When putting tables in again ends, where some lie on slower memory."""
 _MANY_WORKERS = 256
-"""Beyond, differencing takes longer than it is worth as one more start."""
+"""Beyond, the options that the bound chose are the only start."""
 _SEARCHED = 0.93
 """When the search ends, as a share of the time given."""
 TOLERANCE = 2e-3
@@ -109,13 +109,18 @@ def _improved(
 def _starts(problem: PlacementProblem, bound: LowerBound, algorithm: str, deadline: Deadline) -> list[_Start]:
     """Plans to begin with."""
     made: list[tuple[str, PlacementSolution | None]] = []
+    if algorithm == "best" and problem.world_size > _MANY_WORKERS:
+        # A search from there takes all the time that is left, and gets further than from several.
+        chosen = place_balanced(problem, bound.choice)
+        if chosen is not None:
+            return [("balanced", chosen)]
     if algorithm in ("best", "mip"):
         # Balanced plans come ranked by where a search from them should end; the quickest as it is may differ.
         good = [solution for _, solution in good_choices(problem, bound.usable, deadline, bound.memory_price)]
         good += [solution for solution in [place_balanced(problem, bound.choice)] if solution is not None]
         quickest = sorted(good, key=lambda solution: solution_seconds(problem, solution))
         made += [("balanced", solution) for solution in _distinct([*good[:1], *quickest[:1], *good[1:]])]
-    if algorithm == "karmarkar_karp" or (algorithm == "best" and problem.world_size <= _MANY_WORKERS):
+    if algorithm in ("best", "karmarkar_karp"):
         made.append(("karmarkar_karp", karmarkar_karp(problem, bound.choice)))
     if algorithm in ("best", "greedy"):
         made.append(("greedy", table_wise_greedy(problem)))
