@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from megalith.sharding.planner.loads import solution_seconds
 from megalith.sharding.planner.partition.choices import good_choices
 from megalith.sharding.planner.partition.greedy import most_spread, place_balanced, table_wise_greedy
@@ -30,8 +32,12 @@ _TRIALS, _MOST_TRIALS = 2, 8
 _TRIAL_SHARE = 0.2
 """Starts that are searched from, where searches end by themselves more of them, and the part of the time left
 that each gets before the best gets the rest."""
+_TIERED_STARTS = 0.2
+"""Where tables may lie on slower memory, the time for plans to begin with."""
+_FAR = 0.3
+"""Above the bound, from where on these are not worth improving, and tables are put in and out instead."""
 _REINSERTED = 0.8
-"""When putting tables in again ends, where some lie on slower memory."""
+"""When that ends."""
 _MANY_WORKERS = 256
 """Beyond, the options that the bound chose are the only start."""
 _SEARCHED = 0.93
@@ -55,11 +61,15 @@ class SearchPartitioner(Partitioner):
         # Where the bound took longer than it should, plans to begin with still get some time.
         enough = max(0.45 * seconds, clock.now() + 0.15 * seconds)
         tiers = any(option.tier for option in problem.options)
-        starts = []
-        if tiers and self.algorithm in ("best", "mip") and self.improve:
-            placed = reinserted(problem, bound, clock, _REINSERTED * seconds)
-            starts = [] if placed is None else [("reinsertion", placed)]
-        starts = starts or _starts(problem, bound, self.algorithm, clock.after(enough))
+        if tiers:
+            enough = min(enough, clock.now() + _TIERED_STARTS * seconds)
+        starts = _starts(problem, bound, self.algorithm, clock.after(enough))
+        if tiers and self.improve and self.algorithm in ("best", "mip"):
+            least = min((solution_seconds(problem, start[1]) for start in starts), default=np.inf)
+            if least > bound.seconds * (1 + _FAR):
+                placed = reinserted(problem, bound, clock, _REINSERTED * seconds)
+                if placed is not None and solution_seconds(problem, placed) < least:
+                    starts = [("reinsertion", placed)]
         starts = starts or _tight_starts(problem, clock, seconds)
         if not starts:
             return None
