@@ -66,6 +66,11 @@ def recipe_inputs(
     )
 
 
+def runtime_memory(recipe: Recipe) -> MemoryPolicy:
+    """Where training keeps rows: what does not fit in memory is refused, unless the recipe gives a disk."""
+    return MemoryPolicy.of_runtime(None if recipe.memory is None else recipe.memory.dram)
+
+
 def _tables(recipe: Recipe, dataset: Dataset) -> list[TableSpec]:
     return recipe.model.tables(dataset.schema.categorical)
 
@@ -113,7 +118,6 @@ def _automatic_plan(recipe: Recipe, dataset: Dataset, world_size: int) -> Shardi
         local_cluster(world_size, ranks_a_host),
         world_size=world_size,
         workers_per_node=ranks_a_host,
-        # What does not fit is refused, unless the recipe gives tables a disk.
-        memory=MemoryPolicy.of_runtime(None if recipe.memory is None else recipe.memory.dram),
+        memory=runtime_memory(recipe),
     )
     return Planner(run_search(len(inputs.tables), world_size)).plan(inputs)

@@ -86,9 +86,8 @@ class PlanRequest:
     def _recipe_inputs(self, recipe: str, cluster: Cluster) -> PlanInputs:
         """Tables of the recipe's model on the recipe's data, as training plans them."""
         from megalith.data.dataset import Dataset
-        from megalith.sharding.planner.types import MemoryPolicy
         from megalith.train.recipe import load_recipe
-        from megalith.train.sharding_plan import recipe_inputs
+        from megalith.train.sharding_plan import recipe_inputs, runtime_memory
 
         settings = load_recipe(recipe, self.overrides)
         return recipe_inputs(
@@ -99,7 +98,7 @@ class PlanRequest:
             workers_per_node=self.workers_per_node,
             # Training takes a recipe's batch over all workers.
             global_batch=self.global_batch,
-            memory=MemoryPolicy.of_runtime() if self.hardware == LOCAL else None,
+            memory=runtime_memory(settings) if self.hardware == LOCAL else None,
         )
 
     def _table_file_inputs(self, name: str, cluster: Cluster) -> PlanInputs:

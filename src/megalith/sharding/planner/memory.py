@@ -26,7 +26,7 @@ from megalith.sharding.planner.types import (
 
 _FEW_TABLES = 200
 """Up to so many every table may choose how much of it is cached; for more that would be too many options."""
-DENSE_SHARE = 0.1
+DENSE_SHARE = 1 / 16
 """Of the bytes given to caches, what tables that stay in memory whole may take besides."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -63,12 +64,15 @@ class LookupModel(nn.Module):
         self.dense = dense
         # In a tuple, and so none of the modules whose tensors DDP copies from the first rank.
         self._tables = (embeddings,)
+        # A model of one's own may inherit `begin` and have a `forward` that takes no result of it.
+        takes_begun = len(inspect.signature(dense.forward).parameters) > 2
+        self._model = dense if isinstance(dense, ClickModel) and takes_begun else None
 
     def forward(self, features: Tensor, resolved: Any) -> Tensor:
         """Logits [samples]."""
         (embeddings,) = self._tables
         pending = embeddings.start_lookup(resolved)
-        begun = self.dense.begin(features) if isinstance(self.dense, ClickModel) else None
+        begun = None if self._model is None else self._model.begin(features)
         embedded = embeddings.finish_lookup(pending).pooled
         logits: Tensor = self.dense(features, embedded, *(() if begun is None else (begun,)))
         return logits

@@ -13,7 +13,7 @@ from megalith.core.errors import PlanError
 from megalith.core.schema import TableSpec
 from megalith.hardware.catalog import catalog
 from megalith.hardware.cluster import Cluster
-from megalith.sharding.plan import Placement, Shard, ShardingPlan, read_plan
+from megalith.sharding.plan import Placement, Shard, ShardingPlan, has_column_shards, read_plan
 from megalith.sharding.planner import Planner, SearchSettings, make_plan
 from megalith.sharding.planner.enumerate import OptionEnumerator
 from megalith.sharding.planner.estimate.cache_misses import missed_rows
@@ -59,10 +59,11 @@ def test_the_plan_of_a_run_keeps_all_rows_in_memory() -> None:
 def test_what_does_not_fit_in_memory_is_refused_though_there_is_a_disk() -> None:
     with pytest.raises(PlanError, match=r"need 155\.8 MiB .* hold 102\.4 MiB .*; take dtype float16 for"):
         Planner(SEARCH).plan(inputs_of(TABLES, 128, MemoryPolicy.of_runtime()))
-    # A plan for such machines may use it; this runtime does not.
+    # A plan for such machines may use it; this runtime does where no row is cut.
     plan = Planner(SEARCH).plan(inputs_of(TABLES, 128))
-    assert {one.tier for one in plan.placements if one.store == "tiered"} == {"ssd"}
-    assert str(plan.runnable).startswith("no (table '")
+    tiered = [one for one in plan.placements if one.store == "tiered"]
+    assert {one.tier for one in tiered} == {"ssd"}
+    assert plan.runnable.value is not any(has_column_shards(one) for one in tiered)
 
 
 def test_caches_of_a_given_size_are_shared_out() -> None:
@@ -103,11 +104,13 @@ def test_a_plan_for_accelerators_is_not_runnable_and_says_so(tmp_path: Path) -> 
         check_runnable(again, str(path))
 
 
-def test_a_plan_written_by_hand_with_a_store_that_is_not_there_is_refused() -> None:
-    shard = Shard(worker=0, rows=(0, 10), columns=(0, 4), cache_bytes=64)
-    placement = Placement(table="t", kind="table_wise", store="tiered", tier="nvme", shards=(shard,))
+def test_a_plan_written_by_hand_that_cuts_tiered_rows_is_refused() -> None:
+    halves = [Shard(worker=0, rows=(0, 10), columns=(at, at + 2), cache_bytes=64) for at in (0, 2)]
+    placement = Placement(table="t", kind="column_wise", store="tiered", tier="nvme", shards=tuple(halves))
     plan = ShardingPlan(world_size=1, workers_per_node=1, placements=(placement,))
-    with pytest.raises(PlanError, match="table 't' needs a tiered store on nvme, and this runtime has dense"):
+    with pytest.raises(
+        PlanError, match="table .t. is tiered and cut by columns"
+    ):
         check_runnable(plan, "plan.json")
     dense = placement.model_copy(update={"store": "dense"})
     with pytest.raises(PlanError, match="gives a dense store cache_bytes"):
