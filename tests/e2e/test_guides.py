@@ -62,6 +62,25 @@ def test_the_guide_to_many_processes_is_true(tmp_path: Path) -> None:
         assert (tmp_path / name).stat().st_size > 1000
 
 
+def test_the_guide_to_tables_beyond_memory_is_true(tmp_path: Path) -> None:
+    run_guide("beyond-memory.md", tmp_path)
+    runs = tmp_path / "runs"
+    # `cmp` has held the evaluations against each other; nothing else may differ in what was learnt either.
+    losses = [
+        [json.loads(line).get("loss") for line in (runs / name / "metrics.jsonl").read_text().splitlines()]
+        for name in ("memory", "disk")
+    ]
+    assert losses[0] == losses[1]
+    for name, ranks in (("disk", 1), ("two", 2)):
+        summary = json.loads((runs / name / "summary.json").read_text())
+        tiers, predicted = summary["tiers"], summary["tiers"]["predicted"]
+        assert summary["ranks"] == ranks
+        assert tiers["memory_bytes"] < summary["table_bytes"] / 3
+        assert abs(tiers["hit_rate"] - predicted["hit_rate"]) < 0.1
+        assert not list((runs / name / "rows").rglob("*.rows"))
+    assert "Memory and disk" in (runs / "disk/report.html").read_text()
+
+
 def test_every_guide_is_run() -> None:
     run = set(re.findall(r"run_guide\(\"([\w-]+\.md)\"", Path(__file__).read_text(encoding="utf-8")))
     written = {path.name for path in GUIDES.glob("*.md") if "```bash" in path.read_text(encoding="utf-8")}

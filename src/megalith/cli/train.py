@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -53,6 +54,8 @@ def train(
             with build(session, job, progress_console) as trainer:
                 if job.resumes:
                     tell(f"Resuming {job.run.folder} from step {trainer.step:,}.")
+                if predicted := trainer.predict_tiers():
+                    tell(predicted)
                 summary = trainer.train()
         if session.ranks.is_first:
             (print_json if json_output else _print_summary)(summary)
@@ -70,6 +73,8 @@ def _print_summary(summary: dict[str, Any]) -> None:
         f"{format_count(summary['samples_per_second'])} samples/s; {summary['tables']} tables of "
         f"{format_bytes(summary['table_bytes'])}, {format_count(summary['dense_parameters'])} dense weights."
     )
+    if summary.get("tiers"):
+        say(_tiers(summary["tiers"]))
     run = shlex.quote(summary["run"])
     if not summary["finished"]:
         say(f"Stopped by {summary['stopped_by']}; resume with: megalith train {run}")
@@ -79,3 +84,21 @@ def _print_summary(summary: dict[str, Any]) -> None:
     if "evaluation" in summary:
         print_evaluation(summary["evaluation"])
     say(f"Run: {summary['run']}    report: megalith report {run}")
+
+
+def _tiers(tiers: dict[str, Any]) -> str:
+    """What tiers did, beside what was predicted where it was."""
+    from megalith.core.units import format_bytes, format_duration
+
+    predicted = tiers.get("predicted") or {}
+
+    def shown(key: str, write: Callable[[float], str]) -> str:
+        real = "-" if tiers.get(key) is None else write(tiers[key])
+        return f"{real} (predicted {write(predicted[key])})" if key in predicted else real
+
+    return (
+        f"Tiers: cache hits {shown('hit_rate', '{:.1%}'.format)}, disk reads a sample "
+        f"{shown('reads_per_sample', '{:.2f}'.format)}, a step {shown('step_seconds', format_duration)}; "
+        f"in memory {format_bytes(tiers['memory_bytes'])} of rows and {format_bytes(tiers['index_bytes'])} "
+        f"of index and buffers, on disk {format_bytes(tiers['disk_bytes'])}."
+    )

@@ -7,7 +7,7 @@ Memory is bounded by the number of values that a sample has, not by the ids of a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,13 +34,15 @@ def table_frequencies(
     split: str = "train",
     max_values: int = SAMPLED_VALUES,
     seed: int = 0,
+    ranges: Mapping[str, tuple[int, int]] | None = None,
 ) -> dict[str, AccessFrequencies]:
     """Frequencies of each table's ids in a split.
 
     Counted, where `megalith data stats --save` has left them and no two features share a table; else from
-    batches of the data set in a random order of its row groups.
+    batches of the data set in a random order of its row groups. `ranges` are the rows of tables that are
+    part of larger ones.
     """
-    measured = _measured(dataset, tables, split)
+    measured = None if ranges else _measured(dataset, tables, split)
     if measured is not None:
         return measured
     rows = dataset.split(split).rows
@@ -48,7 +50,7 @@ def table_frequencies(
     loader = Loader(dataset, (split,), batch, seed=seed, drop_last=False, epochs=1)
     features = [feature.name for feature in loader.features]
     try:
-        return sample_frequencies(iter(loader), features, tables, rows, max_values)
+        return sample_frequencies(iter(loader), features, tables, rows, max_values, ranges)
     finally:
         loader.close()
 
@@ -59,6 +61,7 @@ def sample_frequencies(
     tables: Sequence[TableSpec],
     rows: int | None = None,
     max_values: int = SAMPLED_VALUES,
+    ranges: Mapping[str, tuple[int, int]] | None = None,
 ) -> dict[str, AccessFrequencies]:
     """Frequencies by table from the first batches of a stream, whose `features` are in this order.
 
@@ -75,6 +78,9 @@ def sample_frequencies(
                 ids = batch.values[ends[number] : ends[number + 1]].numpy()
                 if table.padding_index is not None:
                     ids = ids[ids != table.padding_index]
+                if ranges and table.name in ranges:
+                    first, last = ranges[table.name]
+                    ids = ids[(ids >= first) & (ids < last)]
                 counters[table.name].add(ids)
         samples += batch.batch_size
         values += len(batch.values)

@@ -23,7 +23,7 @@ from megalith.embeddings.initial_values import TableWindow
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad, StepSettings, optimizer_of_each
 from megalith.embeddings.rounding import RoundingSeeds
 from megalith.embeddings.row_block import WEIGHT, RowBlock, part_specs
-from megalith.embeddings.stores.base import StoreBytes, StoredTable, TierCounts
+from megalith.embeddings.stores.base import RowCache, StoreBytes, StoredTable, TierCounts
 from megalith.embeddings.stores.resolved import ResolvedIds
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.embeddings.stores.table_stores import TableStores
@@ -158,6 +158,10 @@ class EmbeddingCollection(nn.Module):
     def bytes(self) -> StoreBytes:
         """What the tables take: weights, state, index and bookkeeping in memory, and files."""
         return self.stores.bytes()
+
+    def caches(self) -> list[RowCache]:
+        """The caches of tables that are not whole in memory."""
+        return self.stores.caches()
 
     def forward(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> Tensor:
         """Pooled vectors [batch, output_dim]; `sample_weights` holds a factor for each value."""

@@ -12,7 +12,8 @@ from megalith.report.tables import TablesFacts, collect_tables
 from megalith.report.timing import TimeSpent, read_time_spent
 from megalith.train.recipe import Recipe
 from megalith.train.run.folder import RunFolder
-from megalith.train.run.records import read_evaluation, read_metrics, read_summary
+from megalith.train.run.records import read_evaluation, read_metrics, read_prediction, read_summary
+from megalith.train.run.tiers import tier_totals
 
 Values = dict[str, Any]
 
@@ -35,6 +36,10 @@ class RunFacts:
     summary: Values
     time_spent: TimeSpent | None
     tables: TablesFacts
+    tiers: Values | None = None
+    """What tiers of tables did in the whole run; None where every table is whole in memory."""
+    prediction: Values | None = None
+    """What they were predicted to do."""
 
     @property
     def step(self) -> int:
@@ -113,6 +118,8 @@ def collect(folder: Path) -> RunFacts:
         summary=summary,
         time_spent=read_time_spent(run.trace, seconds),
         tables=collect_tables(recipe),
+        tiers=tier_totals(training),
+        prediction=finite(read_prediction(run.prediction)) if run.prediction.exists() else None,
     )
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from megalith.core.files import write_atomic
-from megalith.core.units import format_bytes, format_count, format_seconds
+from megalith.core.units import format_bytes, format_count, format_duration, format_seconds
 from megalith.hardware.machine import this_machine
 from megalith.report.charts.embedding_tables import size_chart, traffic_chart
 from megalith.report.charts.quality import calibration_chart, loss_chart, metric_chart
 from megalith.report.charts.speed import rate_chart, time_chart
+from megalith.report.charts.tiers import disk_rows_chart, hit_chart, tier_bytes_chart
 from megalith.report.collect import RunFacts, Values, collect
 from megalith.report.shell import (
     code_html,
@@ -52,6 +54,7 @@ def render(facts: RunFacts) -> str:
         calibration_chart(facts),
     ]
     speed = [rate_chart(facts), time_chart(facts)]
+    tiers = [hit_chart(facts), disk_rows_chart(facts), tier_bytes_chart(facts)]
     tables = [size_chart(facts), traffic_chart(facts)]
     body = "\n".join(
         (
@@ -60,12 +63,13 @@ def render(facts: RunFacts) -> str:
             section_html("Evaluations", _evaluations(facts)),
             section_html("Learning", figures_html(learning)),
             section_html("Speed", figures_html(speed)),
+            section_html("Memory and disk", _tiers(facts) + figures_html(tiers)),
             section_html("Embedding tables", figures_html(tables) + _table_list(facts)),
             section_html("Details", _details(facts)),
             footer_html(),
         )
     )
-    return html_page(facts.recipe.name, body, (*learning, *speed, *tables))
+    return html_page(facts.recipe.name, body, (*learning, *speed, *tiers, *tables))
 
 
 def _header(facts: RunFacts) -> str:
@@ -159,6 +163,32 @@ def _evaluations(facts: RunFacts) -> str:
         ]
         for final in facts.finals
     ]
+    return _plain_table(columns, rows)
+
+
+def _tiers(facts: RunFacts) -> str:
+    """What tiers did in the whole run, beside what was predicted where it was."""
+    real, predicted = facts.tiers, facts.prediction or {}
+    if real is None:
+        return ""
+    shown: dict[str, tuple[str, Callable[[float], str]]] = {
+        "Cache hits": ("hit_rate", lambda rate: f"{rate:.1%}"),
+        "Rows read a sample": ("reads_per_sample", lambda rows: f"{rows:.2f}"),
+        "Time of a step": ("step_seconds", format_duration),
+        "On disk at the end": ("disk_bytes", format_bytes),
+        "Rows in memory": ("memory_bytes", format_bytes),
+        "Index and buffers": ("index_bytes", format_bytes),
+    }
+    columns, rows = ["", *shown], [["In this run"]]
+    rows[0] += [_NONE if real.get(key) is None else write(real[key]) for key, write in shown.values()]
+    if predicted:
+        columns.append("Bound by")
+        row = [write(predicted[key]) if key in predicted else _NONE for key, write in shown.values()]
+        rows = [[*rows[0], _NONE], ["Predicted", *row, predicted["bound_by"]]]
+    return f'<div class="before-charts">{_plain_table(columns, rows)}</div>'
+
+
+def _plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     head = "".join(f'<th scope="col">{name}</th>' for name in columns)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return (

@@ -26,7 +26,7 @@ from megalith.train.run.trusted_code import check_code, trust_code
 from megalith.train.session import Session, errors_before_sigterm
 from megalith.train.trainer import Trainer
 
-_FREE = "sharding.", "memory.", "train.pipeline="
+_FREE = "sharding.", "memory.", "memory=", "train.pipeline="
 """Settings that results do not depend on: they may change when a run is resumed."""
 
 
@@ -117,7 +117,7 @@ def _names_a_run(request: TrainRequest) -> bool:
     fixed = [override for override in request.overrides if not override.startswith(_FREE)]
     if named_run and fixed:
         raise ConfigError(
-            f"{request.recipe} resumes with its own settings, all but sharding.*, memory.* and "
+            f"{request.recipe} resumes with its own settings, all but sharding.*, memory and "
             f"train.pipeline; leave {fixed[0]} out or start a new run."
         )
     return named_run

@@ -26,6 +26,7 @@ from megalith.train.learner.learner import Learner
 from megalith.train.loaders import choose_split, train_loader
 from megalith.train.loop import LoopSteps
 from megalith.train.pipeline import Pipeline
+from megalith.train.prediction.tiers import PlannedRun, predict_tiers
 from megalith.train.recipe import Recipe
 from megalith.train.run.folder import RunFolder, drop_entries_after
 from megalith.train.run.reporter import Reporter
@@ -102,6 +103,16 @@ class Trainer:
         if went_back:
             self.store.drop_after(self.step)
             self.run.summary.unlink(missing_ok=True)
+
+    def predict_tiers(self) -> str | None:
+        """What hits, disk reads and step time are to be expected of tables beyond memory, in one sentence.
+
+        None where every table is whole in memory. For a run that was created or resumed; takes some seconds.
+        """
+        depth, steps = self._depth, self.total_steps
+        return predict_tiers(
+            PlannedRun(self.recipe, self.run, self.dataset, self.learner, self.ranks, steps, depth)
+        )
 
     def train(self) -> dict[str, Any]:
         """Trains to the end, to an early stop or to a signal; returns the summary, also in summary.json.

@@ -140,3 +140,16 @@ def test_padding_is_no_access(data):
     batches = Loader(dataset, batch_size=1000, epochs=1)
     found = sample_frequencies(batches, dataset.schema.feature_names, [table], rows=40_000)["t"]
     assert found.ids @ found.accesses == pytest.approx(counts.sum() - counts[padded])
+
+
+def test_ranges_of_rows_have_the_accesses_of_their_own_ids(data):
+    dataset = Dataset(data)
+    whole = next(table for table in tables_of(dataset) if table.name == "C3")
+    first = whole.model_copy(update={"name": "first", "rows": 1000})
+    rest = whole.model_copy(update={"name": "rest", "rows": whole.rows - 1000})
+    ranges = {"first": (0, 1000), "rest": (1000, whole.rows)}
+    parts = table_frequencies(dataset, [first, rest], ranges=ranges)
+    counts = counted(dataset, "C3")
+    for name, own in (("first", counts[:1000]), ("rest", counts[1000:])):
+        assert parts[name].num_ids == (own > 0).sum()
+        assert parts[name].lookups_per_sample * 40_000 == pytest.approx(own.sum())

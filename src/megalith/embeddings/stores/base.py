@@ -68,6 +68,17 @@ class TierCounts(NamedTuple):
         return TierCounts(*(one + more for one, more in zip(self, other, strict=True)))
 
 
+class RowCache(NamedTuple):
+    """Rows in memory over rows on disk: what a prediction of hits and reads has to know."""
+
+    tables: tuple[TableWindow, ...]
+    """Those that share it."""
+    row_bytes: int
+    """With optimizer state."""
+    capacity: int
+    """Rows in memory."""
+
+
 class RowStore(Protocol):
     """The rows of some tables. One thread resolves at a time; another may release."""
 
@@ -107,3 +118,6 @@ class RowStore(Protocol):
 
     def counts(self) -> TierCounts:
         """What its tiers did so far."""
+
+    def caches(self) -> Sequence[RowCache]:
+        """Its caches over a disk; none where all rows are in memory."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from megalith.embeddings.initial_values import initial_values
 from megalith.embeddings.row_block import WEIGHT
-from megalith.embeddings.stores.base import StoreBytes, StoredTable, TierCounts
+from megalith.embeddings.stores.base import RowCache, StoreBytes, StoredTable, TierCounts
 from megalith.embeddings.stores.dense_shard import DenseShard
 from megalith.embeddings.table_state import TableShard
 from megalith.ops.embedding.native_tables import allocate_table
@@ -65,3 +67,7 @@ class DenseStore:
     def counts(self) -> TierCounts:
         """There is one tier."""
         return TierCounts()
+
+    def caches(self) -> Sequence[RowCache]:
+        """None."""
+        return ()

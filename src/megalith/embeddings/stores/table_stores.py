@@ -16,7 +16,7 @@ from megalith.core.units import format_bytes
 from megalith.embeddings.check import Indices
 from megalith.embeddings.descriptors import CollectionLookups
 from megalith.embeddings.memory import check_fits, taking_memory
-from megalith.embeddings.stores.base import RowStore, StoreBytes, StoredTable, TierCounts
+from megalith.embeddings.stores.base import RowCache, RowStore, StoreBytes, StoredTable, TierCounts
 from megalith.embeddings.stores.choose import is_whole
 from megalith.embeddings.stores.dense import DenseStore
 from megalith.embeddings.stores.resolved import ResolvedIds
@@ -148,6 +148,10 @@ class TableStores:
         for store in self.stores:
             total = total.plus(store.counts())
         return total
+
+    def caches(self) -> list[RowCache]:
+        """The caches of all stores."""
+        return [cache for store in self.stores for cache in store.caches()]
 
     def _ranges(self, offsets: Tensor) -> list[tuple[RowStore, Tensor]]:
         """Of each store that resolves ids: int64 rows (table, first value, last value)."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from megalith.core.errors import CacheFullError, storage_errors
 from megalith.core.lock import FolderLock
-from megalith.embeddings.stores.base import StoreBytes, StoredTable, TierCounts
+from megalith.embeddings.stores.base import RowCache, StoreBytes, StoredTable, TierCounts
 from megalith.embeddings.stores.row_files import clear_rows, layout_digest
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.embeddings.stores.tiered_shard import SegmentPool
@@ -184,6 +184,11 @@ class TieredStore:
             read_bytes=found.read_bytes,
             written_bytes=found.written_bytes,
         )
+
+    def caches(self) -> Sequence[RowCache]:
+        """One for all tables."""
+        windows = tuple(table.window for table in self.tables)
+        return (RowCache(windows, self.shape.row_bytes, self._capacity),)
 
     def _statistics(self) -> PoolStatistics:
         if self._pool is None:

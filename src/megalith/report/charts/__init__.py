@@ -3,6 +3,7 @@
     quality.py           loss, metrics and calibration
     speed.py             samples a second, and where the time went
     embedding_tables.py  sizes of tables, and how skewed their lookups are
+    tiers.py             hits, reads and bytes of tables beyond memory
     lines.py             lines of points
 
 Colours are names of the page's style variables ("--train"), which page.js fills in, so that one figure is

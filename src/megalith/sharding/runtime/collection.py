@@ -23,7 +23,7 @@ from megalith.core.schema import TableSpec, check_tables
 from megalith.embeddings.check import LookupCheck
 from megalith.embeddings.collection import Lookup
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad
-from megalith.embeddings.stores.base import StoreBytes, TierCounts
+from megalith.embeddings.stores.base import RowCache, StoreBytes, TierCounts
 from megalith.embeddings.stores.choose import is_whole
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.embeddings.table_state import TableState
@@ -205,6 +205,10 @@ class ShardedEmbeddingCollection(nn.Module):
     def bytes(self) -> StoreBytes:
         """What the tables of this worker take: in memory, and files."""
         return self._lookup.bytes()
+
+    def caches(self) -> list[RowCache]:
+        """This worker's caches of tables that are not whole in memory."""
+        return self._lookup.caches()
 
     def table_states(self) -> dict[str, TableState]:
         """Every table as a checkpoint sees it; loading writes into the rows that this worker holds."""

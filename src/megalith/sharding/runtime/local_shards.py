@@ -23,7 +23,7 @@ from megalith.embeddings.collection import EmbeddingCollection
 from megalith.embeddings.initial_values import TableWindow
 from megalith.embeddings.optimizers import RowOptimizer
 from megalith.embeddings.row_block import part_specs
-from megalith.embeddings.stores.base import StoreBytes, TierCounts
+from megalith.embeddings.stores.base import RowCache, StoreBytes, TierCounts
 from megalith.embeddings.stores.resolved import ResolvedIds
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.embeddings.table_state import TableState
@@ -156,6 +156,10 @@ class LocalShards:
         """What this worker's stores take."""
         return self._pooled.bytes().plus(self._sequences.bytes())
 
+    def caches(self) -> list[RowCache]:
+        """The caches of this worker's stores."""
+        return [*self._pooled.caches(), *self._sequences.caches()]
+
     def _lookups(self, received: ReceivedIds) -> list[tuple[_ShardTables, Indices]]:
         return [
             (self._pooled, self._pooled_lookup(received)),
@@ -244,6 +248,9 @@ class _ShardTables:
 
     def bytes(self) -> StoreBytes:
         return StoreBytes() if self.collection is None else self.collection.stores.bytes()
+
+    def caches(self) -> list[RowCache]:
+        return [] if self.collection is None else self.collection.caches()
 
     def table_state(self, table: TableSpec, optimizer: RowOptimizer) -> TableState:
         held = [

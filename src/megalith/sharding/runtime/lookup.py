@@ -22,7 +22,7 @@ from megalith.comm.context import CommContext
 from megalith.core.schema import TableSpec
 from megalith.embeddings.optimizers import RowOptimizer
 from megalith.embeddings.row_block import part_specs
-from megalith.embeddings.stores.base import StoreBytes, TierCounts
+from megalith.embeddings.stores.base import RowCache, StoreBytes, TierCounts
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.embeddings.table_state import TableState
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
@@ -99,6 +99,10 @@ class ShardedLookup:
         """What the tables of this worker take."""
         own = self._local.bytes()
         return own if self._replicated is None else own.plus(self._replicated.collection.stores.bytes())
+
+    def caches(self) -> list[RowCache]:
+        """This worker's caches over a disk."""
+        return self._local.caches()
 
     def start_forward(self, context: ShardedLookupContext) -> None:
         """Looks up, and sends vectors on their way."""

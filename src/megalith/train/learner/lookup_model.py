@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from megalith.core.schema import TableSpec
 from megalith.embeddings.collection import Lookup
-from megalith.embeddings.stores.base import StoreBytes, TierCounts
+from megalith.embeddings.stores.base import RowCache, StoreBytes, TierCounts
 from megalith.embeddings.table_state import TableState
 from megalith.models.base import ClickModel
 
@@ -47,6 +47,9 @@ class Tables(Protocol):
 
     def bytes(self) -> StoreBytes:
         """What the tables take here."""
+
+    def caches(self) -> list[RowCache]:
+        """The caches of tables that are not whole in memory here."""
 
 
 class LookupModel(nn.Module):

@@ -2,6 +2,7 @@
 
 RUN/config.yaml         the recipe, complete with every default
 RUN/metrics.jsonl       one line for each report of training or evaluation
+RUN/prediction.json     what tiers of tables were predicted to do, if the recipe has `memory`
 RUN/plan.json           the sharding plan, if there is more than one rank
 RUN/trace.jsonl         spans; those of rank R > 0 are in trace-rank-R.jsonl; see megalith.core.trace
 RUN/trace.1.jsonl ...   the most recent spans of a long run
@@ -46,6 +47,7 @@ class RunFolder:
         self.config = folder / "config.yaml"
         self.metrics = folder / "metrics.jsonl"
         self.plan = folder / "plan.json"
+        self.prediction = folder / "prediction.json"
         self.trace = folder / "trace.jsonl"
         self.checkpoints = folder / "checkpoints"
         self.summary = folder / "summary.json"
@@ -110,6 +112,7 @@ class RunFolder:
             self.config,
             self.metrics,
             self.plan,
+            self.prediction,
             self.checkpoints,
             self.folder / "rows",
             self.summary,

@@ -28,12 +28,26 @@ class _Entry(_Record):
     step: int
 
 
+class _Tiers(_Record):
+    """What tiers did since the last report; bytes are those at its moment."""
+
+    lookups: int
+    hit_rate: float | None = None
+    reads_per_sample: float | None = None
+    reads: int
+    written_rows: int
+    memory_bytes: int
+    index_bytes: int
+    disk_bytes: int
+
+
 class _TrainEntry(_Entry):
     samples: int
     loss: float | None = None
     seconds: float
     samples_per_second: float
     window: dict[str, float | None]
+    tiers: _Tiers | None = None
 
 
 class _EvalEntry(_Entry):
@@ -93,6 +107,16 @@ class _Summary(_Record):
     machine: _Machine | None = None
 
 
+class _Prediction(_Record):
+    """prediction.json"""
+
+    hit_rate: float
+    reads_per_sample: float
+    step_seconds: float
+    disk_bytes: float
+    bound_by: str
+
+
 _ENTRIES: dict[str, type[_Entry]] = {"train": _TrainEntry, "eval": _EvalEntry}
 
 
@@ -118,6 +142,14 @@ def read_evaluation(path: Path) -> Values:
     fix = f"delete it and regenerate it with `megalith eval {path.parent}`"
     content = read_json_object(path, fix=fix)
     parse_config(_Evaluation, content, str(path), fix, DataError)
+    return content
+
+
+def read_prediction(path: Path) -> Values:
+    """What was predicted of a run's tiers before it started."""
+    fix = "delete it"
+    content = read_json_object(path, fix=fix)
+    parse_config(_Prediction, content, str(path), fix, DataError)
     return content
 
 

@@ -10,7 +10,8 @@ from megalith.core.files import write_atomic
 from megalith.hardware.machine import this_machine
 from megalith.train.learner.learner import Learner
 from megalith.train.run.folder import RunFolder
-from megalith.train.run.records import read_evaluation, without_curve
+from megalith.train.run.records import read_evaluation, read_metrics, read_prediction, without_curve
+from megalith.train.run.tiers import tier_totals
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,20 @@ def write_summary(run: RunFolder, ending: RunEnding, learner: Learner) -> dict[s
         "dense_parameters": learner.num_dense_parameters,
         "machine": this_machine(run.folder).to_dict(),
     }
+    tiers = None if learner.config.memory is None else tier_totals(read_metrics(run.metrics))
+    if tiers is not None:
+        summary["tiers"] = {**tiers, "predicted": _predicted(run)}
     if finished and ending.eval_split is not None:
         summary["evaluation"] = without_curve(read_evaluation(run.evaluation(ending.eval_split)))
     write_atomic(run.summary, json.dumps(summary, indent=1) + "\n")
     return summary
+
+
+def _predicted(run: RunFolder) -> dict[str, Any] | None:
+    """The numbers of prediction.json that the run can be held against."""
+    if not run.prediction.exists():
+        return None
+    stored = read_prediction(run.prediction)
+    return {
+        key: stored[key] for key in ("hit_rate", "reads_per_sample", "step_seconds", "disk_bytes", "bound_by")
+    }

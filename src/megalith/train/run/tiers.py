@@ -1,8 +1,10 @@
-"""What the tiers of a run's tables did since the last report: hits, reads, bytes; over all ranks."""
+"""What the tiers of a run's tables did, over all ranks: since the last report, and in the whole run."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
+from statistics import median
 from typing import Any
 
 from megalith.comm.ranks import Ranks
@@ -29,6 +31,7 @@ class TierMetrics:
         now = TierCounts(*(total - before for total, before in zip(counts, past, strict=True)))
         return {
             "hit_rate": round(now.hits / now.lookups, 6) if now.lookups else None,
+            "lookups": now.lookups,
             "reads_per_sample": round(now.reads / samples, 4) if samples else None,
             "reads": now.reads,
             "new_rows": now.new_rows,
@@ -39,3 +42,36 @@ class TierMetrics:
             "index_bytes": taken.index + taken.bookkeeping,
             "disk_bytes": taken.disk,
         }
+
+
+def tier_totals(entries: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Hits, reads and step time of all training, and bytes at its end, from the lines of metrics.jsonl.
+
+    None where every table is whole in memory. The time of a step is a median over reports: it leaves out
+    evaluations and checkpoints.
+    """
+    lookups = hits = reads = written = samples = 0
+    step_seconds, before, step, last = [], 0, 0, None
+    for entry in entries:
+        if entry.get("kind") != "train":
+            continue
+        passed, steps = entry["samples"] - before, entry["step"] - step
+        before, step = entry["samples"], entry["step"]
+        tiers = entry.get("tiers")
+        if tiers is None:
+            continue
+        last = tiers
+        lookups += tiers["lookups"]
+        hits += round((tiers["hit_rate"] or 0.0) * tiers["lookups"])
+        reads, written, samples = reads + tiers["reads"], written + tiers["written_rows"], samples + passed
+        if steps > 0:
+            step_seconds.append(entry["seconds"] / steps)
+    if last is None:
+        return None
+    return {
+        "hit_rate": round(hits / lookups, 6) if lookups else None,
+        "reads_per_sample": round(reads / samples, 4) if samples else None,
+        "written_rows_per_sample": round(written / samples, 4) if samples else None,
+        "step_seconds": round(median(step_seconds), 6) if step_seconds else None,
+        **{key: last[key] for key in ("memory_bytes", "index_bytes", "disk_bytes")},
+    }
