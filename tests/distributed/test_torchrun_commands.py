@@ -57,12 +57,17 @@ def test_no_rank_of_an_evaluation_holds_all_tables(trained, tiny_data):
             "nowhere is not a prepared data set (schema.json is missing); make one with",
         ),
         (("sharding.plan=PLAN",), "is for 3 workers and 2 ranks run; regenerate it with `megalith plan"),
+        (("sharding.plan=ELSEWHERE",), "elsewhere.json is not runnable here: its workers are a100-40g, and"),
     ],
-    ids=["unknown key", "no data", "a plan for another number"],
+    ids=["unknown key", "no data", "a plan for another number", "a plan for accelerators"],
 )
 def test_a_mistake_is_said_once_and_leaves_no_run(tiny_recipe, tmp_path, arguments, sentence):
     plan = write_plan(tmp_path / "plan.json", tiny_recipe, 3)
-    arguments = [one.replace("PLAN", str(plan)) for one in arguments]
+    elsewhere = tmp_path / "elsewhere.json"
+    if "sharding.plan=ELSEWHERE" in arguments:
+        planned = ("plan", tiny_recipe, "--hardware", "zionex", "--world-size", 2, "--out", elsewhere)
+        assert CliRunner().invoke(app, [*map(str, planned)]).exit_code == 0
+    arguments = [one.replace("PLAN", str(plan)).replace("ELSEWHERE", str(elsewhere)) for one in arguments]
     out = tmp_path / "run"
     result = torchrun("-m", "megalith", "train", tiny_recipe, *arguments, "--out", out)
     assert result.returncode != 0

@@ -30,7 +30,7 @@ from megalith.checkpoint.state import Leaves, leaves_of, snapshot
 from megalith.checkpoint.tensor_file import is_intact
 from megalith.checkpoint.writer import FILE_BYTES, WrittenFiles, table_records, write_rank
 from megalith.comm.ranks import Ranks
-from megalith.core.errors import CheckpointError, MegalithError, storage_errors
+from megalith.core.errors import CheckpointError, storage_errors
 from megalith.core.files import new_folder, remove_partials, sync_file, sync_folder
 from megalith.embeddings.stores.row_files import Holds
 
@@ -50,7 +50,7 @@ class _TakenState:
         taken = cls()
         try:
             taken._leaves = leaves_of(snapshot(state, taken.holds, copy))
-        except (MegalithError, OSError) as error:
+        except Exception as error:
             taken._leaves = error
         return taken
 

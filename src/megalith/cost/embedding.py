@@ -28,7 +28,12 @@ SKEW = 0.018
 """Share f of the rows serves f**SKEW of the accesses: BagPipe (SOSP 2023) finds 92% of them in 1% of Criteo's
 rows. For models of which no statistics are known."""
 CACHE_SHARE = 0.8
-"""Of the fastest memory, what tables and a cache over slower ones may take."""
+"""Of the fastest memory, what tables and a cache over slower ones may take: it holds activations and buffers
+of the exchange too."""
+SLOWER_SHARE = 0.9
+"""Of slower memory, which holds little else."""
+DISK_SHARE = 2 / 3
+"""Of a disk: its files take up to 1.5 times the bytes of their rows before dead ones are collected."""
 VECTOR_BYTES = 4
 """Pooled vectors are computed in single precision."""
 
@@ -44,6 +49,18 @@ OPTIMIZER_VALUES = {
 """Single-precision numbers of state by optimizer: for each element, for each row."""
 ROWWISE_OPTIMIZERS = frozenset({"rowwise_adagrad", "rowwise_adam", "lamb", "lars"})
 """Optimizers whose step of one element depends on the whole row: column-wise shards exchange partial sums."""
+
+
+def table_capacity(device: Device) -> list[float]:
+    """Bytes of each memory tier that tables and their caches may take.
+
+    >>> from megalith.hardware.catalog import catalog
+    >>> [round(room / 2**30) for room in table_capacity(catalog().device("cpu"))]
+    [205, 2467]
+    """
+    first, *slower = device.memory
+    shares = [DISK_SHARE if tier.block_bytes else SLOWER_SHARE for tier in slower]
+    return [CACHE_SHARE * first.bytes, *(s * tier.bytes for s, tier in zip(shares, slower, strict=True))]
 
 
 def state_bytes(optimizer: str, dim: Amount) -> Amount:

@@ -60,7 +60,14 @@ def test_tables_of_a_file_are_planned_written_and_drawn(tables: Path, tmp_path: 
 def test_people_get_tables_and_the_step(tables: Path) -> None:
     done = run("--tables", tables, "--hardware", "cpu-rack", "--world-size", "20", "--seconds", "1")
     assert done.returncode == 0, done.stderr
-    for words in ("users", "Load of 20 workers", "most", "bound by ", "above the best possible"):
+    for words in (
+        "users",
+        "Load of 20 workers",
+        "most",
+        "bound by ",
+        "above the best possible",
+        "runnable: yes",
+    ):
         assert words in unwrapped(done.stdout)
 
 

@@ -256,11 +256,11 @@ class TieredRows:
             if count.value < 0:
                 return
             segment += 1
-            held = tables[: count.value]
-            for table in held.unique().tolist():
-                positions = (held == table).nonzero().view(-1)
-                positions = positions[ids[positions].argsort()]
-                yield table, ids[positions], self._split(rows[positions])
+            held = tables[: count.value].numpy()
+            order = np.lexsort((ids[: count.value].numpy(), held))
+            ends = np.flatnonzero(np.diff(held[order])) + 1
+            for positions in map(torch.from_numpy, np.split(order, ends) if len(order) else ()):
+                yield int(tables[positions[0]]), ids[positions], self._split(rows[positions])
 
     def statistics(self) -> PoolStatistics:
         """What was counted so far."""

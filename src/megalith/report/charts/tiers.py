@@ -40,7 +40,7 @@ def disk_rows_chart(facts: RunFacts) -> Chart | None:
     layout = _layout("rows a sample")
     layout["yaxis"] |= {"rangemode": "tozero"}
     caption = (
-        "Rows read back, and changed rows written: as they leave memory, and, in peaks, at checkpoints. "
+        "Rows read back, and changed rows written: as they leave memory, and at checkpoints (peaks). "
         "A row that was never trained is computed, so reads rise as rows are met again."
     )
     return Chart("tier-rows", "Rows to and from disk", caption, {"data": data, "layout": layout}, _HEIGHT)

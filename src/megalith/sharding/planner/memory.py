@@ -24,6 +24,8 @@ from megalith.sharding.planner.types import (
     ShardingOption,
 )
 
+_FEW_TABLES = 200
+"""Up to so many every table may choose how much of it is cached; for more that would be too many options."""
 DENSE_SHARE = 0.1
 """Of the bytes given to caches, what tables that stay in memory whole may take besides."""
 
@@ -43,6 +45,9 @@ def memory_attempts(inputs: PlanInputs, min_dim: int) -> Iterator[MemoryTiers]:
         return
     if _first_tier_suffices(inputs):
         yield MemoryTiers([0])
+        return
+    if len(inputs.tables) <= _FEW_TABLES:
+        yield MemoryTiers(tiers, CACHED_ROWS)
         return
     for number, share in enumerate(CACHED_ROWS):
         lean = lean_problem(inputs, min_dim, (share,))

@@ -13,7 +13,7 @@ from megalith.cost.embedding import state_bytes
 from megalith.sharding.plan import Placement, Shard
 from megalith.sharding.plan_estimate import PhaseEstimate, PlanEstimate, TableEstimate, WorkerEstimate
 from megalith.sharding.planner.enumerate import column_widths
-from megalith.sharding.planner.estimate.shard_counts import largest_first, row_cut
+from megalith.sharding.planner.estimate.shard_counts import largest_first, rotation, row_cut
 from megalith.sharding.planner.loads import imbalance, loads_of, phase_seconds, step_seconds
 from megalith.sharding.planner.types import (
     NUM_PHASES,
@@ -89,14 +89,18 @@ def _placement(
         parts = [rows]
         if option.row_cut is not None:
             parts = list(pairwise(row_cut(table, statistics, option, width, batch).tolist()))
+        by = rotation(number, option, width)
         cells = [
-            (group * width + member, part, piece)
+            (group * width + (member + by) % width, part, piece)
             for group, piece in zip(groups, slices, strict=True)
             for member, part in enumerate(parts)
         ]
     tier = problem.topology.device.memory[option.tier].name
     if not option.tier:
-        dense = tuple(Shard(worker=worker, rows=part, columns=piece) for worker, part, piece in cells)
+        # There may be a hundred thousand; `ShardingPlan.check` looks at them all.
+        dense = tuple(
+            Shard.model_construct(worker=worker, rows=part, columns=piece) for worker, part, piece in cells
+        )
         return Placement(table=table.name, kind=option.kind, tier=tier, shards=dense)
     size = _row_bytes(inputs)[table.name]
     shards = [

@@ -209,6 +209,8 @@ class LowerBound:
     """Bound of the program without cases: what `reduced` is added to."""
     usable: Flags
     """Options of the kinds that the case with the lowest bound has."""
+    phase_seconds: Floats
+    """Of the phases in the case with the lowest bound."""
     memory_price: Floats
     """Seconds for a byte of each tier, where memory is short."""
     cases: int

@@ -32,6 +32,7 @@ from megalith.sharding.planner.partition.local_search import local_search
 from megalith.sharding.planner.partition.mip import solve_exactly
 from megalith.sharding.planner.search import StepClock
 from megalith.sharding.planner.statistics import zipf_statistics
+from megalith.sharding.planner.table_file import find_table_file, read_table_file
 from megalith.sharding.planner.types import Ints, MemoryTiers, PlacementProblem, PlacementSolution, Workload
 
 few = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -239,3 +240,33 @@ def test_a_thousand_tables_on_128_workers_are_near_the_bound(optimizer: str) -> 
     )
     plan.check(tables)
     assert plan.estimate.gap < 0.02
+
+
+@pytest.mark.slow
+def test_tables_that_fill_two_memories_are_planned_near_a_bound_that_knows_packing() -> None:
+    file = read_table_file(find_table_file("neo-f"))
+    plan = make_plan(
+        file.tables,
+        catalog().cluster("zionex"),
+        global_batch=65536,
+        statistics=file.statistics,
+        exchange=file.exchange,
+        search=SearchSettings(steps=1000),
+    )
+    plan.check(file.tables)
+    assert plan.estimate.gap < 0.6
+    assert {placement.tier for placement in plan.placements} == {"hbm", "ddr"}
+
+
+@pytest.mark.slow
+def test_as_many_workers_as_tables_are_planned_near_the_bound() -> None:
+    tables, statistics = usual_tables(1000)
+    plan = make_plan(
+        tables,
+        catalog().cluster("dgx-a100"),
+        global_batch=524_288,
+        statistics=statistics,
+        search=SearchSettings(steps=20_000),
+    )
+    plan.check(tables)
+    assert plan.estimate.gap < 0.15

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from megalith.sharding.planner.bound.cap_cases import CapCases
 from megalith.sharding.planner.bound.kind_sets import kind_sets
 from megalith.sharding.planner.bound.relaxation import PlanRelaxation, RelaxedPlan
 from megalith.sharding.planner.search import Deadline
@@ -30,6 +31,14 @@ from megalith.sharding.planner.types import (
 
 _PRESENT = 0.02
 """Share from which an option counts as part of a table's mixture."""
+_LARGE = 6000
+"""Options from which quick cases take the place of linear programs, where tables find room."""
+_ROOMY = 0.95
+"""Of the memory of all workers, what tables may take for that."""
+_NARROW = 1e-3
+"""How much lower than its cap a phase is split at least."""
+_COUNTS = 0.05
+"""Of the step, what a phase must take for its packing to be looked at."""
 
 
 class BranchAndBound(Bounder):
@@ -48,6 +57,10 @@ def lower_bound(
     Stops once the bound is within `tolerance` of `known_seconds`, the best plan so far, or at `deadline`.
     """
     relaxation = PlanRelaxation(problem)
+    if len(problem.options) > _LARGE:
+        quick = _bound_by_caps(problem, relaxation.fitting, deadline)
+        if quick is not None:
+            return quick
     no_floor, no_cap = np.zeros(NUM_PHASES), np.full(NUM_PHASES, np.inf)
     everything = relaxation.solve(no_floor, no_cap)
     if everything is None:
@@ -63,7 +76,7 @@ def lower_bound(
     enough = known_seconds / (1 + tolerance)
     while True:
         seconds, _, case = cases[0]
-        split = _split(problem, relaxation, case.solved)
+        split = _split(problem, relaxation, case)
         if split is None or seconds >= enough or deadline.passed:
             break
         heapq.heappop(cases)
@@ -88,8 +101,35 @@ def lower_bound(
         everything.reduced,
         everything.seconds + problem.latency_seconds,
         case.usable,
+        case.solved.phase_seconds,
         case.solved.memory_price,
         counter,
+    )
+
+
+def _bound_by_caps(problem: PlacementProblem, fitting: Flags, deadline: Deadline) -> LowerBound | None:
+    """The bound of a large problem whose tables find room: bytes have no price. None where memory is short,
+    which takes a linear program."""
+    free = np.zeros(len(problem.options))
+    case = CapCases(problem, fitting, free, 0.0).lowest(kind_sets(problem), 0.0, deadline)
+    if case is None:
+        return None
+    held = problem.total[case.choice, NUM_PHASES:].sum(axis=0)
+    if (held > _ROOMY * problem.capacity * problem.world_size).any():
+        return None
+    cost = problem.total[:, :NUM_PHASES] @ problem.weights / problem.world_size
+    cost = np.where(fitting, cost, np.inf)
+    cheapest = np.minimum.reduceat(cost, problem.first[:-1])
+    return LowerBound(
+        seconds=case.seconds,
+        choice=case.choice,
+        reduced=cost - cheapest[problem.table],
+        root_seconds=float(cheapest.sum()) + problem.latency_seconds,
+        # Collectives of their own are a small part of a step of so many tables.
+        usable=np.ones(len(problem.options), dtype=bool),
+        phase_seconds=case.phase_seconds,
+        memory_price=np.zeros(len(problem.capacity)),
+        cases=1,
     )
 
 
@@ -102,17 +142,23 @@ class _Case:
     caps: Floats
 
 
-def _split(
-    problem: PlacementProblem, relaxation: PlanRelaxation, case: RelaxedPlan
-) -> tuple[int, float] | None:
+def _split(problem: PlacementProblem, relaxation: PlanRelaxation, case: _Case) -> tuple[int, float] | None:
     """The phase whose mixture has pieces farthest beyond its seconds, and a threshold between the two."""
-    present = case.mixture > _PRESENT
+    solved = case.solved
+    present = solved.mixture > _PRESENT
     largest = relaxation.peak[present].max(axis=0)
-    excess = problem.weights * np.maximum(largest - case.phase_seconds * (1 + 1e-6), 0.0)
+    for phase in np.flatnonzero(problem.weights).tolist():
+        # Pieces that a phase has time for one by one may still not pack.
+        reached = float(solved.phase_seconds[phase])
+        if largest[phase] <= reached and reached > _COUNTS * solved.seconds:
+            largest[phase] = relaxation.packing.needed_seconds(solved.mixture, phase, reached)
+    # Where a case says already how long a phase takes at most, it cannot be split above that.
+    largest = np.minimum(largest, case.caps * (1 - _NARROW))
+    excess = problem.weights * np.maximum(largest - solved.phase_seconds * (1 + 1e-6), 0.0)
     phase = int(np.argmax(excess))
-    if excess[phase] <= 1e-9 * max(case.seconds, 1e-30):
+    if excess[phase] <= 1e-9 * max(solved.seconds, 1e-30):
         return None
-    low, high = max(float(case.phase_seconds[phase]), 1e-30), float(largest[phase])
+    low, high = max(float(case.solved.phase_seconds[phase]), 1e-30), float(largest[phase])
     return phase, (low + high) / 2
 
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from megalith.sharding.planner.types import NUM_PHASES, Floats, Ints
 
-RowName = int | tuple[int, int]
+RowName = int | tuple[float, ...]
 """A row that means the same in all programs of a problem: its number, or the table and phase of
-a largest piece."""
+a largest piece, or its parts where it is for packing."""
 
 
 def solve_program(

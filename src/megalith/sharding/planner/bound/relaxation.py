@@ -11,20 +11,24 @@ no plan is quicker than
     sum over tables of min over options (m x total / workers + h x largest piece + n x bytes)
     + s x floor - n x bytes of all workers
 
-because tables then choose their options apart from each other. HiGHS finds the best multipliers as the duals
-of the program; the value is computed again from them by this formula, so it is a bound however exactly the
-program was solved, and whichever options it saw: a large program begins with a few options of each table and
-takes in those that the multipliers show to be cheaper (column generation).
+because tables then choose their options apart from each other. Packing rows (`packing_rows.py`) are as tiers
+whose bytes are counts. Tables that are alike are one class (`table_classes.py`). HiGHS finds the best
+multipliers as the duals of the program; the value is computed again from them by this formula, so it is a
+bound however exactly the program was solved, and whichever options it saw: a large program begins with a few
+options of each table and takes in those that the multipliers show to be cheaper (column generation).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import highspy
 import numpy as np
 
-from megalith.sharding.planner.bound.linear_program import SolverBasis, solve_program
+from megalith.sharding.planner.bound.linear_program import RowName, SolverBasis, solve_program
+from megalith.sharding.planner.bound.packing_rows import PackingRow, PackingRows
+from megalith.sharding.planner.bound.table_classes import TableClasses, alike_tables
 from megalith.sharding.planner.types import NUM_PHASES, Flags, Floats, Ints, PlacementProblem
 
 _ROUNDS = 6
@@ -68,63 +72,73 @@ class PlanRelaxation:
         # Pieces that fit on no worker can be in no plan.
         room = problem.capacity * (1 + 1e-9)
         self.fitting: Flags = np.asarray(np.all(problem.peak[:, NUM_PHASES:] <= room, axis=1))
-        self._kept: dict[tuple[int, bool, bytes], Ints] = {}
+        self.packing = PackingRows(problem)
+        self.alike = alike_tables(problem)
+        self._kept: dict[tuple[int, bool, tuple[PackingRow, ...], bytes], Ints] = {}
         self._hard: set[tuple[int, int]] = set()
+        self._rows: dict[PackingRow, None] = {}
+        """Packing rows that a mixture broke before."""
         self._prices: Floats | None = None
         """What each option cost at the multipliers found last."""
         self._basis: SolverBasis | None = None
-        self._known: dict[tuple[bytes, bytes], RelaxedPlan | None] = {}
+        self._known: dict[tuple[bytes, bytes, bytes], RelaxedPlan | None] = {}
 
     def solve(self, minimums: Floats, caps: Floats, usable: Flags | None = None) -> RelaxedPlan | None:
-        """The bound of plans of `usable` options whose phases take at least `minimums` and whose pieces are
-        at most `caps`; None if there is no such plan."""
+        """The bound of plans of `usable` options whose phases take at least `minimums` and at most `caps`;
+        None if there is no such plan."""
         allowed = self.fitting & np.asarray(np.all(self.peak <= caps, axis=1))
         if usable is not None:
             allowed &= usable
-        key = (minimums.tobytes(), allowed.tobytes())
+        key = (minimums.tobytes(), caps.tobytes(), allowed.tobytes())
         if key not in self._known:
-            self._known[key] = self._tightened(allowed, minimums)
+            self._known[key] = self._tightened(allowed, minimums, caps)
         return self._known[key]
 
-    def _tightened(self, allowed: Flags, minimums: Floats) -> RelaxedPlan | None:
-        """With rows for largest pieces where they matter."""
+    def _tightened(self, allowed: Flags, minimums: Floats, caps: Floats) -> RelaxedPlan | None:
+        """With rows for largest pieces and for packing where they matter."""
         if not np.logical_or.reduceat(allowed, self.problem.first[:-1]).all():
             return None
         relaxed = None
         # Where the last program ended is a good start for one with more rows or columns, not with others.
         self._basis = None
+        classes = TableClasses(self.problem, self.alike, allowed)
         for _ in range(_ROUNDS):
-            before, kept = relaxed, self._worth_keeping(allowed)
-            relaxed = self._solved(allowed, kept, minimums)
+            # Rows of a phase hold where it has that cap, or a lower one.
+            rooms = (*caps, *self.problem.capacity)
+            rows = tuple(row for row in self._rows if row.capacity >= rooms[row.column])
+            before, kept = relaxed, self._worth_keeping(allowed, classes, rows)
+            relaxed = self._solved(_Rows(allowed, classes, sorted(self._hard), rows, minimums), kept)
             if relaxed is None:
                 return None
             violated = self._violated(relaxed) - self._hard
-            if not violated:
+            broken = set(self.packing.violated(relaxed.mixture, caps)) - set(rows)
+            if not violated and not broken:
                 break
             self._hard |= violated
+            self._rows.update(dict.fromkeys(sorted(broken)))
             if before and len(kept) > _MANY and relaxed.seconds < before.seconds * (1 + _GAIN):
                 break
         return relaxed
 
-    def _solved(self, allowed: Flags, kept: Ints, minimums: Floats) -> RelaxedPlan | None:
-        """The program with rows for the pieces that are known to be hard."""
-        hard, columns = sorted(self._hard), kept
+    def _solved(self, rows: _Rows, kept: Ints) -> RelaxedPlan | None:
+        """The program with these rows, of the options that are worth keeping."""
+        columns = kept
         if len(kept) > _MANY:
             columns = self._few(kept)
             for _ in range(_COLUMN_ROUNDS):
-                solved = self._program(columns, hard, minimums)
+                solved = self._program(columns, rows)
                 if solved is None:
                     # The few do not fit together.
                     break
-                relaxed = self._certified(allowed, hard, minimums, *solved)
+                relaxed = self._certified(rows, *solved)
                 cheaper = self._cheaper(columns, kept)
                 reached = float(self.problem.weights @ solved[0])
                 if not len(cheaper) or relaxed.seconds >= reached * (1 - _CLOSE):
                     return relaxed
                 columns = np.union1d(columns, cheaper)
             columns = kept
-        solved = self._program(columns, hard, minimums)
-        return None if solved is None else self._certified(allowed, hard, minimums, *solved)
+        solved = self._program(columns, rows)
+        return None if solved is None else self._certified(rows, *solved)
 
     def _few(self, kept: Ints) -> Ints:
         """Some options of each table to begin with."""
@@ -151,22 +165,23 @@ class PlanRelaxation:
         slack = 1e-7 * np.maximum(np.abs(best), 1e-30)
         return kept[self._prices[kept] < (best - slack)[self.problem.table[kept]]]
 
-    def _worth_keeping(self, allowed: Flags) -> Ints:
-        """Allowed options that are not worse than another one of their table in all that the program sees:
-        largest pieces count only for tables with a row for them."""
+    def _worth_keeping(self, allowed: Flags, classes: TableClasses, rows: tuple[PackingRow, ...]) -> Ints:
+        """Allowed options of a table of each class that are not worse than another one of it in all that the
+        program sees: largest pieces count only for tables with a row for them."""
         problem = self.problem
         with_pieces = {table for table, _ in self._hard}
         kept = []
-        for table in range(problem.num_tables):
+        for table in classes.first.tolist():
             begin, end = int(problem.first[table]), int(problem.first[table + 1])
             mask = allowed[begin:end]
-            key = (table, table in with_pieces, mask.tobytes())
+            key = (table, table in with_pieces, rows, mask.tobytes())
             if key not in self._kept:
                 options = begin + np.flatnonzero(mask)
-                figures = problem.total[options]
+                figures = [problem.total[options]]
                 if table in with_pieces:
-                    figures = np.hstack((figures, self.peak[options]))
-                self._kept[key] = options[_undominated(figures)]
+                    figures.append(self.peak[options])
+                figures += [self.packing.counts(row)[options, None] for row in rows]
+                self._kept[key] = options[_undominated(np.hstack(figures))]
             kept.append(self._kept[key])
         return np.concatenate(kept)
 
@@ -177,39 +192,41 @@ class PlanRelaxation:
         over = (pieces > relaxed.phase_seconds * (1 + 1e-6) + 1e-15) & (self.problem.weights > 0)
         return {(int(table), int(phase)) for table, phase in np.argwhere(over)}
 
-    def _program(
-        self, kept: Ints, hard: list[tuple[int, int]], minimums: Floats
-    ) -> tuple[Floats, Floats, Floats, Floats, Floats] | None:
+    def _program(self, kept: Ints, rows: _Rows) -> tuple[Floats, Floats, Floats, Floats, Floats] | None:
         """Phase seconds, mixture, and the prices of means, pieces and bytes. Variables are the phases'
-        seconds, then the options' shares; rows are means, tiers, pieces, tables."""
-        problem, phases, tiers = self.problem, NUM_PHASES, self.memory.shape[1]
+        seconds, then the options' shares; rows are means, tiers, packing, pieces, classes of tables."""
+        problem, phases, classes = self.problem, NUM_PHASES, rows.classes
         # Seconds and bytes in units near 1.
         unit = max(float(self.total.sum(axis=1).max()), 1e-12)
-        bytes_unit = np.maximum(problem.capacity * problem.world_size, 1.0)
-        owner, position = problem.table[kept], np.arange(len(kept)) + phases
-        first_piece = phases + tiers
+        limited, limits = self._limited(rows)
+        owner, position = classes.number[problem.table[kept]], np.arange(len(kept)) + phases
+        first_piece = phases + len(limits)
+        # Tables of a class have the same pieces: one row says it of all.
+        hard = [(table, phase) for table, phase in rows.hard if table in classes.members]
         first_table = first_piece + len(hard)
         entries: list[tuple[Ints, Ints, Floats]] = [(first_table + owner, position, np.ones(len(kept)))]
         for phase in range(phases):
             entries.append((np.full(len(kept), phase), position, self.total[kept, phase] / unit))
             entries.append((np.array([phase]), np.array([phase]), np.array([-1.0])))
-        for tier in range(tiers):
-            scaled = self.memory[kept, tier] / bytes_unit[tier]
-            entries.append((np.full(len(kept), phases + tier), position, scaled))
-        begins = np.searchsorted(owner, np.arange(problem.num_tables + 1))
+        for number, limit in enumerate(limits):
+            scaled = limited(number)[kept] / limit
+            chosen = np.flatnonzero(scaled)
+            entries.append((np.full(len(chosen), phases + number), position[chosen], scaled[chosen]))
+        begins = np.searchsorted(owner, np.arange(len(classes.first) + 1))
         for number, (table, phase) in enumerate(hard):
-            mine = np.arange(begins[table], begins[table + 1])
-            row = first_piece + number
-            entries.append((np.full(len(mine), row), position[mine], self.peak[kept[mine], phase] / unit))
+            mine = np.arange(begins[classes.number[table]], begins[classes.number[table] + 1])
+            row, peak = first_piece + number, self.peak[kept[mine], phase] / classes.members[table]
+            entries.append((np.full(len(mine), row), position[mine], peak / unit))
             entries.append((np.array([row]), np.array([phase]), np.array([-1.0])))
-        upper = np.zeros(first_table + problem.num_tables)
+        upper = np.zeros(first_table + len(classes.first))
         upper[phases:first_piece] = 1.0
-        upper[first_table:] = 1.0
+        upper[first_table:] = list(classes.members.values())
         lower = np.full(len(upper), -highspy.kHighsInf)
-        lower[first_table:] = 1.0
+        lower[first_table:] = upper[first_table:]
         cost = np.concatenate((problem.weights, np.zeros(len(kept))))
-        floor = np.concatenate((minimums / unit, np.zeros(len(kept))))
-        names = [*range(first_piece), *hard, *range(first_piece, first_piece + problem.num_tables)]
+        floor = np.concatenate((rows.minimums / unit, np.zeros(len(kept))))
+        names: list[RowName] = [*range(phases + problem.capacity.shape[0]), *rows.packing, *hard]
+        names += [(int(table), -1) for table in classes.first]
         start = None if self._basis is None else self._basis.start_of(kept, names)
         solver = solve_program(cost, floor, lower, upper, entries, start)
         if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
@@ -219,41 +236,61 @@ class PlanRelaxation:
         values, dual = np.array(solution.col_value), np.maximum(-np.array(solution.row_dual), 0.0)
         mixture = np.zeros(len(problem.table))
         mixture[kept] = values[phases:]
+        pieces = np.zeros((len(classes.first), NUM_PHASES))
+        for (table, phase), value in zip(hard, dual[first_piece:first_table], strict=True):
+            pieces[classes.number[table], phase] = value
         return (
             values[:phases] * unit,
-            mixture,
+            classes.spread(mixture),
             dual[:phases],
-            dual[first_piece:first_table],
-            dual[phases:first_piece] / bytes_unit * unit,
+            (pieces / np.array(list(classes.members.values()))[:, None])[classes.number],
+            dual[phases:first_piece] / limits * unit,
         )
 
+    def _limited(self, rows: _Rows) -> tuple[Callable[[int], Floats], Floats]:
+        """What is limited for all workers together, by its number: bytes of tiers, then counts of packing
+        rows; and how much of each there is."""
+        tiers = len(self.problem.capacity)
+
+        def limited(number: int) -> Floats:
+            if number < tiers:
+                return np.asarray(self.memory[:, number])
+            return self.packing.counts(rows.packing[number - tiers])
+
+        room = np.maximum(self.problem.capacity * self.problem.world_size, 1.0)
+        return limited, np.array([*room, *map(self.packing.limit, rows.packing)])
+
     def _certified(
-        self,
-        allowed: Flags,
-        hard: list[tuple[int, int]],
-        minimums: Floats,
-        phase_seconds: Floats,
-        mixture: Floats,
-        mean: Floats,
-        piece: Floats,
-        price: Floats,
+        self, rows: _Rows, phase_seconds: Floats, mixture: Floats, mean: Floats, pieces: Floats, price: Floats
     ) -> RelaxedPlan:
         """The formula, with multipliers scaled down to where they are allowed."""
         problem = self.problem
-        pieces = np.zeros((problem.num_tables, NUM_PHASES))
-        for (table, phase), value in zip(hard, piece, strict=True):
-            pieces[table, phase] = value
         used = mean + pieces.sum(axis=0)
         scale = np.minimum(1.0, problem.weights / np.maximum(used, 1e-30))
         cost = self.total @ (mean * scale) + (self.peak * (pieces * scale)[problem.table]).sum(axis=1)
-        cost += self.memory @ price
+        limited, limits = self._limited(rows)
+        for number in np.flatnonzero(price).tolist():
+            cost += limited(number) * price[number]
         self._prices = cost
-        cost = np.where(allowed, cost, np.inf)
+        cost = np.where(rows.allowed, cost, np.inf)
         cheapest = np.minimum.reduceat(cost, problem.first[:-1])
         rest = np.maximum(problem.weights - used * scale, 0.0)
-        seconds = float(cheapest.sum()) + float(rest @ minimums)
-        seconds -= float(price @ problem.capacity) * problem.world_size
-        return RelaxedPlan(max(seconds, 0.0), phase_seconds, mixture, cost - cheapest[problem.table], price)
+        seconds = float(cheapest.sum()) + float(rest @ rows.minimums) - float(price @ limits)
+        reduced = cost - cheapest[problem.table]
+        memory_price = price[: len(problem.capacity)]
+        return RelaxedPlan(max(seconds, 0.0), phase_seconds, mixture, reduced, memory_price)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """What a program is of, besides its columns."""
+
+    allowed: Flags
+    classes: TableClasses
+    hard: list[tuple[int, int]]
+    """Tables and phases with a row for the largest piece."""
+    packing: tuple[PackingRow, ...]
+    minimums: Floats
 
 
 def _undominated(figures: Floats) -> Flags:

@@ -1,17 +1,26 @@
-"""How many rows of a batch a cache misses: the one place where the planner asks for a hit rate."""
+"""How many rows of a batch caches miss: the one place where the planner asks for hit rates."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from megalith.sharding.planner.statistics import TableStatistics
+from megalith.sharding.planner.types import Floats
 
 
-def missed_share(statistics: TableStatistics, cached: float, ids: float) -> float:
-    """Share of the distinct rows of a batch of `ids` that a cache of the share `cached` of the rows misses.
+def missed_rows(
+    statistics: TableStatistics, first: Floats, rows: Floats, cached: Floats, ids: float
+) -> Floats:
+    """Distinct rows of a batch of `ids` that miss, of shards with so many rows from `first` on, each behind a
+    cache for the share `cached` of its rows.
 
-    The cache is taken to hold the rows that are looked up most.
+    A cache is taken to hold the rows of its shard that are looked up most.
     """
-    rows = statistics.rows[-1]
-    distinct = statistics.distinct_by_rank(np.array([cached * rows, rows]), ids)
-    return 1 - float(distinct[0] / distinct[1]) if distinct[1] else 0.0
+    if statistics.hot_first:
+        kept = first + cached * rows
+        before = statistics.distinct_before(np.stack((kept, first + rows)), ids)
+        missed: Floats = before[1] - before[0]
+        return missed
+    total = statistics.rows[-1]
+    held = statistics.distinct_by_rank(np.append(cached * total, total), ids)
+    return (held[-1] - held[:-1]) * rows / total

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from megalith.core.schema import TableSpec
-from megalith.cost.embedding import CACHE_SHARE, VECTOR_BYTES
+from megalith.cost.embedding import VECTOR_BYTES, table_capacity
 from megalith.cost.operators import stream_seconds
 from megalith.sharding.planner.enumerate import column_widths
 from megalith.sharding.planner.estimate.pricing import price_shards
@@ -19,6 +19,8 @@ from megalith.sharding.planner.estimate.shard_counts import (
     ShardCounts,
     ShardList,
     option_counts,
+    rotated,
+    rotation,
     single_shard,
 )
 from megalith.sharding.planner.topology import Topology
@@ -39,20 +41,21 @@ class CostEstimator(Estimator):
 
     def estimate(self, inputs: PlanInputs, options: Sequence[Sequence[ShardingOption]]) -> PlacementProblem:
         """Prices every option of every table."""
-        shards = ShardList()
+        shards = ShardList(replicas=inputs.topology.world_size)
         starts, counts, widths, owner = [], [], [], []
         for number, table in enumerate(inputs.tables):
-            known: dict[tuple[bool, float | None, int], ShardCounts] = {}
+            known: dict[tuple[bool, bool, float | None, int], ShardCounts] = {}
             for option in options[number]:
                 width = _block_width(option, inputs.topology)
                 pieces = option.parts or width
                 key = (
                     option.kind == "data_parallel",
+                    width > 1,
                     option.row_cut,
                     pieces if option.row_cut is not None else 1,
                 )
                 if key not in known:
-                    known[key] = option_counts(
+                    counted = option_counts(
                         table,
                         option,
                         inputs.statistics[table.name],
@@ -60,6 +63,7 @@ class CostEstimator(Estimator):
                         pieces,
                         inputs.topology.world_size,
                     )
+                    known[key] = rotated(counted, rotation(number, option, width))
                 parts = 1 if option.row_cut is None else min(pieces, table.rows)
                 variants = _add_blocks(shards, number, table, option, known[key], parts)
                 starts.append([start for start, _ in variants])
@@ -69,7 +73,7 @@ class CostEstimator(Estimator):
         return _problem(
             inputs,
             options,
-            price_shards(shards, inputs),
+            price_shards(shards, inputs)[shards.described()],
             np.array(starts),
             np.array(counts),
             np.array(widths),
@@ -89,8 +93,7 @@ def _problem(
     topology = inputs.topology
     total, peak = _summaries(shards, starts, counts, widths)
     peak[:, :NUM_PHASES] *= topology.idle_peer_factor
-    capacity = np.array([tier.bytes for tier in topology.device.memory], dtype=np.float64)
-    capacity *= CACHE_SHARE
+    capacity = np.array(table_capacity(topology.device), dtype=np.float64)
     weights = np.ones(NUM_PHASES)
     weights[0] = 0.0 if inputs.workload.pipelined else 1.0
     return PlacementProblem(
@@ -144,7 +147,7 @@ def _add_blocks(
     """Describes an option's shards; returns start and number of blocks of both variants."""
     if option.parts:
         # Two parts may differ in all counts; more of them, of spread rows, only by a row.
-        lengths = counts[0]
+        lengths = counts[1]
         large, small = int(np.argmax(lengths)), int(np.argmin(lengths))
         if large == small:
             large, small = 0, len(lengths) - 1

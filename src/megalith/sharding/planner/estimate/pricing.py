@@ -23,7 +23,7 @@ from megalith.cost.embedding import (
     update_bytes,
 )
 from megalith.cost.operators import stream_seconds
-from megalith.sharding.planner.estimate.cache_misses import missed_share
+from megalith.sharding.planner.estimate.cache_misses import missed_rows
 from megalith.sharding.planner.estimate.shard_counts import HIERARCHICAL, NODE_COLUMNS, REPLICATED, ShardList
 from megalith.sharding.planner.types import Flags, Floats, Ints, PlanInputs
 from megalith.sharding.wire_format import (
@@ -39,6 +39,8 @@ from megalith.sharding.wire_format import (
 class _ShardColumns:
     """What is known of every shard, an array each."""
 
+    first: Floats
+    """The first of its rows."""
     rows: Floats
     ids: Floats
     distinct: Floats
@@ -97,12 +99,13 @@ def price_shards(shards: ShardList, inputs: PlanInputs) -> Floats:
 
 
 def _columns(shards: ShardList, inputs: PlanInputs) -> _ShardColumns:
-    rows, ids, distinct, sent, bags = (np.concatenate(part) for part in zip(*shards.counts, strict=True))
+    first, rows, ids, distinct, sent, bags = map(np.concatenate, zip(*shards.counts, strict=True))
     facts = np.array(shards.facts, dtype=np.int64)
     table, dim, slices, route, tier, parts = np.repeat(facts[:, 1:], facts[:, 0], axis=0).T
     sequence = np.array([spec.pooling == "none" for spec in inputs.tables])[table]
     sums_over_rows = inputs.workload.optimizer in ROWWISE_OPTIMIZERS
     return _ShardColumns(
+        first=first,
         rows=rows,
         ids=ids,
         distinct=np.minimum(distinct, ids),
@@ -134,14 +137,16 @@ def _behind_caches(
     """Lookup seconds of rows on slower tiers: those outside the cache are fetched for the lookup and written
     back some time after the update."""
     device, constants = inputs.topology.device, inputs.topology.constants
-    served: dict[tuple[int, float], float] = {}
-    keys = [(fact[1], share) for fact, share in zip(shards.facts, shards.cached, strict=True)]
-    for table, share in set(keys):
-        statistics = inputs.statistics[inputs.tables[table].name]
+    cached = np.repeat(shards.cached, [fact[0] for fact in shards.facts])
+    behind = np.flatnonzero(columns.tier > 0)
+    missing = np.zeros(len(columns.rows))
+    order = behind[np.argsort(columns.table[behind], kind="stable")]
+    for chosen in np.split(order, np.flatnonzero(np.diff(columns.table[order])) + 1):
+        statistics = inputs.statistics[inputs.tables[columns.table[chosen[0]]].name]
         ids = inputs.workload.global_batch * statistics.lookups
-        served[table, share] = 1.0 - missed_share(statistics, share, ids)
-    lengths = [fact[0] for fact in shards.facts]
-    hot = np.repeat([served[key] for key in keys], lengths)
+        ranges = columns.first[chosen], columns.rows[chosen], cached[chosen]
+        missing[chosen] = missed_rows(statistics, *ranges, ids)
+    hot = 1.0 - np.minimum(missing / np.maximum(columns.distinct, 1e-30), 1.0)
     row = np.asarray(row_traffic_bytes(constants, columns.dim, columns.element) + columns.state)
     for level in range(1, len(device.memory)):
         # Read by blocks, written back in large appends.

@@ -16,10 +16,11 @@ from megalith.sharding.planner.enumerate import column_widths
 from megalith.sharding.planner.statistics import TableStatistics
 from megalith.sharding.planner.types import Floats, Ints, ShardingOption, Workload
 
-ShardCounts = tuple[Floats, Floats, Floats, Floats, Floats]
-"""Of shards: rows, ids, distinct rows, ids sent, bags."""
+ShardCounts = tuple[Floats, Floats, Floats, Floats, Floats, Floats]
+"""Of shards: the first row, rows, ids, distinct rows, ids sent, bags."""
 FLAT, HIERARCHICAL, NODE_COLUMNS, REPLICATED = range(4)
 """How vectors travel: straight to their samples, summed in the node first, cut inside a node, not at all."""
+_GOLDEN = 0.6180339887498949
 _ROUTES = {
     "table_row": HIERARCHICAL,
     "grid": HIERARCHICAL,
@@ -37,17 +38,27 @@ class ShardList:
     """Of each range: its length, table, columns of a shard, slices, route, tier and parts of the rows."""
     cached: list[float] = field(default_factory=list)
     """Of each range: the share of its rows that the first memory keeps."""
+    replicas: int = 1
+    """Workers that hold a table which all of them hold: its shards are alike, so one is described for all."""
     size: int = 0
+    """All shards, replicas included."""
 
     def add(self, counts: ShardCounts, table: int, dim: int, option: ShardingOption, parts: int) -> int:
         """Appends a range of shards and says where it begins."""
         start, length = self.size, len(counts[0])
-        self.size += length
-        self.counts.append(counts)
         route = _ROUTES.get(option.kind, FLAT)
+        self.size += length * (self.replicas if route == REPLICATED else 1)
+        self.counts.append(counts)
         self.facts.append((length, table, dim, option.columns, route, option.tier, parts))
         self.cached.append(option.cached)
         return start
+
+    def described(self) -> Ints:
+        """Of all shards: the position of their description."""
+        lengths = np.array([fact[0] for fact in self.facts], dtype=np.int64)
+        replicated = np.array([fact[4] == REPLICATED for fact in self.facts])
+        times = np.repeat(np.where(replicated, self.replicas, 1), lengths)
+        return np.repeat(np.arange(len(times)), times)
 
 
 def row_cut(
@@ -59,6 +70,17 @@ def row_cut(
     if not statistics.hot_first:
         return np.cumsum((0, *column_widths(table.rows, parts)))
     return statistics.even_cut(parts, option.row_cut, global_batch * statistics.lookups)
+
+
+def rotation(table: int, option: ShardingOption, width: int) -> int:
+    """By how many workers the row parts of the table of this number are moved on in a block of `width`.
+
+    Prepared data has hot rows first, so the first part of every table is the busiest. Golden sections spread
+    the first parts of any number of tables evenly over the workers.
+    """
+    if width == 1 or option.row_cut is None:
+        return 0
+    return int(table * _GOLDEN % 1.0 * width)
 
 
 def largest_first(cuts: Sequence[int]) -> list[tuple[int, int]]:
@@ -74,12 +96,10 @@ def option_counts(
     width: int,
     world_size: int,
 ) -> ShardCounts:
-    """Counts of the `width` shards that a block of an option has."""
+    """Counts of the `width` shards that a block of an option has, or of one where they are replicas."""
     if option.kind == "data_parallel":
-        replica = counts_between(
-            table, statistics, workload, world_size, np.array([0.0, table.rows]), replicated=True
-        )
-        return tuple(np.repeat(counts, world_size) for counts in replica)  # type: ignore[return-value]
+        whole = np.array([0.0, table.rows])
+        return counts_between(table, statistics, workload, world_size, whole, replicated=True)
     cuts = np.array([0.0, table.rows])
     if option.row_cut is not None:
         cuts = row_cut(table, statistics, option, width, workload.global_batch).astype(np.float64)
@@ -108,10 +128,18 @@ def counts_between(
     if workload.exchange.deduplicate:
         # Each sender names a row once.
         sent = np.minimum(sent, world_size * np.diff(statistics.distinct_before(cuts, ids / world_size)))
-    return rows, shard_ids, distinct, sent, np.where(rows > 0, bags, 0.0)
+    return cuts[:-1], rows, shard_ids, distinct, sent, np.where(rows > 0, bags, 0.0)
+
+
+def rotated(counts: ShardCounts, by: int) -> ShardCounts:
+    """The counts of a block whose parts are moved on by so many workers."""
+    if not by:
+        return counts
+    first, rows, ids, distinct, sent, bags = (np.roll(column, by) for column in counts)
+    return first, rows, ids, distinct, sent, bags
 
 
 def single_shard(counts: ShardCounts, position: int) -> ShardCounts:
     """The counts of one of several shards."""
-    rows, ids, distinct, sent, bags = (column[position : position + 1] for column in counts)
-    return rows, ids, distinct, sent, bags
+    first, rows, ids, distinct, sent, bags = (column[position : position + 1] for column in counts)
+    return first, rows, ids, distinct, sent, bags

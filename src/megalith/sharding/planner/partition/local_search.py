@@ -18,11 +18,15 @@ from megalith.sharding.planner.types import NUM_PHASES, Floats, Ints, PlacementP
 
 _RECUT_WORKERS = 3
 _RECUT_TABLES = 4
+_RECUT_SHARE = 64
 _RESCALE = 32
 """Changes after which the largest loads are looked up again."""
 _KICKED = 4
 _SETTLING = 24
 _VAIN = 400
+_MANY_WORKERS = 256
+_MATTERS = 0.05
+"""Of the worst worker's cost, what one of many must have to be relieved."""
 _CANDIDATES = 16
 _TINY = 1e-9
 
@@ -114,7 +118,9 @@ class _LocalSearch(SearchState):
         """Relieves workers, the worst first, each until it is stuck; says whether anything changed."""
         self.set_levels()
         self.log = []
-        waiting = self.cost > 0
+        # On many workers those that cost next to nothing are left alone: they are most of the time in vain.
+        few = len(self.cost) <= _MANY_WORKERS
+        waiting = self.cost > (0.0 if few else _MATTERS * float(self.cost.max()))
         changes = 0
         while waiting.any() and not deadline.passed:
             worker = int(np.argmax(np.where(waiting, self.cost, -1.0)))
@@ -182,7 +188,8 @@ class _LocalSearch(SearchState):
         problem, current = self.problem, self.current
         self.set_levels()
         changed = False
-        for worker in np.argsort(-self.cost)[:_RECUT_WORKERS].tolist():
+        most = max(_RECUT_WORKERS, problem.world_size // _RECUT_SHARE)
+        for worker in np.argsort(-self.cost)[:most].tolist():
             widths = problem.width[current.choice].tolist()
             here = [
                 table

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from megalith.sharding.planner.loads import solution_seconds
 from megalith.sharding.planner.partition.choices import good_choices
 from megalith.sharding.planner.partition.greedy import most_spread, place_balanced, table_wise_greedy
@@ -15,6 +17,7 @@ from megalith.sharding.planner.partition.karmarkar_karp import karmarkar_karp
 from megalith.sharding.planner.partition.local_search import local_search
 from megalith.sharding.planner.partition.mip import solve_exactly
 from megalith.sharding.planner.partition.packing import packed
+from megalith.sharding.planner.partition.reinsertion import reinserted
 from megalith.sharding.planner.search import Clock, Deadline
 from megalith.sharding.planner.types import (
     FoundPlacement,
@@ -29,6 +32,14 @@ _TRIALS, _MOST_TRIALS = 2, 8
 _TRIAL_SHARE = 0.2
 """Starts that are searched from, where searches end by themselves more of them, and the part of the time left
 that each gets before the best gets the rest."""
+_TIERED_STARTS = 0.2
+"""Where tables may lie on slower memory, the time for plans to begin with."""
+_FAR = 0.3
+"""Above the bound, from where on these are not worth improving, and tables are put in and out instead."""
+_REINSERTED = 0.8
+"""When that ends."""
+_MANY_WORKERS = 256
+"""Beyond, the options that the bound chose are the only start."""
 _SEARCHED = 0.93
 """When the search ends, as a share of the time given."""
 TOLERANCE = 2e-3
@@ -49,7 +60,16 @@ class SearchPartitioner(Partitioner):
         """The best solution found by `seconds` of the clock; None if nothing fits."""
         # Where the bound took longer than it should, plans to begin with still get some time.
         enough = max(0.45 * seconds, clock.now() + 0.15 * seconds)
+        tiers = any(option.tier for option in problem.options)
+        if tiers:
+            enough = min(enough, clock.now() + _TIERED_STARTS * seconds)
         starts = _starts(problem, bound, self.algorithm, clock.after(enough))
+        if tiers and self.improve and self.algorithm in ("best", "mip"):
+            least = min((solution_seconds(problem, start[1]) for start in starts), default=np.inf)
+            if least > bound.seconds * (1 + _FAR):
+                placed = reinserted(problem, bound, clock, _REINSERTED * seconds)
+                if placed is not None and solution_seconds(problem, placed) < least:
+                    starts = [("reinsertion", placed)]
         starts = starts or _tight_starts(problem, clock, seconds)
         if not starts:
             return None
@@ -99,6 +119,11 @@ def _improved(
 def _starts(problem: PlacementProblem, bound: LowerBound, algorithm: str, deadline: Deadline) -> list[_Start]:
     """Plans to begin with."""
     made: list[tuple[str, PlacementSolution | None]] = []
+    if algorithm == "best" and problem.world_size > _MANY_WORKERS:
+        # A search from there takes all the time that is left, and gets further than from several.
+        chosen = place_balanced(problem, bound.choice)
+        if chosen is not None:
+            return [("balanced", chosen)]
     if algorithm in ("best", "mip"):
         # Balanced plans come ranked by where a search from them should end; the quickest as it is may differ.
         good = [solution for _, solution in good_choices(problem, bound.usable, deadline, bound.memory_price)]

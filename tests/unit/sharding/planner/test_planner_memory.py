@@ -1,0 +1,178 @@
+"""Which memory a plan puts tables in, what it says of them, and whether this runtime runs it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from megalith.core.errors import PlanError
+from megalith.core.schema import TableSpec
+from megalith.hardware.catalog import catalog
+from megalith.hardware.cluster import Cluster
+from megalith.sharding.plan import Placement, Shard, ShardingPlan, read_plan
+from megalith.sharding.planner import Planner, SearchSettings, make_plan
+from megalith.sharding.planner.enumerate import OptionEnumerator
+from megalith.sharding.planner.estimate.cache_misses import missed_rows
+from megalith.sharding.planner.estimate.estimator import CostEstimator
+from megalith.sharding.planner.inputs import local_cluster, plan_inputs
+from megalith.sharding.planner.loads import fits, loads_of, solution_seconds
+from megalith.sharding.planner.memory import DENSE_SHARE
+from megalith.sharding.planner.partition.caches import grown_caches, smallest_caches
+from megalith.sharding.planner.partition.greedy import most_spread, place_balanced
+from megalith.sharding.planner.statistics import zipf_statistics
+from megalith.sharding.planner.types import MemoryPolicy, MemoryTiers, PlanInputs, Workload
+from megalith.sharding.runnable import check_runnable
+from megalith.sharding.validate.dry_run import dry_run
+
+
+def table(name: str, rows: int, dim: int = 16) -> TableSpec:
+    return TableSpec(name=name, rows=rows, dim=dim, features=(f"f-{name}",))
+
+
+def small_host(mebibytes: int) -> Cluster:
+    """This machine with less memory, and a disk."""
+    host = local_cluster(2, 2)
+    memory, disk = host.device.memory
+    memory = replace(memory, bytes=mebibytes * 2**20)
+    return replace(host, device=replace(host.device, memory=(memory, disk)))
+
+
+def inputs_of(tables: list[TableSpec], mebibytes: int, memory: MemoryPolicy | None = None) -> PlanInputs:
+    return plan_inputs(tables, small_host(mebibytes), Workload(64), world_size=2, memory=memory)
+
+
+TABLES = [table("huge", 2_000_000), table("large", 400_000), table("small", 2000)]
+SEARCH = SearchSettings(steps=200)
+
+
+def test_the_plan_of_a_run_keeps_all_rows_in_memory() -> None:
+    plan = Planner(SEARCH).plan(inputs_of(TABLES, 1024, MemoryPolicy.of_runtime()))
+    assert {(one.store, one.tier, one.cache_bytes) for one in plan.placements} == {("dense", "ddr", 0)}
+    assert plan.runnable.value
+    check_runnable(plan, "plan.json")
+
+
+def test_what_does_not_fit_in_memory_is_refused_though_there_is_a_disk() -> None:
+    with pytest.raises(PlanError, match=r"need 155\.8 MiB .* hold 102\.4 MiB .*; take dtype float16 for"):
+        Planner(SEARCH).plan(inputs_of(TABLES, 128, MemoryPolicy.of_runtime()))
+    # A plan for such machines may use it; this runtime does not.
+    plan = Planner(SEARCH).plan(inputs_of(TABLES, 128))
+    assert {one.tier for one in plan.placements if one.store == "tiered"} == {"ssd"}
+    assert str(plan.runnable).startswith("no (table '")
+
+
+def test_caches_of_a_given_size_are_shared_out() -> None:
+    given = 16 * 2**20
+    inputs = inputs_of(TABLES, 256, MemoryPolicy.of_runtime(given))
+    plan = Planner(SEARCH).plan(inputs)
+    stores = {one.table: (one.store, one.tier) for one in plan.placements}
+    assert stores == {"huge": ("tiered", "ssd"), "large": ("tiered", "ssd"), "small": ("dense", "ddr")}
+    assert TABLES[2].weight_bytes < DENSE_SHARE * 2 * given
+    caches = np.zeros(2)
+    for placement in plan.placements:
+        for shard in placement.shards:
+            caches[shard.worker] += shard.cache_bytes
+    assert (caches <= given).all()
+    assert caches == pytest.approx([given, given], abs=100)
+    checked = dry_run(TABLES, plan, small_host(256), global_batch=64)
+    for load in checked.workers:
+        assert load.memory_bytes["ddr"] >= given - 100
+        assert load.memory_bytes["ssd"] > 0
+
+
+def test_tables_that_fit_into_the_caches_stay_dense() -> None:
+    plan = Planner(SEARCH).plan(inputs_of(TABLES, 1024, MemoryPolicy.of_runtime(200 * 2**20)))
+    assert {one.store for one in plan.placements} == {"dense"}
+
+
+def test_a_plan_for_accelerators_is_not_runnable_and_says_so(tmp_path: Path) -> None:
+    plan = make_plan(TABLES, "zionex", global_batch=64, world_size=2, search=SEARCH)
+    path = tmp_path / "plan.json"
+    plan.write(path)
+    reason = "its workers are a100-40g, and this runtime trains on processors"
+    assert json.loads(path.read_text())["runnable"] == {"value": False, "reason": reason}
+    again = read_plan(path)
+    assert str(again.runnable) == f"no ({reason})"
+    with pytest.raises(
+        PlanError, match=r"plan\.json is not runnable here: its workers are a100-40g.*auto\.$"
+    ):
+        check_runnable(again, str(path))
+
+
+def test_a_plan_written_by_hand_with_a_store_that_is_not_there_is_refused() -> None:
+    shard = Shard(worker=0, rows=(0, 10), columns=(0, 4), cache_bytes=64)
+    placement = Placement(table="t", kind="table_wise", store="tiered", tier="nvme", shards=(shard,))
+    plan = ShardingPlan(world_size=1, workers_per_node=1, placements=(placement,))
+    with pytest.raises(PlanError, match="table 't' needs a tiered store on nvme, and this runtime has dense"):
+        check_runnable(plan, "plan.json")
+    dense = placement.model_copy(update={"store": "dense"})
+    with pytest.raises(PlanError, match="gives a dense store cache_bytes"):
+        plan.model_copy(update={"placements": (dense,)}).check(
+            [TableSpec(name="t", rows=10, dim=4, features=("f",))]
+        )
+
+
+def test_a_plan_of_an_older_version_is_refused_with_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text('{"version": 1, "world_size": 1, "workers_per_node": 1, "placements": []}')
+    with pytest.raises(PlanError, match="has plan version 1, this package reads 2; regenerate it with"):
+        read_plan(path)
+
+
+def test_a_cache_misses_the_cold_rows_of_its_own_shard() -> None:
+    hot_first, spread = zipf_statistics(1_000_000, 1.0), zipf_statistics(1_000_000, 1.0, hot_first=False)
+    first, rows = np.array([0.0, 500_000.0]), np.array([500_000.0, 500_000.0])
+    none, half, all_of_it = (
+        missed_rows(hot_first, first, rows, np.full(2, share), 50_000.0) for share in (0.0, 0.5, 1.0)
+    )
+    assert none.sum() == pytest.approx(float(hot_first.distinct_before(np.array([1e6]), 50_000.0)[0]))
+    assert (half < none).all()
+    assert half[0] / none[0] < half[1] / none[1]
+    assert all_of_it == pytest.approx([0.0, 0.0])
+    even = missed_rows(spread, first, rows, np.full(2, 0.1), 50_000.0)
+    assert even[0] == even[1] > 0
+
+
+def test_disks_are_read_by_blocks() -> None:
+    cluster = catalog().cluster("zionex")
+    tiers = {tier.name: tier for tier in cluster.device.memory}
+    assert list(tiers) == ["hbm", "ddr", "ssd"]
+    assert (tiers["ddr"].block_bytes, tiers["ssd"].block_bytes) == (0, 4096)
+    seconds = []
+    for block in (0, 4096):
+        ssd = replace(tiers["ssd"], block_bytes=block)
+        device = replace(cluster.device, memory=(tiers["hbm"], ssd))
+        inputs = plan_inputs(
+            [table("t", 5_000_000)], replace(cluster, device=device), Workload(8192), world_size=1
+        )
+        memory = MemoryTiers([1], [0.01])
+        problem = CostEstimator().estimate(inputs, OptionEnumerator().enumerate(inputs, memory))
+        seconds.append(float(problem.total[0, 1]))
+    assert seconds[1] > 10 * seconds[0]
+
+
+def test_caches_grow_into_the_room_that_is_left() -> None:
+    tables = [table(f"t{number}", 100_000, 32) for number in range(6)]
+    cluster = catalog().cluster("zionex")
+    hbm, ddr, _ = cluster.device.memory
+    memory = (replace(hbm, bytes=8 * 2**20), replace(ddr, bytes=64 * 2**20))
+    cluster = replace(cluster, device=replace(cluster.device, memory=memory))
+    inputs = plan_inputs(tables, cluster, Workload(4096), world_size=4)
+    options = OptionEnumerator().enumerate(inputs, MemoryTiers([1], [0.2, 0.05, 0.01]))
+    problem = CostEstimator().estimate(inputs, options)
+    small = smallest_caches(problem)
+    assert {problem.options[option].cached for option in np.flatnonzero(small)} == {0.01}
+    lean = replace(problem, peak=np.where(small[:, None], problem.peak, 2 * problem.capacity.sum()))
+    start = place_balanced(lean, most_spread(lean))
+    assert start is not None
+    grown = grown_caches(problem, start)
+    assert fits(problem, loads_of(problem, grown))
+    assert max(problem.options[option].cached for option in grown.choice) > 0.01
+    assert solution_seconds(problem, grown) <= solution_seconds(problem, start)
+    # Nothing but the caches has changed.
+    for before, after in zip(start.choice.tolist(), grown.choice.tolist(), strict=True):
+        assert replace(problem.options[after], cached=0.01) == problem.options[before]
