@@ -11,6 +11,7 @@ to an overflow area; here it is used and forgotten.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -151,18 +152,36 @@ def _by_turn(owner: Integers, row: Integers, batch: Integers, sets: int) -> _Tou
 def _simulate(touches: _Touches, cache: CacheGeometry) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """[set, turn] whether the row was missing, and whether it took a slot that was empty."""
     sets = len(touches.rows)
-    every = np.arange(sets)
+    # Those with most accesses first: the sets that still have some are always the first ones.
+    lengths = (touches.rows >= 0).sum(axis=1)
+    ranked = np.argsort(-lengths, kind="stable")
+    active = sets - np.searchsorted(np.sort(lengths), np.arange(touches.rows.shape[1]), side="right")
+    mine = _Touches(
+        touches.rows[ranked], touches.batches[ranked], touches.following[ranked], touches.seen[ranked]
+    )
+    missed, filled = (np.zeros(touches.rows.shape, dtype=np.bool_) for _ in range(2))
+    missed[ranked], filled[ranked] = _simulate_ranked(mine, cache, active.tolist())
+    return missed, filled
+
+
+def _simulate_ranked(
+    touches: _Touches, cache: CacheGeometry, active: Sequence[int]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """The same; at each turn the first `active` sets are accessed."""
+    sets = len(touches.rows)
+    all_sets = np.arange(sets)
     tags = np.full((sets, WAYS), -1, dtype=np.int64)
     stamps = np.full((sets, WAYS), -(2**20), dtype=np.int64)
     counts = np.zeros((sets, WAYS), dtype=np.int64)
     # The turn of the last use that the window tells.
     last_known = np.zeros((sets, WAYS), dtype=np.int64)
     missed, filled = (np.zeros(touches.rows.shape, dtype=np.bool_) for _ in range(2))
-    for turn in range(touches.rows.shape[1]):
-        row, batch = touches.rows[:, turn], touches.batches[:, turn]
-        there = row >= 0
+    for turn, left in enumerate(active):
+        if left < len(tags):
+            tags, stamps, counts, last_known = (held[:left] for held in (tags, stamps, counts, last_known))
+        every, row, batch = all_sets[:left], touches.rows[:left, turn], touches.batches[:left, turn]
         same = tags == row[:, None]
-        hit = same.any(axis=1) & there
+        hit = same.any(axis=1)
         last_use = stamps
         if cache.policy == "lookahead":
             last_known, last_use = _look_ahead(touches, last_known, batch + cache.window)
@@ -171,9 +190,9 @@ def _simulate(touches: _Touches, cache: CacheGeometry) -> tuple[NDArray[np.bool_
         victim = order.argmin(axis=1)
         free = order[every, victim] < _NEVER << 30
         empty = tags[every, victim] < 0
-        enters = there & ~hit & free
-        missed[:, turn] = there & ~hit
-        filled[:, turn] = enters & empty
+        enters = ~hit & free
+        missed[:left, turn] = ~hit
+        filled[:left, turn] = enters & empty
         if cache.policy != "lru":
             fading = counts[enters & ~empty]
             counts[enters & ~empty] = fading - fading // 8
