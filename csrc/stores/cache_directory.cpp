@@ -63,7 +63,9 @@ CacheDirectory::Room CacheDirectory::make_room(const Place& place, uint32_t rele
       return {chosen, true, leaving};
     }
   }
-  const bool crowded = num_overflow_dirty_ * 2 >= static_cast<int64_t>(overflow_keys_.size());
+  // Room for rows that are only read: half of an overflow area, little of a cache that has no sets.
+  const auto spare = static_cast<int64_t>(overflow_keys_.size());
+  const bool crowded = num_overflow_dirty_ + spare / (num_sets_ != 0 ? 2 : 16) >= spare;
   uint32_t chosen = kNoSlot;
   if (only_read || crowded) chosen = overflow_slot(released, only_read ? Victim::kClean : Victim::kDirty);
   if (chosen == kNoSlot && only_read && num_sets_ != 0) {

@@ -25,7 +25,7 @@ class CacheGeometry:
     in_flight: int = 1
     """Batches resolved and not released: their rows cannot leave."""
     overflow: int | None = None
-    """Slots for rows whose set is full of such rows; a 64th of all, at least 256, if left out."""
+    """Slots for rows whose set is full of such rows; a 16th of all if left out."""
 
     @classmethod
     def of_bytes(
@@ -37,7 +37,7 @@ class CacheGeometry:
     @property
     def sets(self) -> int:
         """Sets of 16 slots."""
-        spare = max(self.capacity // 64, 256) if self.overflow is None else self.overflow
+        spare = self.capacity // 16 if self.overflow is None else self.overflow
         return max(1, (self.capacity - spare) // WAYS)
 
 
