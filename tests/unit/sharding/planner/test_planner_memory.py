@@ -108,9 +108,7 @@ def test_a_plan_written_by_hand_that_cuts_tiered_rows_is_refused() -> None:
     halves = [Shard(worker=0, rows=(0, 10), columns=(at, at + 2), cache_bytes=64) for at in (0, 2)]
     placement = Placement(table="t", kind="column_wise", store="tiered", tier="nvme", shards=tuple(halves))
     plan = ShardingPlan(world_size=1, workers_per_node=1, placements=(placement,))
-    with pytest.raises(
-        PlanError, match=r"table .t. is tiered and cut by columns"
-    ):
+    with pytest.raises(PlanError, match=r"table .t. is tiered and cut by columns"):
         check_runnable(plan, "plan.json")
     dense = placement.model_copy(update={"store": "dense"})
     with pytest.raises(PlanError, match="gives a dense store cache_bytes"):
