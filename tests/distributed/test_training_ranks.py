@@ -85,20 +85,20 @@ def train_in_step(recipe, folder, overrides):
     settings = load_recipe(str(recipe), overrides)
     trainer = Trainer(settings, RunFolder(folder))
     learner, both = trainer.learner, threading.Barrier(2, timeout=PATIENCE_SECONDS)
-    exchange, step, exchanges = learner.exchange, learner.step, []
+    exchange, step, exchanges = learner.embeddings.exchange, learner.step, []
 
-    def meet_in_exchange(batch):
-        exchanges.append(batch)
+    def meet_in_exchange(*ids):
+        exchanges.append(ids)
         if 1 < len(exchanges) <= trainer.total_steps:
             both.wait()
-        return exchange(batch)
+        return exchange(*ids)
 
     def meet_in_step(*arguments):
         if trainer.step + 1 < trainer.total_steps:
             both.wait()
         return step(*arguments)
 
-    learner.exchange, learner.step = meet_in_exchange, meet_in_step
+    learner.embeddings.exchange, learner.step = meet_in_exchange, meet_in_step
     trainer.train()
 
 
@@ -161,7 +161,7 @@ def scores(recipe, overrides, run, step):
     settings = load_recipe(str(recipe), overrides)
     trainer = Trainer(settings, run)
     load_learner(trainer.store, step, trainer.learner)
-    return evaluate(trainer.learner, trainer.dataset, "valid", settings.data, overlap=True)
+    return evaluate(trainer.learner, trainer.dataset, "valid", settings.data, depth=1)
 
 
 def test_saved_on_four_ranks_any_plan_on_one_two_or_three_scores_the_same_bits(
