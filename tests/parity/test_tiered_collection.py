@@ -249,3 +249,30 @@ def test_a_state_dict_loads_into_either_kind_of_store(case):
         restored.load_state_dict(collections[1].state_dict())
         for batch in second:
             assert same(trained(restored, batch), trained(collections[0], batch))
+
+
+def test_ids_of_a_dense_table_beside_a_tiered_one_keep_their_64_bits(tmp_path):
+    """Slots have 32 bits; ids that are their own rows may have more."""
+    huge = mg.TableSpec(name="huge", rows=2**31 + 10, dim=1, features=("a",), store="tiered")
+    small = mg.TableSpec(name="small", rows=10, dim=1, features=("b",))
+    memory = mg.TieredMemory(dram="64KiB", path=tmp_path, engine="threads")
+    mixed = mg.EmbeddingCollection([huge, small], seed=1, memory=memory)
+    indices = mixed.exchange(torch.tensor([2**31 + 3, 7]), torch.arange(3))
+    # Only the dense half passes through; what it would be in a table of more rows than 32 bits count.
+    wide = indices[0].clone()
+    wide[1] = 2**31 + 7
+    resolved = mixed.stores.resolve((wide, *indices[1:]), trains=False)
+    assert resolved.values.tolist()[1] == 2**31 + 7
+
+
+def test_every_shape_of_rows_has_room_on_a_bounded_disk(tmp_path):
+    """A shape that is whole in memory gets little of it, and yet a checkpoint writes its rows."""
+    tables = [
+        mg.TableSpec(name="wide", rows=100_000, dim=64, features=("a",), store="tiered"),
+        mg.TableSpec(name="narrow", rows=100, dim=1, features=("b",), store="tiered"),
+    ]
+    memory = mg.TieredMemory(dram="1MiB", path=tmp_path, disk="100MiB", engine="threads")
+    tiered = mg.EmbeddingCollection(tables, mg.SGD(lr=0.1), seed=1, memory=memory)
+    tiered(torch.tensor([3, 5]), torch.arange(3)).sum().backward()
+    state = tiered.state_dict()["_extra_state"]
+    assert {name: ids.tolist() for name, ids in state["ids"].items()} == {"wide": [3], "narrow": [5]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -104,7 +105,7 @@ class CollectionTrainer:
             shutil.rmtree(self.memory.path, ignore_errors=True)
 
 
-class GatheredTrainer:
+class GatheredTrainer(ABC):
     """A store of rows by key; the rows of a batch are gathered, trained by our kernels, and put back."""
 
     def __init__(self, stream: TierStream) -> None:
@@ -130,13 +131,13 @@ class GatheredTrainer:
             rows = torch.cat([self._weight[: len(keys)], self._state[: len(keys)].view(-1, 1)], dim=1)
             self.write(keys, rows)
 
+    @abstractmethod
     def read(self, keys: Tensor) -> Tensor:
         """Rows with their state, [keys, dim + 1]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def write(self, keys: Tensor, rows: Tensor) -> None:
         """Puts rows back."""
-        raise NotImplementedError
 
 
 class MappedTrainer(GatheredTrainer):

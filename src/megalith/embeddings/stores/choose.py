@@ -8,7 +8,7 @@ from megalith.core.schema import StoreSpec, TableSpec
 from megalith.embeddings.memory import memory_of
 from megalith.embeddings.optimizers import RowOptimizer
 
-_DENSE_PART = 1 / 16
+DENSE_PART = 1 / 16
 """Of the budget, for all tables together that stay in memory whole."""
 
 
@@ -22,7 +22,7 @@ def choose_stores(
     sizes = [
         memory_of([table], [optimizer]).total for table, optimizer in zip(tables, optimizers, strict=True)
     ]
-    chosen, left = [StoreSpec(kind="tiered")] * len(tables), dram * _DENSE_PART
+    chosen, left = [StoreSpec(kind="tiered")] * len(tables), dram * DENSE_PART
     for number in sorted(range(len(tables)), key=lambda number: (sizes[number], number)):
         left -= sizes[number]
         if left < 0:

@@ -24,6 +24,9 @@ def _bytes(size: Any) -> Any:
 
 Bytes = Annotated[int, BeforeValidator(_bytes)]
 
+LEAST_DISK = 64 << 20
+"""Files are filled 16 MiB at a time, several of them at once, for each shape of rows."""
+
 
 class TieredMemory(Config):
     """The memory and the disk of one process's tiered tables. Results do not depend on any of it."""
@@ -36,7 +39,7 @@ class TieredMemory(Config):
     """Which rows leave when room is needed: `lookahead` keeps those that the coming batches use."""
     window: int = Field(default=8, ge=0)
     """Batches that `lookahead` knows in advance."""
-    disk: Bytes | None = Field(default=None, ge=1 << 20)
+    disk: Bytes | None = Field(default=None, ge=LEAST_DISK)
     """The most bytes that files may take; None is no bound."""
     engine: Literal["auto", "io_uring", "threads"] = "auto"
     """How rows are read and written; `auto` takes io_uring where the system has it."""
@@ -48,6 +51,6 @@ class TieredMemory(Config):
 
     def share(self, dram: int, folder: str | None = None) -> TieredMemory:
         """The same settings for one of several that share memory and disk, in a folder of its own."""
-        disk = None if self.disk is None else self.disk * dram // self.dram
+        disk = None if self.disk is None else max(LEAST_DISK, self.disk * dram // self.dram)
         path = self.path if self.path is None or folder is None else self.path / folder
         return self.model_copy(update={"path": path, "dram": dram, "disk": disk})

@@ -108,9 +108,9 @@ class TableStores:
             tickets.append((store, ticket))
             slots = own if slots is None else torch.where(own >= 0, own, slots)
         assert slots is not None
-        # What no store resolved is of tables whose ids are their rows.
+        # What no store resolved is of tables whose ids are their rows, and may need 64 bits.
         dense = any(store.ids_are_slots for store in self.stores)
-        resolved.values = torch.where(slots >= 0, slots, values.to(slots.dtype)) if dense else slots
+        resolved.values = torch.where(slots >= 0, slots.to(values.dtype), values) if dense else slots
         return resolved
 
     def weight_gradient(self, gradient: Tensor, resolved: ResolvedIds) -> Tensor:

@@ -11,7 +11,7 @@ from megalith.core.errors import ConfigError
 from megalith.core.schema import StoreSpec, TableSpec
 from megalith.embeddings.memory import memory_of
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad
-from megalith.embeddings.stores.choose import choose_stores, is_whole
+from megalith.embeddings.stores.choose import DENSE_PART, choose_stores, is_whole
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.sharding.plan import ExchangeConfig, ShardingPlan
 
@@ -71,4 +71,5 @@ def place_tables(
         table for table, given in zip(placed, tables, strict=True) if given.store is None and is_whole(table)
     ]
     dense = memory_of(small, [optimizer] * len(small)).total // world_size
-    return PlacedTables(placed, memory.share(memory.dram - dense))
+    # A plan of one's own may keep more in memory: that is outside of the budget.
+    return PlacedTables(placed, memory.share(memory.dram - min(dense, int(memory.dram * DENSE_PART))))
