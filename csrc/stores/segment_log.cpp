@@ -70,7 +70,7 @@ int64_t SegmentLog::open_segment() {
   const int64_t bytes = format_.file_bytes(format_.capacity());
   if (settings_.max_bytes && counted_.file_bytes + bytes > settings_.max_bytes) {
     throw StorageError(settings_.folder + " may hold " + std::to_string(settings_.max_bytes) +
-                             " bytes of rows and is full; raise max_bytes.");
+                             " bytes of rows and is full; raise its bound (memory.disk).");
   }
   char* buffer = take_buffer();
   int64_t number;

@@ -143,7 +143,10 @@ class TieredStore:
         """Rows may leave that no earlier batch holds either."""
         with self._released:
             self._held.discard(ticket)
-            self.pool.release(min(self._held, default=self._last + 1) - 1)
+            if self._pool is None or not self._pool.close.alive:
+                # As a process ends, what was never computed may outlive the pool.
+                return
+            self._pool.release(min(self._held, default=self._last + 1) - 1)
             self._released.notify_all()
 
     def _wait_for_room(self, holders: int, wait: bool) -> bool:
