@@ -152,7 +152,8 @@ def test_live_records_that_do_not_fit_their_file_are_named(tmp_path):
 
 
 def test_the_bound_on_disk_is_kept_and_named(tmp_path):
-    with pytest.raises(StorageError, match=r"may hold 131072 bytes of rows and is full; raise its bound \(memory\.disk\)"):
+    full = r"may hold 131072 bytes of rows and is full; raise its bound \(memory\.disk\)"
+    with pytest.raises(StorageError, match=full):
         trained_files(tmp_path, max_bytes=128 << 10)
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 128 << 10
 
