@@ -24,6 +24,13 @@ STATES = {
 """What each optimizer keeps of a row."""
 
 
+def brought(pool, lookups, values, batch, trains):
+    """The slots of a batch whose rows are in memory."""
+    slots = pool.resolve(lookups, values, batch, trains)
+    pool.arrive(batch)
+    return slots
+
+
 @dataclass(frozen=True)
 class Table:
     """A whole table: what is known of it wherever it lies."""
@@ -98,7 +105,7 @@ def make_pool(folder, windows, capacity=300, segment_bytes=24_000, **settings):
 def train(pool, number, ids, parts, batch):
     """Gives rows of a table, by ids of its window, the values that `parts` of the window have."""
     for some in torch.tensor(sorted(ids), dtype=torch.int64).split(100):
-        slots = pool.rows.resolve(torch.tensor([[number, 0, len(some)]]), some, batch, trains=True).long()
+        slots = brought(pool.rows, torch.tensor([[number, 0, len(some)]]), some, batch, trains=True).long()
         for part, values in zip(pool.rows.parts, parts.values(), strict=True):
             part[slots] = values[some]
         pool.rows.release(batch)

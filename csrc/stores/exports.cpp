@@ -120,7 +120,11 @@ MG_EXPORT int32_t mg_tiered_expect(void* handle, const int64_t* parts, int64_t n
   });
 }
 
-// Takes no lock: the thread that computes must not wait for the one that reads.
+// Takes no lock, as release: the thread that computes must not wait for the one that resolves.
+MG_EXPORT int32_t mg_tiered_arrive(void* handle, int64_t batch) {
+  return megalith::guarded("read rows", [&] { static_cast<Handle*>(handle)->rows.arrive(static_cast<uint32_t>(batch)); });
+}
+
 MG_EXPORT void mg_tiered_release(void* handle, int64_t batch) noexcept {
   static_cast<Handle*>(handle)->rows.release(static_cast<uint32_t>(batch));
 }

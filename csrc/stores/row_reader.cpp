@@ -1,6 +1,7 @@
 #include "stores/row_reader.h"
 
 #include <algorithm>
+#include <tuple>
 
 namespace megalith {
 
@@ -15,20 +16,100 @@ RowReader::RowReader(const SegmentFormat& format, TransferQueue& queue, int64_t 
   queue_.prepare_memory(arena_.as<char>(), arena_.bytes());
 }
 
-void RowReader::want(const RowPlace& place, const RowRead& read, const Taker& take) {
-  waiting_.push_back({place, read});
-  if (waiting_.size() % kGroup != 0) return;
-  take_done(0, take);
-  if (static_cast<int64_t>(free_.size()) >= kGroup) begin_waiting();
+void RowReader::stop() {
+  {
+    const std::lock_guard<std::mutex> held(lock_);
+    stops_ = true;
+  }
+  comes_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+void RowReader::want(const RowPlace& place, const RowRead& read) {
+  asked_.push_back({place, read});
+  if (asked_.size() >= kGroup) hand_on();
+}
+
+void RowReader::hand_on() {
+  if (asked_.empty()) return;
+  {
+    const std::lock_guard<std::mutex> held(lock_);
+    for (const Wanted& wanted : asked_) ++outstanding_[wanted.read.batch];
+    handed_.insert(handed_.end(), asked_.begin(), asked_.end());
+    note_arrived();
+  }
+  asked_.clear();
+  // No thread where nothing is ever read.
+  if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+  comes_.notify_one();
+}
+
+void RowReader::wait(uint32_t batch) {
+  if (arrived() >= batch) return;
+  std::unique_lock<std::mutex> held(lock_);
+  taken_.wait(held, [&] { return failure_ != nullptr || arrived() >= batch; });
+  if (failure_ != nullptr) std::rethrow_exception(failure_);
+}
+
+void RowReader::finish() {
+  hand_on();
+  wait(~uint32_t{0});
+}
+
+void RowReader::take_dropped(uint32_t batch, std::vector<uint32_t>& records) {
+  records.clear();
+  const std::lock_guard<std::mutex> held(lock_);
+  if (failure_ != nullptr) std::rethrow_exception(failure_);
+  while (!dropped_.empty() && dropped_.begin()->first <= batch) {
+    const auto& some = dropped_.begin()->second;
+    records.insert(records.end(), some.begin(), some.end());
+    dropped_.erase(dropped_.begin());
+  }
+  std::sort(records.begin(), records.end());
+}
+
+// With the lock.
+void RowReader::note_arrived() {
+  arrived_.store(outstanding_.empty() ? ~uint32_t{0} : outstanding_.begin()->first - 1, std::memory_order_release);
+}
+
+void RowReader::run() {
+  try {
+    for (;;) {
+      {
+        std::unique_lock<std::mutex> held(lock_);
+        if (under_way_ == 0 && next_ == waiting_.size()) {
+          comes_.wait(held, [&] { return stops_ || !handed_.empty(); });
+        }
+        if (stops_) return;
+        if (next_ == waiting_.size()) {
+          waiting_.clear();
+          next_ = 0;
+        }
+        if (!handed_.empty()) {
+          waiting_.insert(waiting_.end(), handed_.begin(), handed_.end());
+          handed_.clear();
+          // Rows of one block side by side, but what is waited for first before the rest.
+          std::sort(waiting_.begin() + static_cast<ptrdiff_t>(next_), waiting_.end(), [](const Wanted& a, const Wanted& b) {
+            return std::tie(a.read.batch, a.read.record) < std::tie(b.read.batch, b.read.record);
+          });
+        }
+      }
+      if (next_ < waiting_.size()) begin_waiting();
+      // What has come is worked on while the rest is under way, a part of the queue at a time.
+      take_done(std::min(under_way_, std::max<int64_t>(1, depth_ / 4)));
+      note_taken();
+    }
+  } catch (...) {
+    const std::lock_guard<std::mutex> held(lock_);
+    failure_ = std::current_exception();
+  }
+  taken_.notify_all();
 }
 
 void RowReader::begin_waiting() {
-  if (sorted_ < waiting_.size()) {
-    std::sort(waiting_.begin() + static_cast<ptrdiff_t>(next_), waiting_.end(),
-              [](const Wanted& a, const Wanted& b) { return a.read.record < b.read.record; });
-    sorted_ = waiting_.size();
-  }
   transfers_.clear();
+  int64_t bytes = 0;
   for (; next_ < waiting_.size(); ++next_) {
     const Wanted& wanted = waiting_[next_];
     const int64_t offset = wanted.place.offset, first = offset / alignment_ * alignment_;
@@ -36,7 +117,7 @@ void RowReader::begin_waiting() {
     if (!transfers_.empty() && transfers_.back().file == wanted.place.file) {
       // Behind the one before and in its block: one read brings both.
       Transfer& before = transfers_.back();
-      if (last - before.offset <= cell_bytes_ && first / kBlock == before.offset / kBlock) {
+      if (first >= before.offset && last - before.offset <= cell_bytes_ && first / kBlock == before.offset / kBlock) {
         before.bytes = std::max(before.bytes, last - before.offset);
         parts_[before.tag].rows.push_back(wanted);
         continue;
@@ -52,19 +133,15 @@ void RowReader::begin_waiting() {
     char* memory = arena_.as<char>() + int64_t{cell} * cell_bytes_;
     transfers_.push_back({wanted.place.file, false, first, last - first, memory, wanted.place.path, cell});
   }
-  if (next_ == waiting_.size()) {
-    waiting_.clear();
-    next_ = sorted_ = 0;
-  }
-  for (const Transfer& transfer : transfers_) read_bytes_ += transfer.bytes;
+  for (const Transfer& transfer : transfers_) bytes += transfer.bytes;
   const auto count = static_cast<int64_t>(transfers_.size());
-  num_reads_ += count;
+  num_reads_.fetch_add(count, std::memory_order_relaxed);
+  read_bytes_.fetch_add(bytes, std::memory_order_relaxed);
   under_way_ += count;
   queue_.start(transfers_.data(), count);
 }
 
-void RowReader::take_done(int64_t least, const Taker& take) {
-  if (under_way_ == 0) return;
+void RowReader::take_done(int64_t least) {
   done_.clear();
   queue_.collect(least, done_);
   for (const uint32_t cell : done_) {
@@ -76,19 +153,29 @@ void RowReader::take_done(int64_t least, const Taker& take) {
         throw StorageError(*wanted.place.path + " is damaged: the row at byte " + std::to_string(wanted.place.offset) +
                            " is not what was written; go back to a checkpoint.");
       }
-      take(wanted.read, record);
+      (*wanted.read.take)(wanted.read.slot, record);
+      just_taken_.push_back(wanted.read);
     }
     free_.push_back(cell);
     --under_way_;
   }
 }
 
-void RowReader::finish(const Taker& take) {
-  while (under_way_ > 0 || !waiting_.empty()) {
-    if (!waiting_.empty() && !free_.empty()) begin_waiting();
-    // What has come is worked on while the rest is under way, a part of the queue at a time.
-    take_done(std::min(under_way_, std::max<int64_t>(1, depth_ / 4)), take);
+void RowReader::note_taken() {
+  bool ended = false;
+  {
+    const std::lock_guard<std::mutex> held(lock_);
+    for (const RowRead& read : just_taken_) {
+      if (read.drops) dropped_[read.batch].push_back(read.record);
+      const auto waits = outstanding_.find(read.batch);
+      if (--waits->second != 0) continue;
+      outstanding_.erase(waits);
+      ended = true;
+    }
+    note_arrived();
   }
+  just_taken_.clear();
+  if (ended) taken_.notify_all();
 }
 
 }  // namespace megalith

@@ -43,7 +43,8 @@ SegmentLog::SegmentLog(const SegmentLogSettings& settings)
 }
 
 SegmentLog::~SegmentLog() {
-  // Transfers under way use the buffers: both queues end first.
+  // Transfers under way use the buffers: both queues end first, and before them who uses them.
+  reader_->stop();
   reads_.reset();
   writes_.reset();
   for (auto& segment : segments_) {
@@ -183,24 +184,37 @@ void SegmentLog::remove(int64_t number) {
   free_.push_back(number);
 }
 
-void SegmentLog::want(const RowRead& read, const RowReader::Taker& take) {
+void SegmentLog::want(const RowRead& read) {
   const Segment& segment = *segments_[static_cast<size_t>(segment_of(read.record))];
   const int64_t offset = format_.offset(within(read.record));
   if (segment.buffer != nullptr) {
-    take(read, segment.buffer + offset);
+    (*read.take)(read.slot, segment.buffer + offset);
+    if (read.drops) drop(read.record);
     return;
   }
   if (!aligned_) {
     reader_->set_alignment(read_alignment(segment.file));
     aligned_ = true;
   }
-  reader_->want({segment.file, &segment.path, offset}, read, take);
+  being_read_ += read.drops;
+  reader_->want({segment.file, &segment.path, offset}, read);
+}
+
+void SegmentLog::note_reads(uint32_t batch) {
+  reader_->take_dropped(batch, dropped_);
+  for (const uint32_t record : dropped_) drop(record);
+  being_read_ -= static_cast<int64_t>(dropped_.size());
+}
+
+void SegmentLog::finish_reads() {
+  reader_->finish();
+  note_reads(~uint32_t{0});
 }
 
 bool SegmentLog::wants_collection(int64_t in_memory_only) const {
   // Of full files: what header, keys and ends of blocks take no collection can win.
   const auto file = static_cast<double>(format_.file_bytes(format_.capacity()));
-  const double live = static_cast<double>(counted_.live_rows + in_memory_only) * file / static_cast<double>(format_.capacity());
+  const double live = static_cast<double>(counted_.live_rows - being_read_ + in_memory_only) * file / static_cast<double>(format_.capacity());
   const double room = 4.0 * file;
   return static_cast<double>(counted_.file_bytes) > settings_.space_factor * live + room;
 }

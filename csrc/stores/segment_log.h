@@ -58,10 +58,19 @@ class SegmentLog {
   // A record whose row lives elsewhere now.
   void drop(uint32_t record);
 
-  // Asks for a row, which is handed to `take` now or before `finish_reads` returns; rows still in memory come from
-  // there. A record that is asked for must live until it was taken.
-  void want(const RowRead& read, const RowReader::Taker& take);
-  void finish_reads(const RowReader::Taker& take) { reader_->finish(take); }
+  // Asks for a row, which its taker gets now or later; rows still in memory come from there. A record that is asked for
+  // must live until it was taken.
+  void want(const RowRead& read);
+  // Begins all reads that were asked for.
+  void begin_reads() { reader_->hand_on(); }
+  // Drops the records that are dead since batches up to this one read them.
+  void note_reads(uint32_t batch);
+  // Waits for every row that was asked for.
+  void finish_reads();
+  // Waits for the rows of batches up to this one. Any thread may.
+  void wait_for_rows(uint32_t batch) { reader_->wait(batch); }
+  // The rows of batches up to this one have come.
+  uint32_t arrived() const { return reader_->arrived(); }
 
   // Whether the files take more than their share of room for the rows there are, some of which only memory has.
   bool wants_collection(int64_t in_memory_only) const;
@@ -117,8 +126,8 @@ class SegmentLog {
   std::unique_ptr<RowReader> reader_;
   std::vector<std::unique_ptr<Segment>> segments_;
   std::vector<int64_t> free_;
-  std::vector<uint32_t> written_;
-  int64_t num_writing_ = 0;
+  std::vector<uint32_t> written_, dropped_;
+  int64_t num_writing_ = 0, being_read_ = 0;  // the latter: records that are dead once they were read
   int64_t open_[2] = {-1, -1};
   std::vector<char*> buffers_;  // that no segment uses
   int64_t num_buffers_ = 0;

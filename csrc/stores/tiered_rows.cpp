@@ -33,7 +33,7 @@ TieredRows::TieredRows(std::vector<TieredTable> tables, std::vector<PoolPart> pa
       permute_(KeyPermutation::bits_for(num_keys(tables_))),
       directory_(sets, capacity, policy),
       log_(with_row_bytes(disk, parts_)),
-      take_([this](const RowRead& read, const char* row) { taken(read, row); }) {
+      take_([this](uint32_t slot, const char* row) { unpack(slot, row); }) {
   if (num_keys(tables_) > uint64_t{1} << 40) throw StorageError("A store has at most 2^40 rows a process.");
   if (sets > 0 && permute_.mask() / static_cast<uint64_t>(sets) >= 0xffffffffu) {
     throw std::logic_error("A tag has 32 bits: more sets are needed.");
@@ -62,12 +62,16 @@ template <class Index>
 void TieredRows::resolve(const TableValues* parts, int64_t num_parts, const Index* values, int32_t* slots,
                          uint32_t batch, bool trains) {
   begin_change();
+  const uint32_t done = released_.load(std::memory_order_acquire);
+  // Of a batch that was given up the rows are still to come: they could not leave.
+  if (done > log_.arrived()) settle();
+  log_.note_reads(done);
   collect();
   const int64_t lookups = counted_.lookups, hits = counted_.hits;
   try {
     resolve_parts(parts, num_parts, values, slots, batch, trains);
   } catch (const CacheFull&) {
-    // What was brought is whole, and held by this batch: the call may be made again.
+    // What was brought is held by this batch: the call may be made again.
     finish_moves();
     counted_.lookups = lookups;
     counted_.hits = hits;
@@ -110,7 +114,9 @@ void TieredRows::resolve_parts(const TableValues* parts, int64_t num_parts, cons
       uint32_t slot = directory_.find(now);
       if (slot != CacheDirectory::kNoSlot) {
         if (trains && !directory_.is_dirty(slot)) {
-          if (directory_.can_move(slot, released_.load(std::memory_order_acquire))) slot = move_to_set(now, slot, batch);
+          // Its record is still needed if it is being read.
+          if (directory_.stamp(slot) > log_.arrived()) settle();
+          if (directory_.can_move(slot, released())) slot = move_to_set(now, slot, batch);
           directory_.set_dirty(slot, true);
           forget_record(now.permuted);
         }
@@ -145,8 +151,7 @@ void TieredRows::expect(const TableValues* parts, int64_t num_parts, const Index
 
 uint32_t TieredRows::bring(const CacheDirectory::Place& place, int64_t table, int64_t id, uint32_t batch,
                            bool trains) {
-  const CacheDirectory::Room room =
-      directory_.make_room(place, released_.load(std::memory_order_acquire), !trains);
+  const CacheDirectory::Room room = make_room(place, trains);
   const uint32_t slot = room.slot;
   const bool write = leave(room, batch);
   directory_.put(place, slot, batch);
@@ -159,8 +164,19 @@ uint32_t TieredRows::bring(const CacheDirectory::Place& place, int64_t table, in
     }
   }
   directory_.set_dirty(slot, trains);
-  move({slot, table, id, place.permuted, room.leaving, write});
+  move({slot, table, id, place.permuted, room.leaving, batch, write, trains});
   return slot;
+}
+
+CacheDirectory::Room TieredRows::make_room(const CacheDirectory::Place& place, bool trains) {
+  try {
+    return directory_.make_room(place, released(), !trains);
+  } catch (const CacheFull&) {
+    // Batches that are done, but whose rows were still coming, make room once they came.
+    if (released_.load(std::memory_order_acquire) <= log_.arrived()) throw;
+    settle();
+    return directory_.make_room(place, released(), !trains);
+  }
 }
 
 // Takes note that a row leaves; whether it must be written.
@@ -189,12 +205,13 @@ void TieredRows::move(const RowMove& next) {
 
 void TieredRows::make(const RowMove& move) {
   if (move.write) write_back(move.slot, move.leaving);
-  const uint32_t record = index_.find(move.permuted);
+  // What training changes will be written again: its record is dead once it was read.
+  const uint32_t record = move.trains ? index_.erase(move.permuted) : index_.find(move.permuted);
   if (record == KeyIndex::kNone) {
     begin(move.slot, move.table, move.id);
     ++counted_.new_rows;
   } else {
-    log_.want({record, move.slot, key_of(move.table, move.id)}, take_);
+    log_.want({record, move.slot, key_of(move.table, move.id), move.batch, move.trains, &take_});
     ++counted_.read_rows;
   }
 }
@@ -206,14 +223,20 @@ void TieredRows::make_moves() {
 
 void TieredRows::finish_moves() {
   make_moves();
-  log_.finish_reads(take_);
+  log_.begin_reads();
+}
+
+// Waits until nothing is on its way: files and records are then as the index has them.
+void TieredRows::settle() {
+  make_moves();
+  log_.finish_reads();
 }
 
 uint32_t TieredRows::move_to_set(const CacheDirectory::Place& place, uint32_t slot, uint32_t batch) {
   make_moves();
   const uint32_t stamp = directory_.stamp(slot), expected = directory_.expected(slot);
   directory_.take_out(slot);
-  const CacheDirectory::Room room = directory_.make_room(place, released_.load(std::memory_order_acquire), false);
+  const CacheDirectory::Room room = make_room(place, true);
   if (leave(room, batch)) {
     write_back(room.slot, room.leaving);
     directory_.set_dirty(room.slot, false);
@@ -247,13 +270,9 @@ void TieredRows::forget_record(uint64_t permuted) {
   if (record != KeyIndex::kNone) log_.drop(record);
 }
 
-void TieredRows::taken(const RowRead& read, const char* row) {
-  unpack(read.slot, row);
-  // It will be written again.
-  if (directory_.is_dirty(read.slot)) forget_record(permute_(read.key));
-}
-
 void TieredRows::collect() {
+  if (!log_.wants_collection(num_dirty())) return;
+  settle();
   while (log_.wants_collection(num_dirty())) {
     const bool any = log_.collect([this](uint32_t, uint64_t key, const char* row) {
       append(SegmentLog::kMoved, permute_(key), key, row);
@@ -273,12 +292,13 @@ void TieredRows::append(SegmentLog::Stream stream, uint64_t permuted, uint64_t k
 
 void TieredRows::flush() {
   begin_change();
-  const uint32_t released = released_.load(std::memory_order_acquire);
+  settle();
+  const uint32_t done = released();
   for (int64_t slot = 0; num_dirty() > 0 && slot < directory_.capacity(); ++slot) {
     const auto at = static_cast<uint32_t>(slot);
     if (!directory_.is_dirty(at)) continue;
     write_back(at, directory_.permuted_key(at));
-    if (directory_.stamp(at) <= released) {
+    if (directory_.stamp(at) <= done) {
       directory_.set_dirty(at, false);
     } else {
       ++num_flushed_dirty_;
@@ -302,6 +322,7 @@ void TieredRows::open(const std::vector<SegmentFile>& files) {
 
 void TieredRows::load(int64_t table, const int64_t* ids, int64_t count, const char* const* parts) {
   begin_change();
+  settle();
   std::vector<char> row(static_cast<size_t>(row_bytes(parts_)));
   for (int64_t i = 0; i < count; ++i) {
     char* to = row.data();
@@ -322,9 +343,10 @@ void TieredRows::load(int64_t table, const int64_t* ids, int64_t count, const ch
 
 void TieredRows::read(int64_t table, const int64_t* ids, int64_t count, char* const* parts) {
   begin_change();
-  const RowReader::Taker take = [&](const RowRead& read, const char* row) {
+  settle();
+  const RowTaker take = [&](uint32_t at, const char* row) {
     for (size_t p = 0; p < parts_.size(); ++p) {
-      std::memcpy(parts[p] + int64_t{read.slot} * parts_[p].bytes, row, static_cast<size_t>(parts_[p].bytes));
+      std::memcpy(parts[p] + int64_t{at} * parts_[p].bytes, row, static_cast<size_t>(parts_[p].bytes));
       row += parts_[p].bytes;
     }
   };
@@ -333,7 +355,7 @@ void TieredRows::read(int64_t table, const int64_t* ids, int64_t count, char* co
     const uint32_t slot = directory_.find(directory_.place(permuted));
     const uint32_t record = slot == CacheDirectory::kNoSlot ? index_.find(permuted) : KeyIndex::kNone;
     if (record != KeyIndex::kNone) {
-      log_.want({record, static_cast<uint32_t>(i), key}, take);
+      log_.want({record, static_cast<uint32_t>(i), key, 1, false, &take});
       continue;
     }
     for (size_t p = 0; p < parts_.size(); ++p) {
@@ -348,11 +370,12 @@ void TieredRows::read(int64_t table, const int64_t* ids, int64_t count, char* co
       }
     }
   }
-  log_.finish_reads(take);
+  log_.finish_reads();
   end_change();
 }
 
 bool TieredRows::scan(int64_t segment, const std::function<void(int64_t, int64_t, const char*)>& visit) {
+  settle();
   return log_.scan(segment, [&](uint32_t, uint64_t key, const char* row) {
     const int64_t table = table_of(key);
     visit(table, static_cast<int64_t>(key - first_keys_[static_cast<size_t>(table)]), row);

@@ -1,10 +1,11 @@
 // A pool of rows in memory over rows on disk, for tables whose rows have one shape.
 //
-// resolve -> slots of the pool, with what was missing read or begun; release -> they may leave. A row that leaves is
-// written only if training changed it, and a row never trained is nowhere but in its start value. While a changed row
-// is in memory its record on disk counts as dead: it will be written again.
+// resolve -> slots of the pool, what was missing on its way; arrive -> it is there; release -> rows may leave. A row that
+// leaves is written only if training changed it, and a row never trained is nowhere but in its start value. While a
+// changed row is in memory its record on disk counts as dead: it will be written again.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <string>
@@ -45,14 +46,16 @@ class TieredRows {
   TieredRows(std::vector<TieredTable> tables, std::vector<PoolPart> parts, int64_t* slot_ids, int64_t sets,
              int64_t capacity, CachePolicy policy, const SegmentLogSettings& disk);
 
-  // Slots of the ids of a batch, all of whose rows are in memory until it is released. Batches are numbered from 1 and
-  // resolved in order. What `trains` is taken for changed.
+  // Slots of the ids of a batch, whose rows are in memory from when they arrive until it is released. Batches are
+  // numbered from 1 and resolved in order. What `trains` is taken for changed.
   template <class Index>
   void resolve(const TableValues* parts, int64_t num_parts, const Index* values, int32_t* slots, uint32_t batch,
                bool trains);
   // Notes the ids of a batch that is yet to be resolved.
   template <class Index>
   void expect(const TableValues* parts, int64_t num_parts, const Index* values, uint32_t batch);
+  // Waits until the rows of batches up to this one are in memory. Any thread may, while others resolve.
+  void arrive(uint32_t batch) { log_.wait_for_rows(batch); }
   // Batches up to this one are done.
   void release(uint32_t batch) { released_.store(batch, std::memory_order_release); }
 
@@ -86,7 +89,8 @@ class TieredRows {
     uint32_t slot;
     int64_t table, id;
     uint64_t permuted, leaving;
-    bool write;
+    uint32_t batch;
+    bool write, trains;
   };
 
   // Refuses work after an operation that did not come to its end: slots may hold rows that were never read.
@@ -103,16 +107,19 @@ class TieredRows {
   void write_back(uint32_t slot, uint64_t permuted);
   uint32_t move_to_set(const CacheDirectory::Place& place, uint32_t slot, uint32_t batch);
   bool leave(const CacheDirectory::Room& room, uint32_t batch);
+  // Batches whose rows may leave: they are done, and none of their rows is still to come.
+  uint32_t released() const { return std::min(released_.load(std::memory_order_acquire), log_.arrived()); }
+  CacheDirectory::Room make_room(const CacheDirectory::Place& place, bool trains);
   void move(const RowMove& next);
   void make(const RowMove& move);
   void make_moves();
   void finish_moves();
+  void settle();
   void forget_record(uint64_t permuted);
   void append(SegmentLog::Stream stream, uint64_t permuted, uint64_t key, const char* from);
   void pack(uint32_t slot, char* row) const;
   void unpack(uint32_t slot, const char* row);
   void begin(uint32_t slot, int64_t table, int64_t id);
-  void taken(const RowRead& read, const char* row);
   void collect();
 
   std::vector<TieredTable> tables_;
@@ -126,7 +133,7 @@ class TieredRows {
   int64_t num_flushed_dirty_ = 0;  // changed rows that have a record on disk too
   bool whole_ = true;
   std::atomic<uint32_t> released_{0};  // set by the thread that computes, read by the one that resolves
-  RowReader::Taker take_;
+  RowTaker take_;
   RowMove moves_[kMoves];  // that are not made yet, the last of them
   size_t num_moves_ = 0;
   std::unordered_map<uint64_t, uint32_t> coming_;  // rows that are not here: the last batch known to use them

@@ -13,6 +13,7 @@ from megalith.core.errors import StorageError
 from megalith.ops.stores.start_values import StartValues
 from megalith.ops.stores.tiered_rows import POLICIES, DiskSettings, PooledTable, TieredRows
 from megalith.ops.stores.tiered_rows_twin import TieredRowsTwin
+from row_pools import brought
 
 ENGINES = ("io_uring", "threads")
 PARTS = {
@@ -129,6 +130,7 @@ def run(world, pool, twin, between=lambda number: None):
 
 
 def compute(pool, twin, number, trains, slots, twin_slots):
+    pool.arrive(number)
     for part, truth in zip(pool.parts, twin.parts, strict=True):
         assert torch.equal(part[slots], truth[twin_slots])
     if trains:
@@ -250,7 +252,7 @@ def test_a_trained_row_of_zeros_is_there(policy, tmp_path):
         [PooledTable(5000, StartValues(1, "t", 4, 1.0))], memory, DiskSettings(tmp_path), policy
     )
     values, lookups = torch.tensor([17]), torch.tensor([[0, 0, 1]])
-    memory[0][pool.resolve(lookups, values, 1, trains=True).long()] = 0.0
+    memory[0][brought(pool, lookups, values, 1, trains=True).long()] = 0.0
     pool.release(1)
     for number in range(2, 40):
         others = torch.arange(100) + 100 * number
@@ -258,7 +260,7 @@ def test_a_trained_row_of_zeros_is_there(policy, tmp_path):
         pool.release(number)
     read_before = pool.statistics().read_rows
     assert pool.statistics().written_back_rows > 3000
-    assert not memory[0][pool.resolve(lookups, values, 40, trains=False).long()].any()
+    assert not memory[0][brought(pool, lookups, values, 40, trains=False).long()].any()
     assert pool.statistics().read_rows == read_before + 1
 
 
@@ -276,14 +278,14 @@ def test_reading_after_training_writes_nothing(policy, tmp_path):
     lookups, number = torch.tensor([[0, 0, 100]]), 0
     for ids in torch.arange(20_000).split(100):
         number += 1
-        memory[0][pool.resolve(lookups, ids, number, trains=True).long()] = ids[:, None].float()
+        memory[0][brought(pool, lookups, ids, number, trains=True).long()] = ids[:, None].float()
         pool.release(number)
     before = pool.statistics()
     assert before.dirty_rows >= 700
     for _ in range(2):
         for ids in torch.arange(50_000).split(100):
             number += 1
-            rows = memory[0][pool.resolve(lookups, ids, number, trains=False).long()]
+            rows = memory[0][brought(pool, lookups, ids, number, trains=False).long()]
             trained = ids < 20_000
             assert torch.equal(rows[trained], ids[trained, None].float().expand(-1, 4))
             pool.release(number)
@@ -294,7 +296,7 @@ def test_reading_after_training_writes_nothing(policy, tmp_path):
     # Training goes on: rows that were read meanwhile do not fill the room of rows that are read.
     for ids in torch.arange(50_000).split(100):
         number += 1
-        rows = memory[0][pool.resolve(lookups, ids, number, trains=True).long()]
+        rows = memory[0][brought(pool, lookups, ids, number, trains=True).long()]
         assert torch.equal(rows[ids < 20_000], ids[ids < 20_000, None].float().expand(-1, 4))
         pool.release(number)
     before = pool.statistics()

@@ -15,9 +15,9 @@ from typing import Any
 
 from megalith.core.errors import CacheFullError, MegalithError, NativeError, OutOfMemoryError, StorageError
 
-ABI_VERSION = 9
+ABI_VERSION = 10
 """That of csrc/abi.h; both are raised when a signature changes."""
-ABI_DIGEST = "974475467a11f89d"
+ABI_DIGEST = "3e1c180fae2599ad"
 """Of the signatures together with the version; `tests/architecture` says what to put here."""
 SIMD_LEVELS = ("portable", "avx2", "avx512")
 """The builds of the kernels, the narrowest vector instructions first."""
@@ -119,6 +119,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "mg_tiered_destroy": (None, (_pointer,)),
     "mg_tiered_resolve": (_Code, (_pointer, _pointer, _int64, _pointer, _int32, _pointer, _int64, _int32)),
     "mg_tiered_expect": (_Code, (_pointer, _pointer, _int64, _pointer, _int32, _int64)),
+    "mg_tiered_arrive": (_Code, (_pointer, _int64)),
     "mg_tiered_release": (None, (_pointer, _int64)),
     "mg_tiered_flush": (_Code, (_pointer,) * 3),
     "mg_tiered_files": (_Code, (_pointer,) * 4),

@@ -168,6 +168,7 @@ OPERATORS = (
             "mg_tiered_create",
             "mg_tiered_resolve",
             "mg_tiered_expect",
+            "mg_tiered_arrive",
             "mg_tiered_release",
             "mg_tiered_flush",
             "mg_tiered_files",

@@ -44,6 +44,7 @@ def run(folder, engine, background):
                 lookups = torch.stack([torch.arange(len(ids)), ends[:-1], ends[1:]], dim=1)
                 resolved[ahead] = pool.rows.resolve(lookups, torch.cat(ids), ahead - first + 1, trains=True)
         slots = resolved.pop(step).long()
+        pool.rows.arrive(step - first + 1)
         for number, part in enumerate(pool.rows.parts):
             part[slots] = part[slots] * 0.75 + step + number
         pool.rows.release(step - first + 1)

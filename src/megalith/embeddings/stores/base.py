@@ -1,6 +1,7 @@
 """`RowStore`: the interface under every table. Kernels run over physical rows; a store says which an id has.
 
-    slots = store.resolve(lookups, values, ticket, trains=True)    # in memory until released
+    slots, ticket = store.resolve(lookups, values, trains=True, wait=True)
+    store.arrive(ticket)                                           # in memory until released
     ... kernels over store.rows ...
     store.release(ticket)
 
@@ -101,11 +102,14 @@ class RowStore(Protocol):
         """Says which ids the batch that is `ahead` batches away will use."""
 
     def resolve(self, lookups: Tensor, values: Tensor, *, trains: bool, wait: bool) -> tuple[Tensor, int]:
-        """Slots of the ids, in memory until the ticket that comes with them is released.
+        """Slots of the ids, whose rows come into memory until their ticket is released.
 
         `lookups` are int64 rows (table, first value, last value). What `trains` counts as changed. `wait`
         waits for others to release where their rows leave no room; without it that is an error.
         """
+
+    def arrive(self, ticket: int) -> None:
+        """Waits until the rows of a ticket are in memory."""
 
     def release(self, ticket: int) -> None:
         """The rows of a ticket may leave."""

@@ -47,6 +47,9 @@ class DenseStore:
         """The ids."""
         return values, 0
 
+    def arrive(self, ticket: int) -> None:
+        """Rows are always in memory."""
+
     def release(self, ticket: int) -> None:
         """No row ever leaves."""
 

@@ -36,7 +36,9 @@ class ResolvedIds:
 
     @property
     def batch(self) -> LookupBatch:
-        """As the operators take it."""
+        """As the operators take it; waits for rows that are still being read."""
+        for store, ticket in self._tickets:
+            store.arrive(ticket)
         return LookupBatch(self.values, self.offsets, self.sample_weights, self.num_features)
 
     def release(self) -> None:

@@ -112,7 +112,7 @@ class TieredStore:
             self.pool.expect(lookups, values, self._last + ahead)
 
     def resolve(self, lookups: Tensor, values: Tensor, *, trains: bool, wait: bool) -> tuple[Tensor, int]:
-        """Slots of the ids; reads what is not in memory."""
+        """Slots of the ids; begins to read what is not in memory."""
         with self._order:
             with self._released:
                 self._last += 1
@@ -138,6 +138,10 @@ class TieredStore:
             f"'{self.tables[0].window.table.name}' and those like it; raise memory.dram, or take smaller "
             "batches (data.batch_size, data.eval_batch_size)."
         )
+
+    def arrive(self, ticket: int) -> None:
+        """Waits for the rows that are being read."""
+        self.pool.arrive(ticket)
 
     def release(self, ticket: int) -> None:
         """Rows may leave that no earlier batch holds either."""

@@ -1,6 +1,7 @@
 """A pool of rows in memory over rows in segment files, by the native core.
 
     pool.resolve(lookups, values, batch=7, trains=True)   # slots; what was missing is read, or begun
+    pool.arrive(7)                                         # waits for it
     ... kernels run over pool.parts[0][slot] ...
     pool.release(7)                                        # its rows may leave
 
@@ -162,7 +163,7 @@ class TieredRows:
         return self.capacity
 
     def resolve(self, lookups: Tensor, values: Tensor, batch: int, trains: bool) -> Tensor:
-        """Slots int32 [values] of the ids of a batch, in memory until the batch is released.
+        """Slots int32 [values] of the ids of a batch, in memory from `arrive` until the batch is released.
 
         `lookups` are int64 rows (table, first value, last value); values outside of all keep slot -1.
         Batches are numbered from 1 and resolved in order. A row that `trains` counts as changed. For a row
@@ -184,6 +185,10 @@ class TieredRows:
         given = lookups.data_ptr(), len(lookups), values.data_ptr(), values.element_size()
         with self._lock:
             self._core.mg_tiered_expect(self._pool, *given, batch)
+
+    def arrive(self, batch: int) -> None:
+        """Waits until the rows of batches up to this one are in memory; others may resolve meanwhile."""
+        self._core.mg_tiered_arrive(self._pool, batch)
 
     def release(self, batch: int) -> None:
         """Batches up to this one are computed: their rows may leave."""

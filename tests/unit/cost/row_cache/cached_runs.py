@@ -52,6 +52,7 @@ class CachedRun:
                 announced += 1
                 pool.expect(lookups, batches[announced - 1], announced)
             pool.resolve(lookups, ids, number, trains=True)
+            pool.arrive(number)
             pool.release(number)
             if number == self.steps * 4 // 5:
                 early = pool.statistics()
