@@ -8,7 +8,6 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "stores/cache_directory.h"
@@ -101,8 +100,8 @@ class TieredRows {
   int64_t table_of(uint64_t key) const;
   uint32_t bring(const CacheDirectory::Place& place, int64_t table, int64_t id, uint32_t batch, bool trains);
   void write_back(uint32_t slot, uint64_t permuted);
-  uint32_t move_to_set(const CacheDirectory::Place& place, uint32_t slot, uint32_t batch);
-  bool leave(const CacheDirectory::Room& room, uint32_t batch);
+  uint32_t move_to_set(const CacheDirectory::Place& place, uint32_t slot);
+  bool leave(const CacheDirectory::Room& room);
   void move(const RowMove& next);
   void make(const RowMove& move);
   void make_moves();
@@ -129,7 +128,6 @@ class TieredRows {
   RowReader::Taker take_;
   RowMove moves_[kMoves];  // that are not made yet, the last of them
   size_t num_moves_ = 0;
-  std::unordered_map<uint64_t, uint32_t> coming_;  // rows that are not here: the last batch known to use them
   TieredStatistics counted_;
 };
 
