@@ -37,7 +37,7 @@ from megalith.ops.stores.start_values import StartValues
 from megalith.ops.stores.tiered_rows import DiskSettings, PooledTable, PoolStatistics, TieredRows
 
 SKEWS = {"criteo": 1.2, "middle": 0.9, "gowalla": 0.56}
-POLICIES = (("lru", 0), ("lfu", 0), ("lookahead", 2), ("lookahead", 8))
+POLICIES = (("lru", 0), ("lfu", 0), ("lookahead", 2), ("lookahead", 8), ("lookahead", 32))
 CACHES = (0.02, 0.1, 0.3)
 """Rows in memory, of all rows."""
 DIM = 64

@@ -22,32 +22,45 @@ CacheDirectory::CacheDirectory(int64_t sets, int64_t capacity, CachePolicy polic
   overflow_.reserve(spare);
 }
 
-bool CacheDirectory::leaves_before(uint32_t one, uint32_t other, uint32_t released) const {
-  if (policy_ == CachePolicy::kLookAhead) {
-    // What no batch of the window uses leaves first, then what is used furthest ahead.
-    const uint32_t next = expected(one), other_next = expected(other);
-    const bool wanted = next > released, other_wanted = other_next > released;
-    if (wanted != other_wanted) return other_wanted;
-    if (wanted && next != other_next) return next > other_next;
+void CacheDirectory::look_as_far_as(uint32_t batch) {
+  const uint32_t next = batch_ + 1;
+  while (batch > next && group_of(batch) - group_of(next) > ExpectedUses::kReach && group_bits_ < 16) {
+    absent_.double_groups(group_of(next));
+    const uint32_t before = group_bits_++;
+    for (int64_t i = 0; i < num_all_sets(num_sets_, capacity_) * kWays; ++i) {
+      const auto slot = static_cast<uint32_t>(i);
+      ExpectedUses held = uses(slot);
+      held.first = set_of(slot).now >> before;
+      if (held.bits != 0) set_uses(slot, held.doubled());
+    }
   }
-  if (policy_ != CachePolicy::kLru) {
-    const uint8_t count = set_of(one).counts[one % kWays], other_count = set_of(other).counts[other % kWays];
-    if (count != other_count) return count < other_count;
-  }
-  return stamp(one) < stamp(other);
 }
 
-uint32_t CacheDirectory::victim_in_set(uint32_t number, uint32_t released, bool only_clean) const {
+void CacheDirectory::set_uses(uint32_t slot, const ExpectedUses& uses) {
+  Set& set = set_of(slot);
+  const uint32_t way = slot % kWays;
+  const uint64_t bits = uses.from(group_of(set.now)).bits;
+  set.due = static_cast<uint16_t>((set.due & ~(1u << way)) | static_cast<uint32_t>(bits >> 63) << way);
+  set.ahead[way] = static_cast<uint32_t>(bits >> 31);
+}
+
+uint32_t CacheDirectory::victim_in_set(uint32_t number, uint32_t released, bool only_clean) {
+  Set& set = sets_[number];
+  if (set.now < batch_) advance(set, batch_);
   const uint32_t first = number * static_cast<uint32_t>(kWays);
-  uint32_t chosen = kNoSlot;
+  uint32_t chosen = kNoSlot, furthest = 0;
   for (uint32_t slot = first; slot < first + kWays; ++slot) {
     if (stamp(slot) > released || (only_clean && is_dirty(slot))) continue;
-    if (chosen == kNoSlot || leaves_before(slot, chosen, released)) chosen = slot;
+    const uint32_t order = leaving_order(slot);
+    if (chosen != kNoSlot && order <= furthest) continue;
+    chosen = slot;
+    furthest = order;
   }
   return chosen;
 }
 
 CacheDirectory::Room CacheDirectory::make_room(const Place& place, uint32_t released, bool only_read) {
+  if (looks_ahead()) absent_.prefetch(place.permuted);
   if (num_sets_ != 0) {
     Set& set = sets_[place.set];
     const int empty = way_of(set.tags, kNoTag);
@@ -60,6 +73,7 @@ CacheDirectory::Room CacheDirectory::make_room(const Place& place, uint32_t rele
       }
       const uint64_t leaving = permuted_key(chosen);
       set.tags[chosen % kWays] = kNoTag;
+      remember_uses(chosen, leaving);
       return {chosen, true, leaving};
     }
   }
@@ -90,7 +104,7 @@ uint32_t CacheDirectory::overflow_slot(uint32_t released, Victim wanted) {
   if (none_since == released) return kNoSlot;
   const uint32_t first = first_overflow();
   const auto spare = static_cast<int64_t>(overflow_keys_.size());
-  uint32_t chosen = kNoSlot;
+  uint32_t chosen = kNoSlot, furthest = 0;
   int candidates = 0;
   for (int64_t looked = 0; looked < spare && candidates < kWays; ++looked) {
     const auto at = static_cast<uint32_t>(hand_), slot = first + at;
@@ -102,7 +116,11 @@ uint32_t CacheDirectory::overflow_slot(uint32_t released, Victim wanted) {
     if (stamp(slot) > released) continue;
     if (wanted != Victim::kAny && is_dirty(slot) != (wanted == Victim::kDirty)) continue;
     ++candidates;
-    if (chosen == kNoSlot || leaves_before(slot, chosen, released)) chosen = slot;
+    if (set_of(slot).now < batch_) advance(set_of(slot), batch_);
+    const uint32_t order = leaving_order(slot);
+    if (chosen != kNoSlot && order <= furthest) continue;
+    chosen = slot;
+    furthest = order;
   }
   if (chosen == kNoSlot) none_since = released;
   return chosen;
@@ -113,8 +131,15 @@ void CacheDirectory::take_out(uint32_t slot) {
   const uint64_t permuted = overflow_keys_[at];
   overflow_.erase(permuted);
   overflow_used_[at] = false;
+  remember_uses(slot, permuted);
   if (num_sets_ != 0) --sets_[place(permuted).set].overflowed;
   std::fill_n(none_since_, 3, int64_t{-1});
+}
+
+void CacheDirectory::remember_uses(uint32_t slot, uint64_t permuted) {
+  if (!looks_ahead()) return;
+  const ExpectedUses left = uses(slot);
+  if (left.bits != 0) absent_.put(permuted, left);
 }
 
 void CacheDirectory::put(const Place& place, uint32_t slot, uint32_t batch) {
@@ -128,9 +153,12 @@ void CacheDirectory::put(const Place& place, uint32_t slot, uint32_t batch) {
     overflow_used_[slot - first] = true;
     if (num_sets_ != 0) ++sets_[place.set].overflowed;
   }
-  set.stamps[way] = batch;
-  set.ahead[way] = 0;
+  if (set.now < batch) advance(set, batch);
+  set.ages[way] = static_cast<uint16_t>(std::min(set.now - batch, uint32_t{65535}));
   set.counts[way] = 1;
+  if (!looks_ahead()) return;
+  set_uses(slot, absent_.take(place.permuted));
+  if (set.now == batch) set.due = static_cast<uint16_t>(set.due & ~(1u << way));
 }
 
 void CacheDirectory::set_dirty(uint32_t slot, bool dirty) {
@@ -153,7 +181,7 @@ uint64_t CacheDirectory::permuted_key(uint32_t slot) const {
 
 int64_t CacheDirectory::bytes() const {
   const auto spare = static_cast<int64_t>(overflow_keys_.size());
-  return memory_.bytes() + spare * 56;
+  return memory_.bytes() + spare * 56 + absent_.bytes();
 }
 
 }  // namespace megalith

@@ -3,6 +3,8 @@
 // The set and the tag of a row together are its permuted key, so that four bytes tell exactly. A row whose set is full
 // of rows that may not leave goes to an overflow area, found through a map: a full set costs time, never a result.
 // The stamp of a slot is the last batch that uses it; what a batch uses that is not released cannot be evicted.
+// With look-ahead a slot has a bit for each of the next 33 batches that may use it, so that what is used furthest ahead
+// can leave; a longer window is told in groups of batches. A row without a slot has its bits in a table of their own.
 // Changed rows keep to a half of the overflow area: the rest is for rows that are only read, which need not make a
 // changed one leave.
 #pragma once
@@ -16,6 +18,7 @@
 #include <emmintrin.h>
 #endif
 
+#include "stores/expected_rows.h"
 #include "stores/page_memory.h"
 
 namespace megalith {
@@ -42,12 +45,13 @@ class CacheDirectory {
             static_cast<uint32_t>(tag) + 1};
   }
 
-  void prefetch(const Place& place) const {
+  // Always inline: GCC takes calls of a function that does nothing but this for useless, and drops them.
+  __attribute__((always_inline)) void prefetch(const Place& place) const {
     if (num_sets_ == 0) return;
     const Set& set = sets_[place.set];
     __builtin_prefetch(&set.tags);
-    __builtin_prefetch(&set.stamps, 1);
-    __builtin_prefetch(&set.ahead, 1);
+    __builtin_prefetch(&set.ages, 1);
+    if (looks_ahead()) __builtin_prefetch(&set.ahead, 1);
   }
 
   uint32_t find(const Place& place) const {
@@ -79,26 +83,43 @@ class CacheDirectory {
   // Takes the row of a slot of the overflow area out of it.
   void take_out(uint32_t slot);
 
+  // Batches are resolved in order, and this one is next.
+  void begin_batch(uint32_t batch) { batch_ = batch; }
   // Notes that a batch uses the row of a slot.
   void touch(uint32_t slot, uint32_t batch) {
     Set& set = set_of(slot);
-    const uint32_t way = slot % kWays, before = set.stamps[way];
-    if (before == batch) return;
-    set.stamps[way] = batch;
-    set.ahead[way] = ahead_of(batch, before + set.ahead[way]);
+    const uint32_t way = slot % kWays;
+    if (set.now < batch) advance(set, batch);
+    const auto age = static_cast<uint16_t>(set.now - batch);
+    if (set.ages[way] == age) return;
+    set.ages[way] = age;
+    set.due = static_cast<uint16_t>(set.due & ~(1u << way));
     if (set.counts[way] != 255) ++set.counts[way];
-  }
-  // Notes that a batch which is still to come uses it.
-  void expect(uint32_t slot, uint32_t batch) {
-    Set& set = set_of(slot);
-    const uint32_t way = slot % kWays, ahead = ahead_of(set.stamps[way], batch);
-    if (ahead > set.ahead[way]) set.ahead[way] = static_cast<uint16_t>(ahead);
   }
 
   bool looks_ahead() const { return policy_ == CachePolicy::kLookAhead; }
-  uint32_t stamp(uint32_t slot) const { return set_of(slot).stamps[slot % kWays]; }
-  // The last batch known to use it.
-  uint32_t expected(uint32_t slot) const { return stamp(slot) + set_of(slot).ahead[slot % kWays]; }
+  // Says how far ahead rows will be expected.
+  void look_as_far_as(uint32_t batch);
+  // Notes that a batch which is still to come uses a row.
+  void expect(const Place& place, uint32_t batch) {
+    const uint32_t next = batch_ + 1, slot = find(place);
+    if (batch < next) return;
+    if (slot == kNoSlot) {
+      absent_.add(place.permuted, group_of(batch), group_of(next));
+      return;
+    }
+    Set& set = set_of(slot);
+    const uint32_t way = slot % kWays;
+    if (set.now < next) advance(set, next);
+    const uint32_t ahead = group_of(batch) - group_of(set.now);
+    if (ahead == 0) {
+      set.due = static_cast<uint16_t>(set.due | 1u << way);
+    } else {
+      set.ahead[way] |= uint32_t{1} << (ahead < ExpectedUses::kReach ? ExpectedUses::kReach - ahead : 0);
+    }
+  }
+
+  uint32_t stamp(uint32_t slot) const { return set_of(slot).now - set_of(slot).ages[slot % kWays]; }
 
   // Whether training changed the row since it was last written.
   bool is_dirty(uint32_t slot) const { return set_of(slot).dirty >> (slot % kWays) & 1; }
@@ -115,9 +136,11 @@ class CacheDirectory {
 
   struct Set {
     uint32_t tags[kWays];
-    uint32_t stamps[kWays];
-    uint16_t ahead[kWays];  // how many batches after its stamp the last one known to use it comes
+    uint32_t ahead[kWays];  // groups of batches after that of `now` that use it, the next in the highest bit
+    uint16_t ages[kWays];   // batches before `now` of the last one that used it, 65535 if there are more
     uint8_t counts[kWays];
+    uint32_t now;           // a batch
+    uint16_t due;           // a bit for each way: the group of `now` uses it, and has not done so yet
     uint16_t dirty;         // a bit for each way
     uint16_t overflowed;    // rows of this set that are in the overflow area
   };
@@ -143,25 +166,75 @@ class CacheDirectory {
 #endif
   }
 
-  static uint16_t ahead_of(uint32_t stamp, uint32_t batch) {
-    return static_cast<uint16_t>(batch <= stamp ? 0 : batch - stamp > 65535 ? 65535 : batch - stamp);
+  // Counts what is known of a set from a later batch.
+  void advance(Set& set, uint32_t batch) const {
+    const uint32_t passed = batch - set.now, groups = group_of(batch) - group_of(set.now);
+    const auto older = static_cast<uint16_t>(passed < 65535 ? passed : 65535);
+    set.now = batch;
+#if defined(__SSE2__)
+    const __m128i more = _mm_set1_epi16(static_cast<int16_t>(older));
+    auto* ages = reinterpret_cast<__m128i*>(set.ages);
+    for (int i = 0; i < 2; ++i) _mm_store_si128(ages + i, _mm_adds_epu16(_mm_load_si128(ages + i), more));
+    if (!looks_ahead() || groups == 0) return;
+    const __m128i skipped = _mm_cvtsi32_si128(static_cast<int>(groups - 1 < 32 ? groups - 1 : 32));
+    auto* ahead = reinterpret_cast<__m128i*>(set.ahead);
+    int due = 0;
+    for (int i = 0; i < 4; ++i) {
+      const __m128i coming = _mm_sll_epi32(_mm_load_si128(ahead + i), skipped);
+      due |= _mm_movemask_ps(_mm_castsi128_ps(coming)) << 4 * i;
+      _mm_store_si128(ahead + i, _mm_slli_epi32(coming, 1));
+    }
+    set.due = static_cast<uint16_t>(due);
+#else
+    for (uint16_t& age : set.ages) age = static_cast<uint16_t>(age + older < 65535 ? age + older : 65535);
+    if (!looks_ahead() || groups == 0) return;
+    set.due = 0;
+    for (int64_t way = 0; way < kWays; ++way) {
+      const uint32_t coming = groups - 1 < 32 ? set.ahead[way] << (groups - 1) : 0;
+      set.due = static_cast<uint16_t>(set.due | coming >> 31 << way);
+      set.ahead[way] = coming << 1;
+    }
+#endif
   }
+
+  uint32_t group_of(uint32_t batch) const { return batch >> group_bits_; }
+  ExpectedUses uses(uint32_t slot) const {
+    const Set& set = set_of(slot);
+    const uint32_t way = slot % kWays;
+    return {group_of(set.now), uint64_t{set.due >> way & 1u} << 63 | uint64_t{set.ahead[way]} << 31};
+  }
+  void set_uses(uint32_t slot, const ExpectedUses& uses);
+  // Of a row that leaves its slot.
+  void remember_uses(uint32_t slot, uint64_t permuted);
 
   Set& set_of(uint32_t slot) { return sets_[slot / kWays]; }
   const Set& set_of(uint32_t slot) const { return sets_[slot / kWays]; }
   uint32_t first_overflow() const { return static_cast<uint32_t>(num_sets_ * kWays); }
 
-  // Whether the first slot should leave rather than the second, both free to leave.
-  bool leaves_before(uint32_t one, uint32_t other, uint32_t released) const;
-  uint32_t victim_in_set(uint32_t set, uint32_t released, bool only_clean) const;
+  // Of slots that may leave, that with the largest number does: what the window does not use, then what it uses
+  // furthest ahead; of these what is used least, or, with LRU alone, least recently.
+  uint32_t leaving_order(uint32_t slot) const {
+    const Set& set = set_of(slot);
+    const uint32_t way = slot % kWays;
+    uint32_t order = set.ages[way];
+    if (policy_ != CachePolicy::kLru) order |= (255u - set.counts[way]) << 16;
+    if (looks_ahead() && !(set.due >> way & 1)) {
+      order |= (set.ahead[way] == 0 ? 63u : 1u + static_cast<uint32_t>(__builtin_clz(set.ahead[way]))) << 24;
+    }
+    return order;
+  }
+  uint32_t victim_in_set(uint32_t set, uint32_t released, bool only_clean);
   uint32_t overflow_slot(uint32_t released, Victim wanted);
   static int64_t num_all_sets(int64_t sets, int64_t capacity) { return sets + (capacity - sets * kWays + kWays - 1) / kWays; }
 
   int64_t num_sets_, capacity_, num_dirty_ = 0;
+  uint32_t batch_ = 0;       // the last that was begun
+  uint32_t group_bits_ = 0;  // so many bits of the number of a batch do not tell its group
   CachePolicy policy_;
   uint64_t reciprocal_ = 0;
   PageMemory memory_;
   PaddedSet* sets_;                                // those of the overflow area follow
+  ExpectedRows absent_;
   std::unordered_map<uint64_t, uint32_t> overflow_;
   std::vector<uint64_t> overflow_keys_;            // by slot of the overflow area
   std::vector<bool> overflow_used_;

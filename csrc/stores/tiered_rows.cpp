@@ -67,6 +67,7 @@ void TieredRows::resolve(const TableValues* parts, int64_t num_parts, const Inde
   if (done > log_.arrived()) settle();
   log_.note_reads(done);
   collect();
+  directory_.begin_batch(batch);
   const int64_t lookups = counted_.lookups, hits = counted_.hits;
   try {
     resolve_parts(parts, num_parts, values, slots, batch, trains);
@@ -116,7 +117,7 @@ void TieredRows::resolve_parts(const TableValues* parts, int64_t num_parts, cons
         if (trains && !directory_.is_dirty(slot)) {
           // Its record is still needed if it is being read.
           if (directory_.stamp(slot) > log_.arrived()) settle();
-          if (directory_.can_move(slot, released())) slot = move_to_set(now, slot, batch);
+          if (directory_.can_move(slot, released())) slot = move_to_set(now, slot);
           directory_.set_dirty(slot, true);
           forget_record(now.permuted);
         }
@@ -134,17 +135,13 @@ void TieredRows::resolve_parts(const TableValues* parts, int64_t num_parts, cons
 template <class Index>
 void TieredRows::expect(const TableValues* parts, int64_t num_parts, const Index* values, uint32_t batch) {
   if (!directory_.looks_ahead()) return;
+  directory_.look_as_far_as(batch);
   for (int64_t p = 0; p < num_parts; ++p) {
     const TableValues& part = parts[p];
     const TieredTable& table = tables_[static_cast<size_t>(part.table)];
     with_places(part, values, [&](int64_t, int64_t id, const CacheDirectory::Place& now) {
       if (id == table.padding || id < 0 || id >= table.rows) return;
-      const uint32_t slot = directory_.find(now);
-      if (slot != CacheDirectory::kNoSlot) {
-        directory_.expect(slot, batch);
-      } else {
-        coming_[now.permuted] = batch;
-      }
+      directory_.expect(now, batch);
     });
   }
 }
@@ -153,16 +150,9 @@ uint32_t TieredRows::bring(const CacheDirectory::Place& place, int64_t table, in
                            bool trains) {
   const CacheDirectory::Room room = make_room(place, trains);
   const uint32_t slot = room.slot;
-  const bool write = leave(room, batch);
+  const bool write = leave(room);
   directory_.put(place, slot, batch);
   if (slot_ids_ != nullptr) slot_ids_[slot] = id;
-  if (!coming_.empty()) {
-    const auto expected = coming_.find(place.permuted);
-    if (expected != coming_.end()) {
-      directory_.expect(slot, expected->second);
-      coming_.erase(expected);
-    }
-  }
   directory_.set_dirty(slot, trains);
   move({slot, table, id, place.permuted, room.leaving, batch, write, trains});
   return slot;
@@ -180,12 +170,9 @@ CacheDirectory::Room TieredRows::make_room(const CacheDirectory::Place& place, b
 }
 
 // Takes note that a row leaves; whether it must be written.
-bool TieredRows::leave(const CacheDirectory::Room& room, uint32_t batch) {
+bool TieredRows::leave(const CacheDirectory::Room& room) {
   if (!room.evicted) return false;
   ++counted_.evicted;
-  if (directory_.looks_ahead() && directory_.expected(room.slot) > batch) {
-    coming_[room.leaving] = directory_.expected(room.slot);
-  }
   return directory_.is_dirty(room.slot);
 }
 
@@ -232,17 +219,16 @@ void TieredRows::settle() {
   log_.finish_reads();
 }
 
-uint32_t TieredRows::move_to_set(const CacheDirectory::Place& place, uint32_t slot, uint32_t batch) {
+uint32_t TieredRows::move_to_set(const CacheDirectory::Place& place, uint32_t slot) {
   make_moves();
-  const uint32_t stamp = directory_.stamp(slot), expected = directory_.expected(slot);
+  const uint32_t stamp = directory_.stamp(slot);
   directory_.take_out(slot);
   const CacheDirectory::Room room = make_room(place, true);
-  if (leave(room, batch)) {
+  if (leave(room)) {
     write_back(room.slot, room.leaving);
     directory_.set_dirty(room.slot, false);
   }
   directory_.put(place, room.slot, stamp);
-  directory_.expect(room.slot, expected);
   if (room.slot == slot) return slot;
   for (const PoolPart& part : parts_) {
     std::memcpy(part.memory + int64_t{room.slot} * part.bytes, part.memory + int64_t{slot} * part.bytes,

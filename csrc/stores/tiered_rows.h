@@ -9,7 +9,6 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "stores/cache_directory.h"
@@ -105,8 +104,8 @@ class TieredRows {
   int64_t table_of(uint64_t key) const;
   uint32_t bring(const CacheDirectory::Place& place, int64_t table, int64_t id, uint32_t batch, bool trains);
   void write_back(uint32_t slot, uint64_t permuted);
-  uint32_t move_to_set(const CacheDirectory::Place& place, uint32_t slot, uint32_t batch);
-  bool leave(const CacheDirectory::Room& room, uint32_t batch);
+  uint32_t move_to_set(const CacheDirectory::Place& place, uint32_t slot);
+  bool leave(const CacheDirectory::Room& room);
   // Batches whose rows may leave: they are done, and none of their rows is still to come.
   uint32_t released() const { return std::min(released_.load(std::memory_order_acquire), log_.arrived()); }
   CacheDirectory::Room make_room(const CacheDirectory::Place& place, bool trains);
@@ -136,7 +135,6 @@ class TieredRows {
   RowTaker take_;
   RowMove moves_[kMoves];  // that are not made yet, the last of them
   size_t num_moves_ = 0;
-  std::unordered_map<uint64_t, uint32_t> coming_;  // rows that are not here: the last batch known to use them
   TieredStatistics counted_;
 };
 

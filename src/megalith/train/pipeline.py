@@ -95,7 +95,7 @@ class Pipeline:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="megalith-pipeline") if depth else None
         self._exchanged: deque[_ExchangedBatch] = deque()
         self._prepared: deque[Future[PreparedBatch | None]] = deque()
-        self._is_settled = False
+        self._is_settled = self._expects_again = False
         self.position = loader.state_dict()
         for _ in range(depth):
             self._begin()
@@ -122,7 +122,7 @@ class Pipeline:
             prepared = None if future.exception() else future.result()
             if prepared is not None:
                 prepared.resolved.release()
-        self._is_settled = bool(self._prepared)
+        self._is_settled, self._expects_again = bool(self._prepared), True
 
     def close(self) -> None:
         """Ends the thread and the loader's threads; what was prepared ahead is dropped."""
@@ -158,6 +158,11 @@ class Pipeline:
                 self._prepared[at] = self._executor.submit(resolve, prepared)
 
     def _prepare(self) -> PreparedBatch | None:
+        if self._expects_again:
+            # What others resolved meanwhile has moved them further away.
+            self._expects_again = False
+            for ahead, waiting in enumerate(self._exchanged, start=1):
+                self._stages.expect(waiting.ids, ahead)
         while len(self._exchanged) <= self._window and self._exchange():
             pass
         if not self._exchanged:

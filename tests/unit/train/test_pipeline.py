@@ -115,6 +115,24 @@ def test_settling_lets_rows_leave_and_brings_them_back(loader, expected, depth):
     pipeline.close()
 
 
+@pytest.mark.parametrize("depth", [0, 2])
+def test_the_window_is_known_again_after_settling(loader, expected, depth):
+    """Evaluation resolves batches of its own, so those that were told of come later than was said."""
+    watch = Watch()
+    pipeline = Pipeline(loader, watch.stages, depth=depth, window=3)
+    next(pipeline)
+    pipeline.settle()
+    watch.seen.clear()
+    next(pipeline)
+    pipeline.settle()
+    first = depth + 1
+    told = [("expect", expected[first + far], far + 1) for far in range(3)]
+    assert [entry for entry in watch.seen if entry[0] == "expect"][:3] == told
+    resolved = [] if depth == 0 else [("resolve", number) for number in expected[1:first]]
+    assert [entry for entry in watch.seen if entry[0] != "exchange"][: len(resolved) + 3] == resolved + told
+    pipeline.close()
+
+
 def test_settling_does_not_wait_for_ever_where_a_batch_waits_for_room(loader, expected):
     """Rows of one batch fit at a time: the second is resolved when the first is released."""
     room = threading.Semaphore(1)

@@ -10,6 +10,8 @@ from megalith.cost.row_cache.frequencies import Floats
 
 WAYS = 16
 """Slots of a set."""
+REACH = 32
+"""Batches that look-ahead tells apart; of a longer window, as many groups of batches."""
 POLICIES = ("lru", "lfu", "lookahead")
 
 
@@ -39,6 +41,11 @@ class CacheGeometry:
         """Sets of 16 slots."""
         spare = self.capacity // 16 if self.overflow is None else self.overflow
         return max(1, (self.capacity - spare) // WAYS)
+
+    @property
+    def group_bits(self) -> int:
+        """The logarithm of how many batches look-ahead does not tell apart."""
+        return ((self.window - 1) // REACH).bit_length() if self.window else 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

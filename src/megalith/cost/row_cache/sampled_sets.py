@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megalith.cost.row_cache.frequencies import AccessFrequencies, Floats
-from megalith.cost.row_cache.geometry import WAYS, CacheGeometry, MissCurve
+from megalith.cost.row_cache.geometry import REACH, WAYS, CacheGeometry, MissCurve
 
 Integers = NDArray[np.int64]
 
@@ -173,19 +173,18 @@ def _simulate_ranked(
     tags = np.full((sets, WAYS), -1, dtype=np.int64)
     stamps = np.full((sets, WAYS), -(2**20), dtype=np.int64)
     counts = np.zeros((sets, WAYS), dtype=np.int64)
-    # The turn of the last use that the window tells.
-    last_known = np.zeros((sets, WAYS), dtype=np.int64)
+    turns = np.zeros((sets, WAYS), dtype=np.int64)
     missed, filled = (np.zeros(touches.rows.shape, dtype=np.bool_) for _ in range(2))
     for turn, left in enumerate(active):
         if left < len(tags):
-            tags, stamps, counts, last_known = (held[:left] for held in (tags, stamps, counts, last_known))
+            tags, stamps, counts, turns = (held[:left] for held in (tags, stamps, counts, turns))
         every, row, batch = all_sets[:left], touches.rows[:left, turn], touches.batches[:left, turn]
         same = tags == row[:, None]
         hit = same.any(axis=1)
-        last_use = stamps
+        next_use = stamps
         if cache.policy == "lookahead":
-            last_known, last_use = _look_ahead(touches, last_known, batch + cache.window)
-        order = _leaving_order(cache, batch, stamps, counts, last_use)
+            next_use = _look_ahead(touches, turns, cache.group_bits)
+        order = _leaving_order(cache, batch, stamps, counts, next_use)
         order[tags < 0] = -1
         victim = order.argmin(axis=1)
         free = order[every, victim] < _NEVER << 30
@@ -201,23 +200,28 @@ def _simulate_ranked(
         to = slot[at]
         counts[at, to] = np.where(hit[at], np.minimum(counts[at, to] + 1, 255), 1)
         tags[at, to], stamps[at, to] = row[at], batch[at]
-        last_known[at, to] = turn
+        turns[at, to] = turn
     return missed, filled
 
 
-def _look_ahead(touches: _Touches, known: Integers, end: Integers) -> tuple[Integers, Integers]:
-    """The turns and batches of the last uses up to batch `end` of each set."""
-    own_set = np.arange(len(known))[:, None]
+def _look_ahead(touches: _Touches, turns: Integers, group_bits: int) -> Integers:
+    """[set, slot] the batches that use rows next which were last used at these turns; -1 if none does.
+
+    A group of batches counts once: after its first use of a row, the next one known is in another group.
+    """
+    own_set = np.arange(len(turns))[:, None]
+    group, known = touches.batches[own_set, turns] >> group_bits, turns
     while True:
-        further = touches.following[own_set, known]
-        inside = (further > known) & (touches.batches[own_set, further] <= end[:, None])
-        if not inside.any():
-            return known, touches.batches[own_set, known]
-        known = np.where(inside, further, known)
+        following = touches.following[own_set, known]
+        batches = touches.batches[own_set, following]
+        same = (following > known) & (batches >> group_bits == group)
+        if not same.any():
+            return np.where(following > known, batches, -1)
+        known = np.where(same, following, known)
 
 
 def _leaving_order(
-    cache: CacheGeometry, batch: Integers, stamps: Integers, counts: Integers, last_use: Integers
+    cache: CacheGeometry, batch: Integers, stamps: Integers, counts: Integers, next_use: Integers
 ) -> Integers:
     """A number for each slot: the smallest of a set leaves first, the largest may not leave."""
     now = batch[:, None]
@@ -226,6 +230,7 @@ def _leaving_order(
         order = order + (counts << 32)
     if cache.policy == "lookahead":
         # What the window uses leaves last, and of it what is used furthest ahead first.
-        wanted = last_use > now - cache.in_flight
-        order = np.where(wanted, order + (1 << 41) + ((now + cache.window - last_use) << 42), order)
+        wanted = (next_use >= now) & (next_use <= now + cache.window)
+        ahead = (next_use >> cache.group_bits) - (now >> cache.group_bits)
+        order = np.where(wanted, order + (1 << 41) + ((REACH - ahead) << 42), order)
     return np.where(stamps > now - cache.in_flight, _NEVER << 30, order)

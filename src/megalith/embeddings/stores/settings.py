@@ -38,7 +38,7 @@ class TieredMemory(Config):
     policy: Literal["lookahead", "lru", "lfu"] = "lookahead"
     """Which rows leave when room is needed: `lookahead` keeps those that the coming batches use."""
     window: int = Field(default=8, ge=0)
-    """Batches that `lookahead` knows in advance."""
+    """Batches that `lookahead` knows in advance; more than 32 are told apart in groups."""
     disk: Bytes | None = Field(default=None, ge=LEAST_DISK)
     """The most bytes that files may take; None is no bound."""
     engine: Literal["auto", "io_uring", "threads"] = "auto"

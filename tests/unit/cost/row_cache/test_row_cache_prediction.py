@@ -46,6 +46,16 @@ def test_hits_reads_and_writes_are_those_of_a_real_pool(skew, policy, window, ca
     assert abs(predicted.touched_rows / end.present_rows - 1) < 0.01
 
 
+@pytest.mark.parametrize("window", [32, 100])
+@pytest.mark.parametrize("skew", SKEWS.values(), ids=SKEWS)
+def test_a_window_of_more_rows_than_the_cache_is_predicted(skew, window, tmp_path):
+    run = CachedRun(skew, 6_000, "lookahead", window)
+    _, end = run.run(tmp_path)
+    predicted = predict(run, zipf_frequencies(run.rows, 1.0, skew))
+    assert abs(predicted.hit_rate - end.hits / end.lookups) < 0.01
+    assert abs(predicted.run.read_rows / run.batch - end.read_rows / (run.batch * run.steps)) < 0.01
+
+
 def test_bytes_on_disk_are_those_of_a_real_pool(tmp_path):
     for skew in (0.56, 0.9):
         run = CachedRun(skew, 20_000, "lfu", dim=64, rows=60_000)
