@@ -84,7 +84,10 @@ class CacheDirectory {
   void take_out(uint32_t slot);
 
   // Batches are resolved in order, and this one is next.
-  void begin_batch(uint32_t batch) { batch_ = batch; }
+  void begin_batch(uint32_t batch) {
+    batch_ = batch;
+    absent_.shrink(group_of(batch));
+  }
   // Notes that a batch uses the row of a slot.
   void touch(uint32_t slot, uint32_t batch) {
     Set& set = set_of(slot);

@@ -61,6 +61,11 @@ class ExpectedRows {
   // Takes a row out; it has no uses if it was not here.
   ExpectedUses take(uint64_t key);
 
+  // Gives memory back that is no longer needed.
+  void shrink(uint32_t now) {
+    if (entries_.size() > 1024 && count_ * 8 < entries_.size()) drop_passed(now);
+  }
+
   // Groups become twice as large; `now` is the one, of those before, that comes first.
   void double_groups(uint32_t now);
 
