@@ -100,6 +100,7 @@ def run_pool(stream: Stream, capacity: int, policy: str, window: int, workdir: P
             begin, busy = time.perf_counter(), time.thread_time()
             pool.resolve(lookups, waiting.pop(0), number, trains=True)
             busy = time.thread_time() - busy
+            pool.arrive(number)
             pool.release(number)
             if number > stream.steps // 5:
                 seconds += time.perf_counter() - begin

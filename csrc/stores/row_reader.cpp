@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "parallel.h"
+
 namespace megalith {
 
 RowReader::RowReader(const SegmentFormat& format, TransferQueue& queue, int64_t depth)
@@ -74,6 +76,9 @@ void RowReader::note_arrived() {
 }
 
 void RowReader::run() {
+  // OpenMP lets threads that wait for work spin for milliseconds, unless it knows of more threads than there are cores:
+  // here is one more. What they would burn is needed to read.
+  parallel_for(0, num_threads(), 1, [](int64_t, int64_t) {});
   try {
     for (;;) {
       {

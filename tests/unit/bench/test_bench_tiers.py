@@ -12,9 +12,12 @@ import torch
 
 from commands import megalith
 from megalith.bench.tiers.candidates import CollectionTrainer, GatheredTrainer, MappedTrainer
+from megalith.bench.tiers.prediction import predict_rate, stream_frequencies
 from megalith.bench.tiers.stream import SKEWS, TierStream
 from megalith.bench.tiers.suite import TierSettings, bench_tiers
+from megalith.cost.row_cache.geometry import CacheGeometry
 from megalith.embeddings.stores.settings import TieredMemory
+from megalith.hardware.disk import DiskSpeed
 
 STREAM = TierStream(features=3, rows=400, declared=400, dim=8, batch=16)
 needs_rocksdb = pytest.mark.skipif(
@@ -100,13 +103,20 @@ def test_the_result_says_what_was_measured(tmp_path: Path) -> None:
         window=2,
         threads=1,
     )
-    content = json.loads(json.dumps(bench_tiers(settings, ["rate", "policies"], ["mapped"])))
+    parts = ["rate", "training", "policies"]
+    content = json.loads(json.dumps(bench_tiers(settings, parts, ["mapped"])))
     rate = content["results"]["rate"]
     assert set(rate["candidates"]) == {"tiered", "memory", "mapped"}
     assert set(rate["speed_ratio"]) == {"memory", "mapped"}
     tiered = rate["candidates"]["tiered"]
     assert 0 < tiered["hit_rate"] < 1
     assert tiered["counts"]["lookups"] == 4 * STREAM.features * STREAM.batch
+    assert set(content["results"]["training"]["candidates"]) == {"tiered", "memory"}
+    for part in ("rate", "training"):
+        expected = content["results"][part]["predicted"]
+        assert expected["samples_per_second"] > 0
+        assert expected["disk"]["reads_per_second"] > 0
+        assert "samples/s" in expected["sentence"]
     for skew in SKEWS:
         found = content["results"]["policies"][skew]
         assert all(found[policy]["reads"] > 0 for policy in ("lru", "lfu", "lookahead"))
@@ -122,3 +132,22 @@ def test_the_command_prints_tables(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "Rows read by policy" in done.stdout
     assert json.loads(out.read_text())["settings"]["stream"]["dim"] == 8
+
+
+def test_the_predicted_frequencies_are_those_of_the_stream() -> None:
+    stream = replace(STREAM, rows=20_000, batch=4096, top_share=0.6)
+    expected = stream_frequencies(stream)
+    assert expected.num_ids == pytest.approx(stream.features * stream.rows)
+    assert expected.lookups_per_sample == pytest.approx(stream.features)
+    assert expected.share_of_hottest(0.01) == pytest.approx(0.6, abs=0.01)
+    drawn = [stream.values(number).view(stream.features, -1) for number in range(8)]
+    distinct = sum(len(torch.cat([own[n] for own in drawn]).unique()) for n in range(stream.features))
+    assert float(expected.distinct(8 * stream.batch)) == pytest.approx(distinct, rel=0.02)
+
+
+def test_rows_that_were_trained_before_are_read_not_begun() -> None:
+    stream = replace(STREAM, rows=20_000, batch=256, top_share=0.6)
+    disk = DiskSpeed("io_uring", 1e4, 1e9, 1e9, 0.0)
+    found = predict_rate(stream, CacheGeometry(10_000, "lookahead", 4), 200, 1e-6, disk, cores=2)
+    assert 0 < found.hit_rate < 1
+    assert found.reads_per_sample == pytest.approx(stream.features * (1 - found.hit_rate))

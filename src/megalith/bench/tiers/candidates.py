@@ -16,11 +16,14 @@ import torch
 from torch import Tensor
 
 from megalith.bench.tiers.stream import TierStream
-from megalith.core.schema import StoreKind, TableSpec
+from megalith.core.schema import FeatureSpec, StoreKind, TableSpec
 from megalith.embeddings.collection import EmbeddingCollection
 from megalith.embeddings.optimizers import RowWiseAdaGrad
 from megalith.embeddings.stores.resolved import ResolvedIds
 from megalith.embeddings.stores.settings import TieredMemory
+from megalith.models.base import ModelInputs
+from megalith.models.dlrm.config import DLRMConfig
+from megalith.models.layers.mlp import MLPConfig
 
 DEPTH = 4
 """Batches that are resolved before the one that is computed."""
@@ -40,11 +43,37 @@ class StreamTrainer(Protocol):
         """Removes its files."""
 
 
+class DensePart:
+    """The dense layers of DLRM over looked up rows, trained by SGD on random labels."""
+
+    def __init__(self, stream: TierStream) -> None:
+        random = torch.Generator().manual_seed(0)
+        features = tuple(FeatureSpec(name=f"f{n}", num_ids=stream.rows) for n in range(stream.features))
+        config = DLRMConfig(
+            dim=stream.dim, bottom=MLPConfig(layers=(512, 256)), top=MLPConfig(layers=(512, 512, 256))
+        )
+        self.model = config.build(ModelInputs(13, features))
+        self._optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        self._dense = torch.rand(stream.batch, 13, generator=random)
+        self._labels = torch.randint(2, (stream.batch,), generator=random).float()
+
+    def step(self, pooled: Tensor) -> None:
+        """Forward, backward into the tables, and an update of the dense layers."""
+        logits = self.model(self._dense, pooled)
+        self._optimizer.zero_grad()
+        torch.nn.functional.binary_cross_entropy_with_logits(logits, self._labels).backward()
+        self._optimizer.step()
+
+
 class CollectionTrainer:
-    """Ours: `EmbeddingCollection`, whole in memory, or tiered with rows resolved ahead by a thread."""
+    """Ours: `EmbeddingCollection`, whole in memory, or tiered with rows resolved ahead by a thread.
+
+    Rows are looked up and updated with a fixed gradient, or by a whole DLRM once it has its dense part.
+    """
 
     def __init__(self, stream: TierStream, memory: TieredMemory | None) -> None:
         self.stream, self.memory = stream, memory
+        self.dense_part: DensePart | None = None
         store: StoreKind = "dense" if memory is None else "tiered"
         rows = stream.rows if memory is None else stream.declared
         self.tables = [
@@ -59,7 +88,7 @@ class CollectionTrainer:
         offsets = self.stream.offsets
         if self.memory is None:
             for values in batches:
-                self.collection(values, offsets).backward(self._gradient)
+                self._step(self.collection(values, offsets))
             return
         ready: Queue[ResolvedIds | BaseException] = Queue(maxsize=DEPTH)
         thread = threading.Thread(target=self._resolve, args=(batches, offsets, ready))
@@ -70,8 +99,14 @@ class CollectionTrainer:
                 thread.join()
                 raise resolved
             pending = self.collection.start_lookup(resolved)
-            self.collection.finish_lookup(pending).pooled.backward(self._gradient)
+            self._step(self.collection.finish_lookup(pending).pooled)
         thread.join()
+
+    def _step(self, pooled: Tensor) -> None:
+        if self.dense_part is None:
+            pooled.backward(self._gradient)
+        else:
+            self.dense_part.step(pooled)
 
     def _resolve(
         self, batches: Sequence[Tensor], offsets: Tensor, ready: Queue[ResolvedIds | BaseException]

@@ -58,10 +58,10 @@ class TierProcess:
             self._limit.add(self._process.pid)
         self.fill_seconds = self._answer()["fill_seconds"]
 
-    def run(self, first: int, last: int) -> dict[str, Any]:
-        """Trains batches [first, last) of the stream; what the round took."""
+    def run(self, first: int, last: int, dense_part: bool = False) -> dict[str, Any]:
+        """Trains batches [first, last) of the stream, from some time on with dense layers; what it took."""
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{first} {last}\n")
+        self._process.stdin.write(f"{first} {last} {int(dense_part)}\n")
         self._process.stdin.flush()
         return self._answer()
 

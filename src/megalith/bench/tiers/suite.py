@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from megalith.bench.runner import Timing, result
+from megalith.bench.tiers.candidates import DEPTH
+from megalith.bench.tiers.prediction import predict_rate
 from megalith.bench.tiers.processes import TierProcess
 from megalith.bench.tiers.stream import SKEWS, TierStream
 from megalith.bench.tiers.worker import MAPPED, MEMORY, ROCKSDB, TIERED, make_trainer, touch_all
+from megalith.cost.row_cache.geometry import CacheGeometry
 
-PARTS = ("rate", "engines", "policies", "billion")
+PARTS = ("rate", "training", "engines", "policies", "billion")
 PEERS = (MAPPED, ROCKSDB)
 Say = Callable[[str], None]
 
@@ -60,6 +63,9 @@ def bench_tiers(
     if "rate" in parts:
         kinds = {kind: settings.worker(kind) for kind in (TIERED, MEMORY, *peers)}
         measured["rate"] = _rate(settings, kinds, say)
+    if "training" in parts:
+        kinds = {kind: settings.worker(kind) for kind in (TIERED, MEMORY)}
+        measured["training"] = _rate(settings, kinds, say, dense_part=True)
     if "engines" in parts:
         kinds = {
             engine: settings.worker(TIERED, engine=engine, folder=str(settings.folder / engine))
@@ -75,22 +81,29 @@ def bench_tiers(
     return result("tiers", described, measured, None)
 
 
-def _rate(settings: TierSettings, kinds: Mapping[str, dict[str, Any]], say: Say) -> dict[str, Any]:
+def _rate(
+    settings: TierSettings, kinds: Mapping[str, dict[str, Any]], say: Say, dense_part: bool = False
+) -> dict[str, Any]:
     """Samples a second of each, in turns; the first is what the others are compared with."""
     processes: dict[str, TierProcess] = {}
     answers: dict[str, list[dict[str, Any]]] = {name: [] for name in kinds}
+    expected = None
     try:
         for name, kind in kinds.items():
             say(f"{name}: touches {settings.stream.features * settings.stream.rows:,} rows")
             limit = None if kind["kind"] == MEMORY else settings.limit_bytes
             processes[name] = TierProcess(name, kind, limit)
+            say(f"{name}: {settings.warmup} steps before the first round")
             processes[name].run(0, settings.warmup)
+        if MEMORY in processes:
+            expected = _expected(settings, processes[MEMORY], dense_part)
+            say(f"Predicted: {expected['sentence']}")
         names = list(kinds)
         for number in range(settings.repeats):
             first = settings.warmup + number * settings.steps
             say(f"round {number + 1} of {settings.repeats}")
             for name in names if number % 2 == 0 else reversed(names):
-                answers[name].append(processes[name].run(first, first + settings.steps))
+                answers[name].append(processes[name].run(first, first + settings.steps, dense_part))
         limits = {name: process.limit for name, process in processes.items()}
         fills = {name: process.fill_seconds for name, process in processes.items()}
     finally:
@@ -103,6 +116,7 @@ def _rate(settings: TierSettings, kinds: Mapping[str, dict[str, Any]], say: Say)
     samples = settings.stream.batch * settings.steps
     ours = next(iter(kinds))
     return {
+        "predicted": expected,
         "candidates": {
             name: {
                 **timing.to_dict(),
@@ -118,6 +132,26 @@ def _rate(settings: TierSettings, kinds: Mapping[str, dict[str, Any]], say: Say)
         "speed_ratio": {
             name: timings[name].median / timings[ours].median for name in timings if name != ours
         },
+    }
+
+
+def _expected(settings: TierSettings, memory: TierProcess, dense_part: bool) -> dict[str, Any]:
+    """What tiered tables should do, from a few steps in memory and what the disk gives now."""
+    from megalith.ops.stores.disk_probe import measure_disk
+
+    step = min(memory.run(0, 20, dense_part)["seconds"] / 20 for _ in range(5))
+    disk = measure_disk(settings.folder, seconds=1.0, file_bytes=1 << 30)
+    stream = settings.stream
+    rows = min(settings.cache_bytes // stream.row_bytes, stream.features * stream.declared)
+    cache = CacheGeometry(rows, "lookahead", settings.window, in_flight=DEPTH + 1)
+    steps = settings.warmup + settings.repeats * settings.steps
+    found = predict_rate(stream, cache, steps, step, disk, settings.threads)
+    rate = stream.batch / found.step_seconds
+    return {
+        **asdict(found),
+        "samples_per_second": rate,
+        "disk": disk.to_dict(),
+        "sentence": f"{rate:,.0f} samples/s. {found}",
     }
 
 

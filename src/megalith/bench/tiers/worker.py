@@ -1,6 +1,6 @@
 """A process that trains one candidate, a round at a time as its parent asks: memory is limited for it alone.
 
-python -m megalith.bench.tiers.worker SETTINGS     # reads lines `first last`, answers each with JSON
+python -m megalith.bench.tiers.worker SETTINGS     # reads lines `first last dense`, answers each with JSON
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from megalith.bench.tiers.candidates import CollectionTrainer, MappedTrainer, StreamTrainer
+from megalith.bench.tiers.candidates import CollectionTrainer, DensePart, MappedTrainer, StreamTrainer
 from megalith.bench.tiers.stream import TierStream
 from megalith.embeddings.stores.settings import TieredMemory
 
@@ -66,7 +66,9 @@ def serve(settings: dict[str, Any]) -> None:
         touch_all(trainer, stream)
     print(json.dumps({"fill_seconds": perf_counter() - start}), flush=True)
     for line in sys.stdin:
-        first, last = map(int, line.split())
+        first, last, dense_part = map(int, line.split())
+        if dense_part and isinstance(trainer, CollectionTrainer) and trainer.dense_part is None:
+            trainer.dense_part = DensePart(stream)
         batches = [stream.values(number) for number in range(first, last)]
         start, cpu_start = perf_counter(), process_time()
         trainer.train(batches)

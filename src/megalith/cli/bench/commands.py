@@ -78,6 +78,7 @@ class TierPart(StrEnum):
     """What `bench tiers` measures."""
 
     rate = "rate"
+    training = "training"
     engines = "engines"
     policies = "policies"
     billion = "billion"

@@ -214,7 +214,7 @@ def show_tiers(results: dict[str, Any]) -> None:
     """Samples a second of tables beyond memory and of what they are compared with; reads by policy."""
     from megalith.core.units import format_bytes, format_count
 
-    for part in ("rate", "engines"):
+    for part in ("rate", "training", "engines"):
         if part not in results:
             continue
         rows = []
@@ -236,11 +236,16 @@ def show_tiers(results: dict[str, Any]) -> None:
         print_table(f"Tiers, {part} (x: its time over that of the first)", columns, rows)
         first = next(iter(results[part]["candidates"].values()))
         if first.get("write_amplification") is not None:
+            cores = sum(first["cpu_seconds"]) / sum(first["seconds"])
             say(
                 f"writes {first['write_amplification']:.2f} times the rows that left, files take "
                 f"{first['space_amplification']:.2f} times the rows, the index "
-                f"{first['index_bytes_per_row']:.1f} B a row; {first['reads_per_second']:,.0f} reads/s"
+                f"{first['index_bytes_per_row']:.1f} B a row and the directory "
+                f"{first['bookkeeping_bytes_per_cached_row']:.1f} B a cached one; "
+                f"{first['reads_per_second']:,.0f} reads/s, {cores:.1f} cores busy"
             )
+        if results[part].get("predicted"):
+            say(f"predicted: {results[part]['predicted']['sentence']}")
     if "policies" in results:
         shown = [
             [

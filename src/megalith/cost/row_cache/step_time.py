@@ -1,18 +1,14 @@
 """Seconds of a step over a row cache, and what bounds it.
 
-Batches are resolved a few ahead of the one that is computed, by a thread of their own. That thread finds
-rows, copies them and waits for the disk; the computation uses all cores, so what the thread computes is taken
-from it:
+Batches are resolved a few ahead of the one that is computed, by a thread of their own; another reads the rows
+that are missing. The computation uses all cores, so what these threads compute is taken from it:
 
-    step = max(compute + processor / cores,  resolve + disk)          with a pipeline
-    step = compute + resolve + disk                                   without one
+    step = max(compute + (resolve + read) / cores,  resolve,  read,  disk)     with a pipeline
+    step = compute + max(resolve, read, disk)                                  without one
 
     resolve = lookups * a + rows read * b + written * c + new * d     (ResolveCosts: processor seconds)
+    read = random reads * what one takes of a core + rows * e         (DiskSpeed, ResolveCosts)
     disk = random reads / rate + bytes in order / rate                (DiskSpeed: measured)
-    processor = resolve + random reads * what starting one takes      (DiskSpeed)
-
-Where reads are under way while more rows are found (`reads_overlap`), the thread takes max(processor, disk)
-instead of resolve + disk.
 """
 
 from __future__ import annotations
@@ -26,21 +22,24 @@ from megalith.hardware.disk import DiskSpeed
 
 @dataclass(frozen=True, slots=True)
 class ResolveCosts:
-    """Processor seconds of the thread that resolves.
+    """Processor seconds of the threads that resolve and read.
 
     Least squares over resolved batches of rows of 260 bytes, with 0 to 56% of the lookups read from disk
     (benchmarks/row_cache.py --costs prints them for this machine).
     """
 
-    per_lookup: float = 5.5e-8
-    per_read_row: float = 2e-6
-    """The row's way from a block into the pool, with its checksum; the read itself is the disk's."""
+    per_lookup: float = 4.5e-8
+    """Found once for the window and once for the batch."""
+    per_read_row: float = 1e-6
+    """Who leaves for it, and where it lies; the read itself is the disk's."""
     per_written_row: float = 4e-7
     per_new_row: float = 8e-7
     """Its start value."""
+    per_taken_row: float = 5e-7
+    """From its block into the pool, with its checksum, on the thread that reads."""
 
     def seconds(self, traffic: RowTraffic) -> float:
-        """Of one step."""
+        """Of one step, on the thread that resolves."""
         written = traffic.evicted_rows + 2 * traffic.moved_rows
         return (
             traffic.lookups * self.per_lookup
@@ -63,10 +62,12 @@ class TierPrediction:
     compute_seconds: float
     """Of a step with all rows in memory."""
     resolve_seconds: float
+    read_seconds: float
+    """Of a core, to start reads and take what they bring."""
     disk_seconds: float
     step_seconds: float
     bound_by: str
-    """compute, resolve, disk reads or disk writes."""
+    """compute, resolve, read, disk reads or disk writes."""
 
     @property
     def rate_of_memory(self) -> float:
@@ -89,7 +90,6 @@ def predict_tier(
     cores: int,
     costs: ResolveCosts | None = None,
     pipelined: bool = True,
-    reads_overlap: bool = False,
     late: bool = False,
 ) -> TierPrediction:
     """Step time of a whole run, or of its last part (`late`), from what moves and what that costs.
@@ -97,19 +97,21 @@ def predict_tier(
     `compute_seconds` is a step with all rows in memory: measured, or by the cost model.
     """
     traffic = cache.late if late else cache.run
-    resolve = (costs or ResolveCosts()).seconds(traffic)
+    costs = costs or ResolveCosts()
+    resolve = costs.seconds(traffic)
     reads = traffic.disk_reads / disk.reads_per_second
     # What is collected is read whole before it is written: as many rows as are appended.
     in_order = (traffic.evicted_rows + traffic.moved_rows) * cache.record_bytes
     writes = in_order / disk.write_bytes_per_second
     if traffic.moved_rows:
         writes += in_order / disk.read_bytes_per_second
-    processor = resolve + traffic.disk_reads * disk.read_processor_seconds
-    waiting = max(processor, reads + writes) if reads_overlap else resolve + reads + writes
-    busy = compute_seconds + processor / cores
+    read = traffic.disk_reads * disk.read_processor_seconds + traffic.read_rows * costs.per_taken_row
+    waiting = max(resolve, read, reads + writes)
+    busy = compute_seconds + (resolve + read) / cores
     step = max(busy, waiting) if pipelined else compute_seconds + waiting
-    parts = {"disk reads": reads, "disk writes": writes, "resolve": resolve}
-    slowest = max(parts, key=lambda name: parts[name])
+    slowest = "disk reads" if reads >= writes else "disk writes"
+    if reads + writes < waiting:
+        slowest = "resolve" if resolve == waiting else "read"
     bound = slowest if waiting > (busy if pipelined else compute_seconds) else "compute"
     return TierPrediction(
         hit_rate=traffic.hit_rate,
@@ -119,6 +121,7 @@ def predict_tier(
         disk_bytes=cache.disk_bytes,
         compute_seconds=compute_seconds,
         resolve_seconds=resolve,
+        read_seconds=read,
         disk_seconds=reads + writes,
         step_seconds=step,
         bound_by=bound,

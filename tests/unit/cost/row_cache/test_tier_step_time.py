@@ -11,7 +11,7 @@ from megalith.cost.row_cache.step_time import ResolveCosts, predict_tier
 from megalith.hardware.disk import DiskSpeed
 
 DISK = DiskSpeed("io_uring", 60_000, 2e9, 1e9, 0.0)
-FREE = ResolveCosts(0.0, 0.0, 0.0, 0.0)
+FREE = ResolveCosts(0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -55,14 +55,16 @@ def test_starting_reads_takes_cores_from_the_computation(flat):
     assert tier.step_seconds == pytest.approx(1.0 + flat.run.disk_reads * 3e-6 / 2)
 
 
-def test_reads_that_overlap_hide_the_search_for_rows(flat):
-    costs = replace(FREE, per_lookup=1e-6)
-    apart, together = (
-        predict_tier(flat, 1e-6, DISK, cores=2, costs=costs, reads_overlap=overlap)
-        for overlap in (False, True)
-    )
-    assert apart.step_seconds == pytest.approx(apart.resolve_seconds + apart.disk_seconds)
-    assert together.step_seconds == pytest.approx(together.disk_seconds)
+def test_reads_hide_the_search_for_rows(flat):
+    tier = predict_tier(flat, 1e-6, DISK, cores=2, costs=replace(FREE, per_lookup=1e-6))
+    assert 0 < tier.resolve_seconds < tier.disk_seconds
+    assert tier.step_seconds == pytest.approx(tier.disk_seconds)
+
+
+def test_taking_what_was_read_may_be_slower_than_the_disk(flat):
+    tier = predict_tier(flat, 1e-6, replace(DISK, read_processor_seconds=1e-3), cores=2, costs=FREE)
+    assert tier.bound_by == "read"
+    assert tier.step_seconds == tier.read_seconds == pytest.approx(flat.run.disk_reads * 1e-3)
 
 
 def test_the_sentence_says_hits_reads_time_and_what_bounds_it(flat):
