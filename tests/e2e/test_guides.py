@@ -52,6 +52,7 @@ def test_the_guide_to_planning_is_true(tmp_path: Path) -> None:
         assert (tmp_path / name).stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_the_guide_to_many_processes_is_true(tmp_path: Path) -> None:
     run_guide("many-processes.md", tmp_path)
     scores = [

@@ -103,7 +103,7 @@ def test_the_result_says_what_was_measured(tmp_path: Path) -> None:
         window=2,
         threads=1,
     )
-    parts = ["rate", "training", "policies"]
+    parts = ["rate", "training", "capability", "policies"]
     content = json.loads(json.dumps(bench_tiers(settings, parts, ["mapped"])))
     rate = content["results"]["rate"]
     assert set(rate["candidates"]) == {"tiered", "memory", "mapped"}
@@ -112,6 +112,9 @@ def test_the_result_says_what_was_measured(tmp_path: Path) -> None:
     assert 0 < tiered["hit_rate"] < 1
     assert tiered["counts"]["lookups"] == 4 * STREAM.features * STREAM.batch
     assert set(content["results"]["training"]["candidates"]) == {"tiered", "memory"}
+    (alone,) = content["results"]["capability"]["candidates"].values()
+    assert alone["other_resident_bytes"] > 0
+    assert content["results"]["capability"]["predicted"] is None
     for part in ("rate", "training"):
         expected = content["results"][part]["predicted"]
         assert expected["samples_per_second"] > 0

@@ -30,7 +30,9 @@ def outcomes(shim, pool, threads):
     return outcomes_of(script, OPERATIONS, shim, pool, threads, **environment)
 
 
-@pytest.mark.parametrize(("pool", "threads"), [("torch", 1), ("torch", 2), ("own", 2)])
+@pytest.mark.parametrize(
+    ("pool", "threads"), [("torch", 1), ("torch", 2), pytest.param("own", 2, marks=pytest.mark.slow)]
+)
 def test_no_failed_allocation_is_swallowed(shim, pool, threads):
     for operation, told in outcomes(shim, pool, threads).items():
         assert "died" not in told[-1], (operation, told[-1])

@@ -19,8 +19,10 @@ from megalith.bench.tiers.stream import SKEWS, TierStream
 from megalith.bench.tiers.worker import MAPPED, MEMORY, ROCKSDB, TIERED, make_trainer, touch_all
 from megalith.cost.row_cache.geometry import CacheGeometry
 
-PARTS = ("rate", "training", "engines", "policies", "billion")
+PARTS = ("rate", "training", "capability", "engines", "policies", "billion")
 PEERS = (MAPPED, ROCKSDB)
+_TOGETHER = 100
+"""Batches that a process makes before it trains on them."""
 Say = Callable[[str], None]
 
 
@@ -66,6 +68,8 @@ def bench_tiers(
     if "training" in parts:
         kinds = {kind: settings.worker(kind) for kind in (TIERED, MEMORY)}
         measured["training"] = _rate(settings, kinds, say, dense_part=True)
+    if "capability" in parts:
+        measured["capability"] = _rate(settings, {TIERED: settings.worker(TIERED)}, say)
     if "engines" in parts:
         kinds = {
             engine: settings.worker(TIERED, engine=engine, folder=str(settings.folder / engine))
@@ -94,7 +98,8 @@ def _rate(
             limit = None if kind["kind"] == MEMORY else settings.limit_bytes
             processes[name] = TierProcess(name, kind, limit)
             say(f"{name}: {settings.warmup} steps before the first round")
-            processes[name].run(0, settings.warmup)
+            for first in range(0, settings.warmup, _TOGETHER):
+                processes[name].run(first, min(first + _TOGETHER, settings.warmup))
         if MEMORY in processes:
             expected = _expected(settings, processes[MEMORY], dense_part)
             say(f"Predicted: {expected['sentence']}")
@@ -140,8 +145,9 @@ def _expected(settings: TierSettings, memory: TierProcess, dense_part: bool) -> 
     from megalith.ops.stores.disk_probe import measure_disk
 
     step = min(memory.run(0, 20, dense_part)["seconds"] / 20 for _ in range(5))
-    disk = measure_disk(settings.folder, seconds=1.0, file_bytes=1 << 30)
     stream = settings.stream
+    file_bytes = max(16 << 20, min(stream.touched_bytes // 4, 1 << 30))
+    disk = measure_disk(settings.folder, seconds=1.0, file_bytes=file_bytes)
     rows = min(settings.cache_bytes // stream.row_bytes, stream.features * stream.declared)
     cache = CacheGeometry(rows, "lookahead", settings.window, in_flight=DEPTH + 1)
     steps = settings.warmup + settings.repeats * settings.steps
@@ -176,6 +182,8 @@ def _tier_figures(settings: TierSettings, rounds: Sequence[dict[str, Any]]) -> d
         "reads_per_second": counts["reads"] / sum(each["seconds"] for each in rounds[1:] or rounds),
         "write_amplification": counts["written_bytes"] / written if written else None,
         "space_amplification": size["disk"] / stream.touched_bytes,
+        # Beyond the rows and what finds them: buffers, the interpreter, torch and the batches of a round.
+        "other_resident_bytes": rounds[-1]["resident"]["VmRSS"] - settings.cache_bytes - size["index"],
         "index_bytes_per_row": size["index"] / (stream.features * stream.rows),
         "bookkeeping_bytes_per_cached_row": size["bookkeeping"] / cached,
         "counts": counts,

@@ -79,6 +79,7 @@ class TierPart(StrEnum):
 
     rate = "rate"
     training = "training"
+    capability = "capability"
     engines = "engines"
     policies = "policies"
     billion = "billion"

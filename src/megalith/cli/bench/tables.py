@@ -214,7 +214,7 @@ def show_tiers(results: dict[str, Any]) -> None:
     """Samples a second of tables beyond memory and of what they are compared with; reads by policy."""
     from megalith.core.units import format_bytes, format_count
 
-    for part in ("rate", "training", "engines"):
+    for part in ("rate", "training", "capability", "engines"):
         if part not in results:
             continue
         rows = []
@@ -242,7 +242,8 @@ def show_tiers(results: dict[str, Any]) -> None:
                 f"{first['space_amplification']:.2f} times the rows, the index "
                 f"{first['index_bytes_per_row']:.1f} B a row and the directory "
                 f"{first['bookkeeping_bytes_per_cached_row']:.1f} B a cached one; "
-                f"{first['reads_per_second']:,.0f} reads/s, {cores:.1f} cores busy"
+                f"{first['reads_per_second']:,.0f} reads/s, {cores:.1f} cores busy; "
+                f"resident {format_bytes(first['other_resident_bytes'])} beside cache and index"
             )
         if results[part].get("predicted"):
             say(f"predicted: {results[part]['predicted']['sentence']}")
