@@ -20,7 +20,8 @@ namespace megalith {
 std::string transfer_failure(const Transfer& transfer, int error) {
   const std::string what = transfer.write ? "written" : "read";
   return *transfer.path + " could not be " + what + " at byte " + std::to_string(transfer.offset) + ": " +
-         (error ? std::strerror(error) : "the file ends before it should") + ".";
+         (error ? std::strerror(error) : "the file ends before it should") +
+         (error == ENOSPC ? "; free some, or take another disk (memory.path)." : ".");
 }
 
 #if defined(MG_HAS_IO_URING)

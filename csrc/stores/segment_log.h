@@ -88,6 +88,8 @@ class SegmentLog {
   bool scan(int64_t segment, const RowVisitor& visit);
 
   const std::string& folder() const { return settings_.folder; }
+  // The file that holds, or will hold, a record.
+  const std::string& path(uint32_t record) const { return segments_[static_cast<size_t>(segment_of(record))]->path; }
   int64_t num_segments() const { return static_cast<int64_t>(segments_.size()); }
   SegmentLogStatistics statistics() const;
   int64_t memory_bytes() const;

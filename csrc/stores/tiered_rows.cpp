@@ -298,9 +298,11 @@ void TieredRows::open(const std::vector<SegmentFile>& files) {
   begin_change();
   const uint64_t keys = num_keys(tables_);
   log_.open(files, [&](uint32_t record, uint64_t key) {
-    if (key >= keys) throw StorageError("A segment holds a row beyond the last table; it is damaged.");
-    if (index_.set(permute_(key), record) != KeyIndex::kNone) {
-      throw StorageError("Two segments hold the same row; their manifest is damaged.");
+    const std::string& path = log_.path(record);
+    if (key >= keys) throw StorageError(path + " is damaged: it holds a row beyond the last table; take another checkpoint.");
+    const uint32_t before = index_.set(permute_(key), record);
+    if (before != KeyIndex::kNone) {
+      throw StorageError(path + " and " + log_.path(before) + " hold the same row; take another checkpoint.");
     }
   });
   end_change();
