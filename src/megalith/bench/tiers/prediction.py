@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from megalith.bench.tiers.stream import TierStream
 from megalith.cost.row_cache.frequencies import AccessFrequencies, from_shares
 from megalith.cost.row_cache.geometry import CacheGeometry
-from megalith.cost.row_cache.prediction import RowTraffic, predict_cache
+from megalith.cost.row_cache.prediction import predict_cache, trained_before
 from megalith.cost.row_cache.step_time import TierPrediction, predict_tier
 from megalith.hardware.disk import DiskSpeed
 
@@ -39,11 +37,5 @@ def predict_rate(
     """
     frequencies = stream_frequencies(stream)
     found = predict_cache(frequencies, cache, row_bytes=stream.row_bytes, batch=stream.batch, steps=steps)
-    on_disk = replace(found, late=_without_new_rows(found.late))
-    return predict_tier(on_disk, compute_seconds, disk, cores=cores, late=True)
-
-
-def _without_new_rows(traffic: RowTraffic) -> RowTraffic:
-    """The same where rows that come for the first time are on disk already."""
-    read = traffic.disk_reads * traffic.misses / max(traffic.read_rows, 1e-9)
-    return replace(traffic, new_rows=0.0, disk_reads=read)
+    full = trained_before(found, frequencies, cache, stream.row_bytes)
+    return predict_tier(full, compute_seconds, disk, cores=cores, late=True)

@@ -14,7 +14,7 @@ and a row that a batch has twice is one miss and then hits, as the pool counts t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -126,6 +126,31 @@ def predict_cache(
         cached_rows=cached,
         record_bytes=disk.record,
         disk_bytes=(in_files + cached) * disk.record,
+    )
+
+
+def trained_before(
+    found: CachePrediction, frequencies: AccessFrequencies, cache: CacheGeometry, row_bytes: int
+) -> CachePrediction:
+    """The same run where every row was trained once before it, in no order that matters: the cache is full, a
+    miss is always a read, and slots that the run has not taken yet hold other rows, which may be wanted."""
+    unseen = max(frequencies.num_ids - found.touched_rows, 1.0)
+    luck = min(max(cache.capacity - found.cached_rows, 0.0) / unseen, 1.0)
+    disk, cached = _Disk(row_bytes, SPACE_FACTOR), min(cache.capacity, frequencies.num_ids)
+    moved = disk.moved(frequencies.num_ids, cached, float("inf"))
+    stored = disk.file_rows(frequencies.num_ids, float("inf"))
+
+    def full(traffic: RowTraffic) -> RowTraffic:
+        misses = traffic.misses - luck * traffic.new_rows
+        return RowTraffic(traffic.lookups, misses, 0.0, misses, moved * misses, disk.reads(misses, stored))
+
+    return replace(
+        found,
+        run=full(found.run),
+        late=full(found.late),
+        touched_rows=frequencies.num_ids,
+        cached_rows=cached,
+        disk_bytes=(stored + cached) * disk.record,
     )
 
 

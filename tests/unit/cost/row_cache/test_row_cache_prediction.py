@@ -8,7 +8,7 @@ from megalith.core.errors import ConfigError
 from megalith.cost.row_cache.frequencies import from_counts, merge_frequencies, zipf_frequencies
 from megalith.cost.row_cache.geometry import CacheGeometry
 from megalith.cost.row_cache.lru import lru_misses
-from megalith.cost.row_cache.prediction import predict_cache, steady_hit_rate
+from megalith.cost.row_cache.prediction import predict_cache, steady_hit_rate, trained_before
 from megalith.cost.row_cache.sampled_sets import sampled_misses
 
 POLICIES = (("lru", 0), ("lfu", 0), ("lookahead", 6))
@@ -157,3 +157,19 @@ def test_an_unknown_policy_is_named():
         predict_cache(
             zipf_frequencies(10, 1.0, 1.0), CacheGeometry(10, "fifo"), row_bytes=4, batch=1, steps=1
         )
+
+
+@pytest.mark.parametrize("steps", [40, 400])
+def test_a_run_over_rows_that_were_trained_before_reads_all_that_it_misses(steps, tmp_path):
+    run = CachedRun(0.9, 40_000, "lookahead", 4, steps=steps)
+    _, untrained = run.run(tmp_path / "new")
+    _, end = run.run(tmp_path / "trained", trained=True)
+    frequencies = zipf_frequencies(run.rows, 1.0, run.skew)
+    found = predict(run, frequencies)
+    full = trained_before(found, frequencies, geometry(run), 4 * run.dim)
+    assert end.new_rows == 0
+    assert abs(full.hit_rate - end.hits / end.lookups) < 0.01
+    # Rows that happen to be in the cache: more hits than over rows that are new.
+    assert end.hits > untrained.hits
+    assert full.hit_rate > found.hit_rate
+    assert full.run.read_rows == full.run.misses
