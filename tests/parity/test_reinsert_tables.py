@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,8 +38,8 @@ def drawn_problem(
             shards += [*large, *(0.9 * large)]
         first.append(first[-1] + options)
     price = draw.uniform(0.0, 0.05, first[-1])
-    by_price = [begin + np.argsort(price[begin:end]) for begin, end in zip(first, first[1:], strict=False)]
-    limit = draw.uniform(0.5, 1.5, PHASES) * tables / workers / 2
+    by_price = [begin + np.argsort(price[begin:end]) for begin, end in pairwise(first)]
+    limit = draw.uniform(0.5, 1.5, PHASES + draw.choice([0, tiers])) * tables / workers / 2
     return InsertionProblem(
         first=np.array(first),
         candidates=np.concatenate(by_price),
@@ -48,7 +50,7 @@ def drawn_problem(
         price=price,
         size=draw.uniform(size=first[-1]),
         scale=1 / limit,
-        value=draw.uniform(0.0, 2.0, PHASES),
+        value=draw.uniform(0.0, 2.0, len(limit)),
         capacity=np.full(tiers, draw.uniform(0.8, 3.0) * tables / workers + 0.5),
         level=float(draw.choice([0.0, 1.0])),
         doublings=doublings,
@@ -58,7 +60,7 @@ def drawn_problem(
 def empty_plan(problem: InsertionProblem, workers: int) -> InsertionPlan:
     tables = len(problem.first) - 1
     blocks = problem.counts.sum(axis=1)
-    most = [blocks[begin:end].max() for begin, end in zip(problem.first, problem.first[1:], strict=False)]
+    most = [blocks[begin:end].max() for begin, end in pairwise(problem.first)]
     return InsertionPlan(
         np.full(tables, -1),
         np.concatenate(([0], np.cumsum(most))),

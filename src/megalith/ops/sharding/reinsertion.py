@@ -40,9 +40,9 @@ class InsertionProblem:
     size: Floats
     """Of each option: how hard it is to place; the largest come first."""
     scale: Floats
-    """One over the limit of each phase."""
+    """One over the limit of each phase, and of each tier if memory is to be filled evenly."""
     value: Floats
-    """Of each phase: what a worker costs that is beyond its limit."""
+    """Of the same: what a worker costs that is beyond its limit."""
     capacity: Floats
     """Bytes of each tier."""
     level: float = 1.0
@@ -88,11 +88,12 @@ def reinsert_tables(
     Returns how many of `inserted` found room before the first that did not, and how many rounds changed the
     plan; there are none where a table found no room.
     """
-    phases = len(problem.scale)
+    tiers = len(problem.capacity)
     settings = np.array(
         [
-            *(len(plan.loads), phases, plan.loads.shape[1] - phases, len(plan.choice), len(inserted)),
-            *(search.rounds, search.seed, search.most_workers, search.most_tables, search.window),
+            *(len(plan.loads), plan.loads.shape[1] - tiers, tiers, len(problem.scale)),
+            *(len(plan.choice), len(inserted), search.rounds, search.seed),
+            *(search.most_workers, search.most_tables, search.window),
             problem.doublings,
         ],
         dtype=np.int64,
@@ -122,7 +123,8 @@ class _Twin:
 
     def __init__(self, problem: InsertionProblem, plan: InsertionPlan, search: InsertionSearch) -> None:
         self.problem, self.plan, self.search, self.state = problem, plan, search, search.seed
-        self.phases, self.workers = len(problem.scale), len(plan.loads)
+        self.phases = plan.loads.shape[1] - len(problem.capacity)
+        self.workers = len(plan.loads)
         self.cost = [float(self.cost_of(plan.loads[worker])) for worker in range(self.workers)]
         self.total = 0.0
         for cost in self.cost:
@@ -144,11 +146,11 @@ class _Twin:
     def cost_of(self, loads: Floats) -> Floats:
         """Of workers with these loads."""
         cost = np.zeros(loads.shape[:-1])
-        for phase in range(self.phases):
-            beyond = np.maximum(loads[..., phase] * self.problem.scale[phase] - self.problem.level, 0.0)
+        for column, (scale, value) in enumerate(zip(self.problem.scale, self.problem.value, strict=True)):
+            beyond = np.maximum(loads[..., column] * scale - self.problem.level, 0.0)
             for _ in range(self.problem.doublings):
                 beyond = beyond * beyond
-            cost = cost + self.problem.value[phase] * beyond
+            cost = cost + value * beyond
         return cost
 
     def groups_of(self, table: int) -> Ints:
