@@ -30,6 +30,8 @@ _FULL = 2.0
 """How hard it is to place a block that fills a worker's memory, against one that fills a phase."""
 _FILLED = 0.05
 """What a worker whose memory is full costs to begin with, as a share of its part of the step."""
+_EXACTLY = 8
+"""Searches after which loads are added up anew."""
 _NONE = np.empty(0, dtype=np.int64)
 
 
@@ -69,6 +71,8 @@ class InsertionState:
             np.zeros((problem.world_size, problem.shards.shape[1])),
         )
         self._seed = 0
+        self._size: Floats | None = None
+        """How hard an option is to place, at the first limits."""
         if start is not None:
             self.begin(start)
 
@@ -112,18 +116,18 @@ class InsertionState:
         self._seed += 1
         search = InsertionSearch(rounds, self._seed, *others, window, slack)
         reinsert_tables(described, self.plan, _NONE, search)
-        # Sums that are added to and taken from for long are no longer exact.
-        self.plan.loads[:] = loads_of(self.problem, self.solution())
+        if self._seed % _EXACTLY == 0:
+            # Sums that are added to and taken from for long are no longer exact.
+            self.plan.loads[:] = loads_of(self.problem, self.solution())
 
     def _described(
         self, limits: Floats, value: Floats, price: Floats, level: float = 1.0, doublings: int = 1
     ) -> InsertionProblem:
         problem = self.problem
         limits = np.maximum(limits, 1e-3 * limits.sum() + 1e-30)
-        shares = problem.peak[:, NUM_PHASES:] / np.maximum(problem.capacity, 1)
-        size = ((problem.peak[:, :NUM_PHASES] / limits) ** 2).sum(axis=1) + ((_FULL * shares) ** 2).sum(
-            axis=1
-        )
+        if self._size is None:
+            most = np.append(limits, np.maximum(problem.capacity, 1) / _FULL)
+            self._size = ((problem.peak / most) ** 2).sum(axis=1) * problem.width
         return InsertionProblem(
             first=self._first,
             candidates=self._candidates,
@@ -132,7 +136,7 @@ class InsertionState:
             starts=problem.starts,
             shards=problem.shards,
             price=price,
-            size=size * problem.width,
+            size=self._size,
             scale=(1 / np.append(limits, np.maximum(problem.capacity, 1.0)))[: len(value)],
             value=value,
             capacity=problem.capacity,

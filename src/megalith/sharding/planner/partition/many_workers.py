@@ -25,15 +25,15 @@ from megalith.sharding.planner.types import (
 
 _FILLERS = 0.1
 """Of the seconds of the longest phase, what tables in small slices take."""
-_SLICE, _ELSEWHERE = 0.12, 0.5
+_SLICE, _ELSEWHERE = 0.16, 0.5
 """How large a small slice may be, as a share of a worker's part of the longest phase, and of any other."""
-_ABOVE = 0.07
+_ABOVE = 0.08
 """What the limits leave room for to begin with, as a share of the bound."""
 _CLOSER = 0.9
-"""What is left of that room whenever the limits are reached,"""
+"""What is left of a phase's room whenever its limit is reached,"""
 _FEW = 30
-"""which they are when so few of 1,000 workers are beyond them."""
-_ROUNDS = 1000
+"""which it is when so few of 1,000 workers are beyond it."""
+_ROUNDS = 500
 """Between two looks at the clock."""
 _WINDOW = 48
 """Workers that a table is tried on at a time."""
@@ -90,9 +90,8 @@ def within_limits(
         seconds = state.seconds()
         if seconds < best_seconds:
             best, best_seconds = state.solution(), seconds
-        beyond = (state.phases > limits) & (problem.weights > 0)
-        if beyond.any(axis=1).sum() <= few:
-            room = _CLOSER * room
+        reached = (state.phases > limits).sum(axis=0) <= few
+        room = np.where(reached, _CLOSER * room, room)
     return best
 
 
