@@ -61,7 +61,7 @@ def _begun(problem: PlacementProblem, bound: LowerBound, deadline: Deadline) -> 
     for number in range(_MOST_STARTS):
         if number >= _STARTS and deadline.passed:
             break
-        dearer = draw.uniform(*_DEARER, len(problem.capacity)) * bound.memory_price
+        dearer = draw.uniform(*_DEARER, len(problem.capacity)) * bound.root_memory_price
         longer, crowded = draw.uniform(*_LONGER, len(problem.weights)), draw.uniform(*_CROWDED)
         largest = float(draw.choice(_SMALLER)) if number % 2 else 1.0
         price = bound.reduced + problem.total[:, len(problem.weights) :] @ dearer
