@@ -15,9 +15,9 @@ from typing import Any
 
 from megalith.core.errors import CacheFullError, MegalithError, NativeError, OutOfMemoryError, StorageError
 
-ABI_VERSION = 10
+ABI_VERSION = 11
 """That of csrc/abi.h; both are raised when a signature changes."""
-ABI_DIGEST = "3e1c180fae2599ad"
+ABI_DIGEST = "64b6c94bcd03ad04"
 """Of the signatures together with the version; `tests/architecture` says what to put here."""
 SIMD_LEVELS = ("portable", "avx2", "avx512")
 """The builds of the kernels, the narrowest vector instructions first."""
@@ -110,6 +110,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
             *(*(_pointer,) * 2, _int64, *(_pointer,) * 4),
         ),
     ),
+    "mg_reinsert_tables": (_Code, (_pointer,) * 19),
     # Row pools over a disk (ops/stores).
     "mg_start_values": (_Code, (_pointer, _int64, _int64, _pointer)),
     "mg_tiered_create": (

@@ -95,6 +95,13 @@ OPERATORS = (
         torch_name=None,
     ),
     Operator(
+        name="reinsert_tables",
+        native=("mg_reinsert_tables",),
+        facade="megalith.ops.sharding.reinsertion:reinsert_tables",
+        twin="megalith.ops.sharding.reinsertion:reinsert_tables_twin",
+        torch_name=None,
+    ),
+    Operator(
         name="bucketize_rows",
         native=("mg_bucketize_rows",),
         facade="megalith.ops.sharding.bucketize:bucketize_rows",

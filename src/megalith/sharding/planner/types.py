@@ -213,6 +213,8 @@ class LowerBound:
     """Of the phases in the case with the lowest bound."""
     memory_price: Floats
     """Seconds for a byte of each tier, where memory is short."""
+    root_memory_price: Floats
+    """The same in the program without cases: what `reduced` prices bytes at."""
     cases: int
 
 

@@ -254,7 +254,7 @@ def test_tables_that_fill_two_memories_are_planned_near_a_bound_that_knows_packi
         search=SearchSettings(steps=1000),
     )
     plan.check(file.tables)
-    assert plan.estimate.gap < 0.6
+    assert plan.estimate.gap < 0.45
     assert {placement.tier for placement in plan.placements} == {"hbm", "ddr"}
 
 
@@ -266,7 +266,7 @@ def test_as_many_workers_as_tables_are_planned_near_the_bound() -> None:
         catalog().cluster("dgx-a100"),
         global_batch=524_288,
         statistics=statistics,
-        search=SearchSettings(steps=20_000),
+        search=SearchSettings(steps=400),
     )
     plan.check(tables)
-    assert plan.estimate.gap < 0.15
+    assert plan.estimate.gap < 0.12

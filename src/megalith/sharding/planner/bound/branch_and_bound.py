@@ -103,6 +103,7 @@ def lower_bound(
         case.usable,
         case.solved.phase_seconds,
         case.solved.memory_price,
+        everything.memory_price,
         counter,
     )
 
@@ -129,6 +130,7 @@ def _bound_by_caps(problem: PlacementProblem, fitting: Flags, deadline: Deadline
         usable=np.ones(len(problem.options), dtype=bool),
         phase_seconds=case.phase_seconds,
         memory_price=np.zeros(len(problem.capacity)),
+        root_memory_price=np.zeros(len(problem.capacity)),
         cases=1,
     )
 

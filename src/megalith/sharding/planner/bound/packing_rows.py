@@ -45,6 +45,7 @@ class PackingRows:
     def __init__(self, problem: PlacementProblem) -> None:
         self._problem = problem
         self._known: dict[PackingRow, Floats] = {}
+        self._columns: dict[int, Floats] = {}
         self._ends = problem.starts + problem.width[:, None]
         nodes = problem.topology.per_node > 1 and bool((problem.width > 1).any())
         self._positions = range(min(problem.topology.per_node, problem.world_size) if nodes else 0)
@@ -64,9 +65,12 @@ class PackingRows:
         return self._known[row]
 
     def _shares(self, column: int) -> Floats:
-        loads: Floats = self._problem.shards[:, column]
-        # A phase ends with its slowest worker as if its peers waited.
-        return loads * self._problem.topology.idle_peer_factor if column < NUM_PHASES else loads
+        if column not in self._columns:
+            loads: Floats = np.ascontiguousarray(self._problem.shards[:, column])
+            # A phase ends with its slowest worker as if its peers waited.
+            factor = self._problem.topology.idle_peer_factor if column < NUM_PHASES else 1.0
+            self._columns[column] = loads * factor
+        return self._columns[column]
 
     def _at_position(self, row: PackingRow) -> Floats:
         """Of each option: what its shards take on the workers of a position, as a share of one worker."""

@@ -295,7 +295,9 @@ class _Rows:
 
 def _undominated(figures: Floats) -> Flags:
     """Rows that no other row is at most equal to in every column; of equal rows the first."""
-    no_worse = np.asarray(np.all(figures[:, None, :] <= figures[None, :, :], axis=2))
+    no_worse = np.ones((len(figures), len(figures)), dtype=bool)
+    for column in figures.T:
+        no_worse &= column[:, None] <= column[None, :]
     number = np.arange(len(figures))
     earlier = number[:, None] < number[None, :]
     beaten = (no_worse & ~no_worse.T) | (no_worse & no_worse.T & earlier)

@@ -15,6 +15,7 @@ from megalith.sharding.planner.partition.choices import good_choices
 from megalith.sharding.planner.partition.greedy import most_spread, place_balanced, table_wise_greedy
 from megalith.sharding.planner.partition.karmarkar_karp import karmarkar_karp
 from megalith.sharding.planner.partition.local_search import local_search
+from megalith.sharding.planner.partition.many_workers import planned_for_many
 from megalith.sharding.planner.partition.mip import solve_exactly
 from megalith.sharding.planner.partition.packing import packed
 from megalith.sharding.planner.partition.reinsertion import reinserted
@@ -32,14 +33,16 @@ _TRIALS, _MOST_TRIALS = 2, 8
 _TRIAL_SHARE = 0.2
 """Starts that are searched from, where searches end by themselves more of them, and the part of the time left
 that each gets before the best gets the rest."""
-_TIERED_STARTS = 0.2
+_TIERED_STARTS = 0.08
 """Where tables may lie on slower memory, the time for plans to begin with."""
 _FAR = 0.3
 """Above the bound, from where on these are not worth improving, and tables are put in and out instead."""
-_REINSERTED = 0.8
+_REINSERTED = 0.9
 """When that ends."""
 _MANY_WORKERS = 256
-"""Beyond, the options that the bound chose are the only start."""
+"""Beyond, `many_workers.py` makes the only start,"""
+_LIMITED = 0.88
+"""and takes this part of the time."""
 _SEARCHED = 0.93
 """When the search ends, as a share of the time given."""
 TOLERANCE = 2e-3
@@ -63,7 +66,14 @@ class SearchPartitioner(Partitioner):
         tiers = any(option.tier for option in problem.options)
         if tiers:
             enough = min(enough, clock.now() + _TIERED_STARTS * seconds)
-        starts = _starts(problem, bound, self.algorithm, clock.after(enough))
+        many = problem.world_size > _MANY_WORKERS and self.algorithm == "best"
+        starts = [] if many else _starts(problem, bound, self.algorithm, clock.after(enough))
+        if many:
+            # A search from there takes all the time that is left, and gets further than from several.
+            placed = planned_for_many(
+                problem, bound, clock.after(_LIMITED * seconds if self.improve else 0.0)
+            )
+            starts = [] if placed is None else [("reinsertion", placed)]
         if tiers and self.improve and self.algorithm in ("best", "mip"):
             least = min((solution_seconds(problem, start[1]) for start in starts), default=np.inf)
             if least > bound.seconds * (1 + _FAR):
@@ -119,11 +129,6 @@ def _improved(
 def _starts(problem: PlacementProblem, bound: LowerBound, algorithm: str, deadline: Deadline) -> list[_Start]:
     """Plans to begin with."""
     made: list[tuple[str, PlacementSolution | None]] = []
-    if algorithm == "best" and problem.world_size > _MANY_WORKERS:
-        # A search from there takes all the time that is left, and gets further than from several.
-        chosen = place_balanced(problem, bound.choice)
-        if chosen is not None:
-            return [("balanced", chosen)]
     if algorithm in ("best", "mip"):
         # Balanced plans come ranked by where a search from them should end; the quickest as it is may differ.
         good = [solution for _, solution in good_choices(problem, bound.usable, deadline, bound.memory_price)]
