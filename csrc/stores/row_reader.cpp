@@ -89,18 +89,17 @@ void RowReader::run() {
         if (stops_) return;
         if (next_ == waiting_.size()) {
           waiting_.clear();
-          next_ = 0;
+          next_ = sorted_ = 0;
         }
         if (!handed_.empty()) {
           waiting_.insert(waiting_.end(), handed_.begin(), handed_.end());
           handed_.clear();
-          // Rows of one block side by side, but what is waited for first before the rest.
-          std::sort(waiting_.begin() + static_cast<ptrdiff_t>(next_), waiting_.end(), [](const Wanted& a, const Wanted& b) {
-            return std::tie(a.read.batch, a.read.record) < std::tie(b.read.batch, b.read.record);
-          });
         }
       }
-      if (next_ < waiting_.size()) begin_waiting();
+      if (next_ < waiting_.size()) {
+        sort_waiting();
+        begin_waiting();
+      }
       // What has come is worked on while the rest is under way, a part of the queue at a time.
       take_done(std::min(under_way_, std::max<int64_t>(1, depth_ / 4)));
       note_taken();
@@ -110,6 +109,20 @@ void RowReader::run() {
     failure_ = std::current_exception();
   }
   taken_.notify_all();
+}
+
+// Rows of one block side by side, but what is waited for first before the rest. Those before `sorted_` are in order.
+void RowReader::sort_waiting() {
+  const auto before = [](const Wanted& a, const Wanted& b) {
+    return std::tie(a.read.batch, a.read.record) < std::tie(b.read.batch, b.read.record);
+  };
+  sorted_ = std::max(sorted_, next_);
+  if (sorted_ == waiting_.size()) return;
+  const auto first = waiting_.begin() + static_cast<ptrdiff_t>(next_);
+  const auto fresh = waiting_.begin() + static_cast<ptrdiff_t>(sorted_);
+  std::sort(fresh, waiting_.end(), before);
+  std::inplace_merge(std::lower_bound(first, fresh, *fresh, before), fresh, waiting_.end(), before);
+  sorted_ = waiting_.size();
 }
 
 void RowReader::begin_waiting() {

@@ -81,6 +81,7 @@ class RowReader {
   };
 
   void run();
+  void sort_waiting();
   void begin_waiting();
   void take_done(int64_t least);
   void note_taken();
@@ -110,7 +111,7 @@ class RowReader {
   std::vector<Part> parts_;
   std::vector<uint32_t> free_, done_;
   std::vector<Wanted> waiting_;  // from `next_` on
-  size_t next_ = 0;
+  size_t next_ = 0, sorted_ = 0;
   std::vector<Transfer> transfers_;
   std::vector<RowRead> just_taken_;
   int64_t under_way_ = 0;

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from megalith.bench.runner import Timing, result
@@ -144,7 +145,7 @@ def _expected(settings: TierSettings, memory: TierProcess, dense_part: bool) -> 
     """What tiered tables should do, from a few steps in memory and what the disk gives now."""
     from megalith.ops.stores.disk_probe import measure_disk
 
-    step = min(memory.run(0, 20, dense_part)["seconds"] / 20 for _ in range(5))
+    step = median(memory.run(0, 40, dense_part)["seconds"] / 40 for _ in range(5))
     stream = settings.stream
     file_bytes = max(16 << 20, min(stream.touched_bytes // 4, 1 << 30))
     disk = measure_disk(settings.folder, seconds=1.0, file_bytes=file_bytes)

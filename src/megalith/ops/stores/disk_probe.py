@@ -26,7 +26,7 @@ _PIECE_BYTES = 2 << 20
 _FIRST_READS = 2048
 _MAX_READS = 100_000
 _ROUNDS = 4
-_DEPTH, _THREADS = 128, 32
+_DEPTH, _THREADS = 256, 32
 """As `tiered_rows.DiskSettings` has them."""
 
 

@@ -60,7 +60,7 @@ class DiskSettings:
     """Of all files together; 0 is no bound."""
     engine: Literal["io_uring", "threads"] = "io_uring"
     """io_uring gives way to threads where the system refuses it."""
-    depth: int = 128
+    depth: int = 256
     threads: int = 32
     space_percent: int = 138
     """Files may take so much of the rows' bytes before segments are collected."""
