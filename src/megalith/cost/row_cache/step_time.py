@@ -24,7 +24,6 @@ from megalith.core.units import format_bytes
 from megalith.cost.row_cache.prediction import CachePrediction, RowTraffic
 from megalith.hardware.disk import DiskSpeed
 
-
 _EXPONENT = 3.0
 
 
