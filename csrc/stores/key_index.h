@@ -5,6 +5,8 @@
 // and grows by an eighth, one at a time, so neither memory nor time jumps.
 #pragma once
 
+#include <sys/mman.h>
+
 #include <cstdint>
 #include <cstdlib>
 #include <new>
@@ -53,7 +55,7 @@ class KeyIndex {
   KeyIndex(const KeyIndex&) = delete;
   KeyIndex& operator=(const KeyIndex&) = delete;
   ~KeyIndex() {
-    for (Shard& shard : shards_) std::free(shard.entries);
+    for (Shard& shard : shards_) release(shard);
   }
 
   uint32_t find(uint64_t permuted) const {
@@ -148,8 +150,7 @@ class KeyIndex {
   static void grow(Shard& shard) {
     Shard larger;
     larger.capacity = shard.capacity < 16 ? 16 : shard.capacity + shard.capacity / 8;
-    larger.entries = static_cast<uint64_t*>(std::malloc(size_t{larger.capacity} * 8));
-    if (larger.entries == nullptr) throw std::bad_alloc();
+    larger.entries = allocate(larger.capacity);
     for (uint32_t at = 0; at < larger.capacity; ++at) larger.entries[at] = kEmpty;
     larger.count = shard.count;
     for (uint32_t at = 0; at < shard.capacity; ++at) {
@@ -159,8 +160,35 @@ class KeyIndex {
       while (larger.entries[to] != kEmpty) to = next(larger, to);
       larger.entries[to] = entry;
     }
-    std::free(shard.entries);
+    release(shard);
     shard = larger;
+  }
+
+  // Straight from the system where it is large: an allocator would keep the pieces that tables have grown out of.
+  static bool is_large(uint32_t capacity) { return capacity >= 1u << 13; }
+
+  static uint64_t* allocate(uint32_t capacity) {
+    const size_t bytes = size_t{capacity} * 8;
+    void* memory = nullptr;
+    if (is_large(capacity)) {
+      memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (memory == MAP_FAILED) memory = nullptr;
+#if defined(MADV_HUGEPAGE)
+      if (memory != nullptr) madvise(memory, bytes, MADV_HUGEPAGE);
+#endif
+    } else {
+      memory = std::malloc(bytes);
+    }
+    if (memory == nullptr) throw std::bad_alloc();
+    return static_cast<uint64_t*>(memory);
+  }
+
+  static void release(const Shard& shard) {
+    if (is_large(shard.capacity)) {
+      munmap(shard.entries, size_t{shard.capacity} * 8);
+    } else {
+      std::free(shard.entries);
+    }
   }
 
   Shard shards_[256];

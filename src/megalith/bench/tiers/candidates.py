@@ -130,7 +130,9 @@ class CollectionTrainer:
         return {
             "counts": self.collection.counts()._asdict(),
             "bytes": asdict(self.collection.bytes()),
-            "settings": None if self.memory is None else self.memory.model_dump(mode="json"),
+            "settings": None
+            if self.memory is None
+            else self.memory.model_dump(mode="json", exclude={"path"}),
         }
 
     def close(self) -> None:

@@ -81,8 +81,8 @@ def bench_tiers(
         measured["policies"] = _policies(settings, say)
     if "billion" in parts:
         measured["billion"] = _billion(settings, say)
-    given = asdict(settings)
-    described = {**given, "folder": str(settings.folder), "parts": list(parts), "peers": list(peers)}
+    given = {name: value for name, value in asdict(settings).items() if name != "folder"}
+    described = {**given, "parts": list(parts), "peers": list(peers)}
     return result("tiers", described, measured, None)
 
 
