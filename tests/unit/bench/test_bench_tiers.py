@@ -103,11 +103,12 @@ def test_the_result_says_what_was_measured(tmp_path: Path) -> None:
         window=2,
         threads=1,
     )
-    parts = ["rate", "training", "capability", "policies"]
+    parts = ["rate", "peers", "training", "capability", "policies"]
     content = json.loads(json.dumps(bench_tiers(settings, parts, ["mapped"])))
     rate = content["results"]["rate"]
-    assert set(rate["candidates"]) == {"tiered", "memory", "mapped"}
-    assert set(rate["speed_ratio"]) == {"memory", "mapped"}
+    assert set(rate["candidates"]) == {"tiered", "memory"}
+    assert set(rate["speed_ratio"]) == {"memory"}
+    assert set(content["results"]["peers"]["speed_ratio"]) == {"mapped"}
     tiered = rate["candidates"]["tiered"]
     assert 0 < tiered["hit_rate"] < 1
     assert tiered["counts"]["lookups"] == 4 * STREAM.features * STREAM.batch

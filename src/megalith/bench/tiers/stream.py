@@ -59,12 +59,12 @@ class TierStream:
         return self.spread((ranks.long() - 1).clamp_(0, self.rows - 1))
 
     def fill(self, number: int) -> Tensor | None:
-        """Batches that touch every row once, or None behind the last."""
+        """Batches that touch every row once, in the order of ids, or None behind the last."""
         first = number * self.batch
         if first >= self.rows:
             return None
         ids = torch.arange(first, first + self.batch).clamp_(max=self.rows - 1)
-        return self.spread(ids.repeat(self.features))
+        return ids.repeat(self.features)
 
     def spread(self, ranks: Tensor) -> Tensor:
         """Frequent rows lie apart: a step that has no factor in common with the number of rows."""

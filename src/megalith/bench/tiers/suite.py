@@ -20,7 +20,7 @@ from megalith.bench.tiers.stream import SKEWS, TierStream
 from megalith.bench.tiers.worker import MAPPED, MEMORY, ROCKSDB, TIERED, make_trainer, touch_all
 from megalith.cost.row_cache.geometry import CacheGeometry
 
-PARTS = ("rate", "training", "capability", "engines", "policies", "billion")
+PARTS = ("rate", "peers", "training", "capability", "engines", "policies", "billion")
 PEERS = (MAPPED, ROCKSDB)
 _TOGETHER = 100
 """Batches that a process makes before it trains on them."""
@@ -64,8 +64,11 @@ def bench_tiers(
     """Measures the parts that are asked for."""
     measured: dict[str, Any] = {}
     if "rate" in parts:
-        kinds = {kind: settings.worker(kind) for kind in (TIERED, MEMORY, *peers)}
+        kinds = {kind: settings.worker(kind) for kind in (TIERED, MEMORY)}
         measured["rate"] = _rate(settings, kinds, say)
+    if "peers" in parts and peers:
+        kinds = {kind: settings.worker(kind) for kind in (TIERED, *peers)}
+        measured["peers"] = _rate(settings, kinds, say)
     if "training" in parts:
         kinds = {kind: settings.worker(kind) for kind in (TIERED, MEMORY)}
         measured["training"] = _rate(settings, kinds, say, dense_part=True)

@@ -78,6 +78,7 @@ class TierPart(StrEnum):
     """What `bench tiers` measures."""
 
     rate = "rate"
+    peers = "peers"
     training = "training"
     capability = "capability"
     engines = "engines"

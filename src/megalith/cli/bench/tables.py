@@ -214,7 +214,7 @@ def show_tiers(results: dict[str, Any]) -> None:
     """Samples a second of tables beyond memory and of what they are compared with; reads by policy."""
     from megalith.core.units import format_bytes, format_count
 
-    for part in ("rate", "training", "capability", "engines"):
+    for part in ("rate", "peers", "training", "capability", "engines"):
         if part not in results:
             continue
         rows = []
