@@ -76,10 +76,10 @@ void RowReader::note_arrived() {
 }
 
 void RowReader::run() {
-  // OpenMP lets threads that wait for work spin for milliseconds, unless it knows of more threads than there are cores:
-  // here is one more. What they would burn is needed to read.
-  parallel_for(0, num_threads(), 1, [](int64_t, int64_t) {});
   try {
+    // OpenMP lets threads that wait for work spin for milliseconds, unless it knows of more threads than there are
+    // cores: here is one more. What they would burn is needed to read.
+    parallel_for(0, num_threads(), 1, [](int64_t, int64_t) {});
     for (;;) {
       {
         std::unique_lock<std::mutex> held(lock_);
