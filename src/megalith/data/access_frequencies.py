@@ -1,6 +1,6 @@
 """How often the ids of each table are accessed: from `statistics.json`, or from a sample of batches.
 
-    table_frequencies(dataset, tables)      measured on the whole split, or estimated from 4 million values
+    table_frequencies(dataset, tables)      counted over the whole splits, or estimated from 4 million values
 
 Memory is bounded by the number of values that a sample has, not by the ids of a table.
 """
@@ -31,23 +31,23 @@ Integers = NDArray[np.int64]
 def table_frequencies(
     dataset: Dataset,
     tables: Sequence[TableSpec],
-    split: str = "train",
+    splits: Sequence[str] = ("train",),
     max_values: int = SAMPLED_VALUES,
     seed: int = 0,
     ranges: Mapping[str, tuple[int, int]] | None = None,
 ) -> dict[str, AccessFrequencies]:
-    """Frequencies of each table's ids in a split.
+    """Frequencies of each table's ids in splits that are read together.
 
     Counted, where `megalith data stats --save` has left them and no two features share a table; else from
     batches of the data set in a random order of its row groups. `ranges` are the rows of tables that are
     part of larger ones.
     """
-    measured = None if ranges else _measured(dataset, tables, split)
+    measured = None if ranges else _measured(dataset, tables, splits)
     if measured is not None:
         return measured
-    rows = dataset.split(split).rows
+    rows = sum(dataset.split(split).rows for split in splits)
     batch = max(1, min(_BATCH, rows))
-    loader = Loader(dataset, (split,), batch, seed=seed, drop_last=False, epochs=1)
+    loader = Loader(dataset, splits, batch, seed=seed, drop_last=False, epochs=1)
     features = [feature.name for feature in loader.features]
     try:
         return sample_frequencies(iter(loader), features, tables, rows, max_values, ranges)
@@ -106,12 +106,12 @@ def feature_frequencies(feature: FeatureStatistics, rows: int) -> AccessFrequenc
 
 
 def _measured(
-    dataset: Dataset, tables: Sequence[TableSpec], split: str
+    dataset: Dataset, tables: Sequence[TableSpec], splits: Sequence[str]
 ) -> dict[str, AccessFrequencies] | None:
     if not (dataset.folder / STATISTICS_FILE).exists():
         return None
     statistics = read_statistics(dataset.folder)
-    if statistics.split != split:
+    if tuple(splits) != (statistics.split,):
         return None
     known = {feature.name: feature_frequencies(feature, statistics.rows) for feature in statistics.features}
     by_table = {}

@@ -22,7 +22,7 @@ from megalith.data.unseen_ids import with_unseen_ids
 def data(tmp_path_factory) -> Path:
     """Criteo's own numbers of ids over few rows: most ids of a sample are new."""
     folder = tmp_path_factory.mktemp("synth") / "criteo"
-    generate(SynthOptions("criteo", train_rows=40_000, scale=1.0), folder, threads=2)
+    generate(SynthOptions("criteo", train_rows=40_000, valid_rows=5_000, scale=1.0), folder, threads=2)
     return folder
 
 
@@ -153,3 +153,20 @@ def test_ranges_of_rows_have_the_accesses_of_their_own_ids(data):
     for name, own in (("first", counts[:1000]), ("rest", counts[1000:])):
         assert parts[name].num_ids == (own > 0).sum()
         assert parts[name].lookups_per_sample * 40_000 == pytest.approx(own.sum())
+
+
+def test_splits_that_are_read_together_are_counted_together(data):
+    dataset = Dataset(data)
+    splits = ("train", "valid")
+    rows = sum(dataset.split(split).rows for split in splits)
+    table = next(table for table in tables_of(dataset) if table.name == "C3")
+    found = table_frequencies(dataset, [table], splits)["C3"]
+    ids = []
+    for split in splits:
+        for batch in Loader(dataset, (split,), batch_size=500, epochs=1, shuffle=False, drop_last=False):
+            number = list(dataset.schema.feature_names).index("C3") * batch.batch_size
+            ids.append(batch.values[batch.offsets[number] : batch.offsets[number + batch.batch_size]])
+    counts = np.bincount(np.concatenate(ids))
+    assert rows > 40_000
+    assert found.num_ids == (counts > 0).sum()
+    assert found.lookups_per_sample * rows == pytest.approx(counts.sum())

@@ -110,7 +110,7 @@ def _predict_own(run: PlannedRun, disk: DiskSpeed) -> _OwnPrediction | None:
     if not caches:
         return None
     recipe, world_size = run.recipe, run.ranks.world_size
-    batch, split = recipe.data.batch_size, recipe.data.train[0]
+    batch, splits = recipe.data.batch_size, recipe.data.train
     windows = [window for cache in caches for window in cache.tables]
     names = {window: f"{window.table.name} {window.rows}" for window in windows}
     parts = [
@@ -118,7 +118,7 @@ def _predict_own(run: PlannedRun, disk: DiskSpeed) -> _OwnPrediction | None:
         for window in windows
     ]
     ranges = {names[window]: window.rows for window in windows if window.rows != (0, window.table.rows)}
-    by_table = table_frequencies(run.dataset, parts, split, _SAMPLED_VALUES, ranges=ranges)
+    by_table = table_frequencies(run.dataset, parts, splits, _SAMPLED_VALUES, ranges=ranges)
     merged = [
         (cache, cache_frequencies(by_table, [names[window] for window in cache.tables])) for cache in caches
     ]
@@ -130,7 +130,7 @@ def _predict_own(run: PlannedRun, disk: DiskSpeed) -> _OwnPrediction | None:
     if not predicted:
         return None
     together = add_caches(predicted)
-    compute = measure_step_seconds(run.learner.config, run.dataset, split, -(-batch // world_size))
+    compute = measure_step_seconds(run.learner.config, run.dataset, splits[0], -(-batch // world_size))
     # Ranks of a machine share its disk.
     sharing = ranks_a_host(world_size)
     own_disk = replace(
