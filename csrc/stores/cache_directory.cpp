@@ -44,6 +44,18 @@ void CacheDirectory::set_uses(uint32_t slot, const ExpectedUses& uses) {
   set.ahead[way] = static_cast<uint32_t>(bits >> 31);
 }
 
+void CacheDirectory::fade(Set& set) const {
+  if (policy_ == CachePolicy::kLru) return;
+  for (uint8_t& count : set.counts) count = static_cast<uint8_t>(count - count / 8);
+  ++set.evictions;
+  if (set.evictions < kEvictions || set.evictions + 2u * set.hits < kWholePeriod) return;
+  for (int64_t way = 0; way < kWays; ++way) {
+    if (set.now - set.ages[way] < set.period) set.counts[way] /= 2;
+  }
+  set.period = set.now;
+  set.evictions = set.hits = 0;
+}
+
 uint32_t CacheDirectory::victim_in_set(uint32_t number, uint32_t released, bool only_clean) {
   Set& set = sets_[number];
   if (set.now < batch_) advance(set, batch_);
@@ -67,10 +79,7 @@ CacheDirectory::Room CacheDirectory::make_room(const Place& place, uint32_t rele
     if (empty >= 0) return {place.set * static_cast<uint32_t>(kWays) + static_cast<uint32_t>(empty), false, 0};
     const uint32_t chosen = victim_in_set(place.set, released, only_read);
     if (chosen != kNoSlot) {
-      if (policy_ != CachePolicy::kLru) {
-        // Old counts fade, or what was popular once would stay for ever.
-        for (uint8_t& count : set.counts) count = static_cast<uint8_t>(count - count / 8);
-      }
+      fade(set);
       const uint64_t leaving = permuted_key(chosen);
       set.tags[chosen % kWays] = kNoTag;
       remember_uses(chosen, leaving);
@@ -94,6 +103,7 @@ CacheDirectory::Room CacheDirectory::make_room(const Place& place, uint32_t rele
   }
   if (!overflow_used_[chosen - first_overflow()]) return {chosen, false, 0};
   const uint64_t leaving = permuted_key(chosen);
+  fade(set_of(chosen));
   take_out(chosen);
   return {chosen, true, leaving};
 }

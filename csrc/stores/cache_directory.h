@@ -5,6 +5,8 @@
 // The stamp of a slot is the last batch that uses it; what a batch uses that is not released cannot be evicted.
 // With look-ahead a slot has a bit for each of the next 33 batches that may use it, so that what is used furthest ahead
 // can leave; a longer window is told in groups of batches. A row without a slot has its bits in a table of their own.
+// Counts of uses fade, so that a row which was popular once can leave: by an eighth with every row that leaves the set,
+// and by a half at the end of a period in which the row was not used. Periods are counted in rows that leave and hits.
 // Changed rows keep to a half of the overflow area: the rest is for rows that are only read, which need not make a
 // changed one leave.
 #pragma once
@@ -98,6 +100,7 @@ class CacheDirectory {
     set.ages[way] = age;
     set.due = static_cast<uint16_t>(set.due & ~(1u << way));
     if (set.counts[way] != 255) ++set.counts[way];
+    if (set.hits != 255) ++set.hits;
   }
 
   bool looks_ahead() const { return policy_ == CachePolicy::kLookAhead; }
@@ -135,6 +138,10 @@ class CacheDirectory {
   int64_t bytes() const;
 
  private:
+  // A period of a set ends when so many rows have left it, and they and twice the hits are as many as a whole period:
+  // where there are few hits a row is used rarely, and its next use is waited for longer.
+  static constexpr uint32_t kEvictions = 40, kWholePeriod = 128;
+
   static constexpr uint32_t kNoTag = 0;  // memory begins as zeros: no set need be touched before it is used
 
   struct Set {
@@ -143,11 +150,15 @@ class CacheDirectory {
     uint16_t ages[kWays];   // batches before `now` of the last one that used it, 65535 if there are more
     uint8_t counts[kWays];
     uint32_t now;           // a batch
+    uint32_t period;        // the batch at which its period began
     uint16_t due;           // a bit for each way: the group of `now` uses it, and has not done so yet
     uint16_t dirty;         // a bit for each way
     uint16_t overflowed;    // rows of this set that are in the overflow area
+    uint8_t evictions;      // of the period
+    uint8_t hits;           // of the period, 255 if there are more
   };
   struct alignas(64) PaddedSet : Set {};
+  static_assert(sizeof(PaddedSet) == 192);
 
   enum class Victim { kAny, kClean, kDirty };
 
@@ -226,6 +237,8 @@ class CacheDirectory {
     }
     return order;
   }
+  // Fades the counts of a set that a row leaves.
+  void fade(Set& set) const;
   uint32_t victim_in_set(uint32_t set, uint32_t released, bool only_clean);
   uint32_t overflow_slot(uint32_t released, Victim wanted);
   static int64_t num_all_sets(int64_t sets, int64_t capacity) { return sets + (capacity - sets * kWays + kWays - 1) / kWays; }

@@ -167,6 +167,14 @@ MG_EXPORT int32_t mg_tiered_open(void* handle, const char* names, const int64_t*
   });
 }
 
+// Counts a file against the bound on disk that the pool does not have, but a checkpoint does.
+MG_EXPORT int32_t mg_tiered_keep(void* handle, const char* path) {
+  return megalith::guarded("count files of a store", [&] {
+    const Locked held(handle);
+    held->rows.log().keep(path);
+  });
+}
+
 MG_EXPORT int32_t mg_tiered_load(void* handle, int64_t table, const int64_t* ids, int64_t count,
                                  const void* const* parts) {
   return megalith::guarded("load rows", [&] {

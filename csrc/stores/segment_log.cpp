@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -52,6 +53,31 @@ SegmentLog::~SegmentLog() {
     std::free(segment->buffer);
   }
   for (char* buffer : buffers_) std::free(buffer);
+  for (const KeptFile& kept : kept_) close(kept.file);
+}
+
+void SegmentLog::keep(const std::string& path) {
+  if (settings_.max_bytes == 0) return;
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  struct stat status;
+  if (file >= 0 && fstat(file, &status) == 0) close_or_keep(file, status.st_size);
+}
+
+void SegmentLog::close_or_keep(int file, int64_t bytes) {
+  struct stat status;
+  if (settings_.max_bytes == 0 || fstat(file, &status) != 0 || status.st_nlink == 0) {
+    close(file);
+    return;
+  }
+  kept_.push_back({file, bytes});
+  kept_bytes_ += bytes;
+}
+
+void SegmentLog::forget_unnamed() {
+  std::vector<KeptFile> before;
+  before.swap(kept_);
+  kept_bytes_ = 0;
+  for (const KeptFile& kept : before) close_or_keep(kept.file, kept.bytes);
 }
 
 char* SegmentLog::take_buffer() {
@@ -69,9 +95,13 @@ char* SegmentLog::take_buffer() {
 
 int64_t SegmentLog::open_segment() {
   const int64_t bytes = format_.file_bytes(format_.capacity());
-  if (settings_.max_bytes && counted_.file_bytes + bytes > settings_.max_bytes) {
-    throw StorageError(settings_.folder + " may hold " + std::to_string(settings_.max_bytes) +
-                             " bytes of rows and is full; raise its bound (memory.disk).");
+  forget_unnamed();
+  if (settings_.max_bytes && counted_.file_bytes + kept_bytes_ + bytes > settings_.max_bytes) {
+    const std::string kept = std::to_string(kept_bytes_);
+    throw StorageError(settings_.folder + " may hold " + std::to_string(settings_.max_bytes) + " bytes of rows and is full" +
+                       (kept_bytes_ ? ", " + kept + " of them older rows that checkpoints keep" : "") +
+                       "; raise its bound (memory.disk)" +
+                       (kept_bytes_ ? ", or keep fewer checkpoints (train.keep_checkpoints)." : "."));
   }
   char* buffer = take_buffer();
   int64_t number;
@@ -177,8 +207,8 @@ void SegmentLog::drop(uint32_t record) {
 
 void SegmentLog::remove(int64_t number) {
   Segment& segment = *segments_[static_cast<size_t>(number)];
-  if (segment.file >= 0) close(segment.file);
   unlink(segment.path.c_str());
+  if (segment.file >= 0) close_or_keep(segment.file, segment.bytes);
   counted_.file_bytes -= segment.bytes;
   segment = Segment{};
   free_.push_back(number);
@@ -279,6 +309,7 @@ bool SegmentLog::scan(int64_t number, const RowVisitor& visit) {
 }
 
 void SegmentLog::sync() {
+  forget_unnamed();
   for (int64_t& open : open_) {
     const int64_t number = open;
     open = -1;

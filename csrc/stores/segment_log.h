@@ -87,6 +87,9 @@ class SegmentLog {
   // Calls visit(record, key, row) for the live records of a segment; false where there is no such segment.
   bool scan(int64_t segment, const RowVisitor& visit);
 
+  // Counts a file against the bound that is not the log's own, for as long as it has a name.
+  void keep(const std::string& path);
+
   const std::string& folder() const { return settings_.folder; }
   // The file that holds, or will hold, a record.
   const std::string& path(uint32_t record) const { return segments_[static_cast<size_t>(segment_of(record))]->path; }
@@ -117,6 +120,10 @@ class SegmentLog {
   void note_written(int64_t least);
   void finish_writes() { note_written(num_writing_); }
   void remove(int64_t segment);
+  // Closes a file that has no name any more; one that has is counted as kept.
+  void close_or_keep(int file, int64_t bytes);
+  // Lets go of kept files that have no name any more.
+  void forget_unnamed();
   char* take_buffer();
   SegmentHeader read_header(Segment& segment, char* block);
   void read_keys(Segment& segment, const SegmentHeader& header, std::vector<uint64_t>& keys);
@@ -131,6 +138,14 @@ class SegmentLog {
   std::vector<uint32_t> written_, dropped_;
   int64_t num_writing_ = 0, being_read_ = 0;  // the latter: records that are dead once they were read
   int64_t open_[2] = {-1, -1};
+  // Files that are no longer the log's, but have other names, as in checkpoints: they are on disk all the same. Known
+  // where there is a bound, and kept open so that they can be asked whether they still have a name.
+  struct KeptFile {
+    int file;
+    int64_t bytes;
+  };
+  std::vector<KeptFile> kept_;
+  int64_t kept_bytes_ = 0;
   std::vector<char*> buffers_;  // that no segment uses
   int64_t num_buffers_ = 0;
   bool aligned_ = false;  // whether the reader knows what reads must be aligned to

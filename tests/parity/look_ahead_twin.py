@@ -1,6 +1,16 @@
 """Look-ahead over caches so small that every row is compared with every other, in plain Python."""
 
 from collections import defaultdict
+from dataclasses import dataclass
+
+
+@dataclass
+class _Period:
+    """What happened to a group of slots since a batch."""
+
+    first: int = 0
+    evictions: int = 0
+    hits: int = 0
 
 
 class LookAheadTwin:
@@ -11,6 +21,9 @@ class LookAheadTwin:
 
     REACH = 32
     SLOTS = 17
+    GROUP = 16
+    """Slots whose counts fade together."""
+    EVICTIONS, WHOLE_PERIOD = 40, 128
 
     def __init__(self, nearest=min):
         self.nearest = nearest
@@ -19,6 +32,9 @@ class LookAheadTwin:
         self.expected = defaultdict(set)
         self.used, self.counts = {}, {}
         self.hits = self.reads = 0
+        self.periods = [_Period() for _ in range(0, self.SLOTS, self.GROUP)]
+        self.ended = 0
+        """Periods of all groups."""
 
     def group(self, batch):
         return batch >> self.group_bits
@@ -37,6 +53,7 @@ class LookAheadTwin:
                 self.hits += 1
                 if self.used[row] != batch:
                     self.counts[row] = min(255, self.counts[row] + 1)
+                    self.periods[self.slots.index(row) // self.GROUP].hits += 1
             else:
                 self.reads += row in self.used
                 self.slots[self._room(released)] = row
@@ -61,8 +78,24 @@ class LookAheadTwin:
                 break
         # Of several that may leave as well, the first.
         slot = max(candidates, key=lambda slot: self._leaving_order(self.slots[slot]))
+        self._fade(slot // self.GROUP)
         self.slots[slot] = None
         return slot
+
+    def _fade(self, group):
+        """Counts lose an eighth; at the end of a period those of rows that it did not use are halved."""
+        rows = [row for row in self.slots[group * self.GROUP : (group + 1) * self.GROUP] if row is not None]
+        for row in rows:
+            self.counts[row] -= self.counts[row] // 8
+        period = self.periods[group]
+        period.evictions += 1
+        if period.evictions < self.EVICTIONS or period.evictions + 2 * period.hits < self.WHOLE_PERIOD:
+            return
+        for row in rows:
+            if self.used[row] < period.first:
+                self.counts[row] //= 2
+        self.periods[group] = _Period(self.now)
+        self.ended += 1
 
     def _leaving_order(self, row):
         """Not used by the window, or furthest ahead; then used the fewest times; then longest ago."""

@@ -45,6 +45,8 @@ class PoolReader:
             if record is not None and pool.is_new:
                 with self._damage():
                     adopted[pool] = pool.adopt(read_pool(self._folder, record, self._fix))
+                # Of the same pool in all checkpoints of the run.
+                pool.keep(self._folder.parent.glob(f"*/{record.name}/*.rows"))
         return adopted
 
     def load(self, tables: Mapping[str, TableState]) -> None:

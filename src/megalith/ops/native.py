@@ -15,9 +15,9 @@ from typing import Any
 
 from megalith.core.errors import CacheFullError, MegalithError, NativeError, OutOfMemoryError, StorageError
 
-ABI_VERSION = 11
+ABI_VERSION = 12
 """That of csrc/abi.h; both are raised when a signature changes."""
-ABI_DIGEST = "64b6c94bcd03ad04"
+ABI_DIGEST = "7c298d5d50bb59df"
 """Of the signatures together with the version; `tests/architecture` says what to put here."""
 SIMD_LEVELS = ("portable", "avx2", "avx512")
 """The builds of the kernels, the narrowest vector instructions first."""
@@ -125,6 +125,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "mg_tiered_flush": (_Code, (_pointer,) * 3),
     "mg_tiered_files": (_Code, (_pointer,) * 4),
     "mg_tiered_open": (_Code, (*(_pointer,) * 4, _int64)),
+    "mg_tiered_keep": (_Code, (_pointer, _text)),
     "mg_tiered_load": (_Code, (_pointer, _int64, _pointer, _int64, _pointer)),
     "mg_tiered_read": (_Code, (_pointer, _int64, _pointer, _int64, _pointer)),
     "mg_tiered_scan": (_Code, (_pointer, _int64, *(_pointer,) * 3, _int64, _pointer)),

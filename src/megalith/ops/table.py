@@ -180,6 +180,7 @@ OPERATORS = (
             "mg_tiered_flush",
             "mg_tiered_files",
             "mg_tiered_open",
+            "mg_tiered_keep",
             "mg_tiered_load",
             "mg_tiered_read",
             "mg_tiered_scan",

@@ -1,6 +1,7 @@
 """Checkpoints of tables in pools of rows: any cut and store loads any other, and one costs what changed."""
 
 import itertools
+import re
 import tempfile
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from megalith.checkpoint import pool_files
 from megalith.checkpoint.manifest import read_manifest
 from megalith.checkpoint.store import CheckpointStore
-from megalith.core.errors import CheckpointError
+from megalith.core.errors import CheckpointError, StorageError
 from row_pools import STATES, Table, contents, make_pool, train
 
 
@@ -202,6 +203,25 @@ def test_a_checkpoint_costs_what_changed(tmp_path, monkeypatch):
     assert {path.name for path in (tmp_path / "rows").iterdir()} == {
         path.name for path in store.path(3).rglob("*.rows")
     }
+
+
+def test_what_older_checkpoints_keep_counts_after_a_resume(tmp_path):
+    pool, batch = trained_pool(tmp_path / "rows", range(4000))
+    store = CheckpointStore(tmp_path / "checkpoints")
+    store.save(1, state_of(pool), {})
+    batch = train(pool, 0, range(4000), TABLE.truth(()), batch)
+    store.save(2, state_of(pool), {})
+    old, new = (inodes(store.path(step)) for step in (1, 2))
+    only_old = set(old) - set(new)
+    kept = sum(path.stat().st_size for path in store.path(1).rglob("*.rows") if path.name in only_old)
+    assert kept > 0
+    size = sum(path.stat().st_size for path in store.path(2).rglob("*.rows"))
+    again = new_pool(tmp_path / "again", max_bytes=size + kept + 30_000)
+    store.load(2, state_of(again))
+    with pytest.raises(StorageError, match="older rows that checkpoints keep") as refused:
+        train(again, 0, range(4000), TABLE.truth(()), 1)
+    # With some of the second checkpoint that are replaced by now.
+    assert kept <= int(re.search(r"full, (\d+) of", str(refused.value))[1]) < kept + size / 2
 
 
 @pytest.fixture

@@ -88,9 +88,18 @@ def test_an_epoch_of_evaluation_writes_nothing(recipe, tmp_path):
 
 
 def test_nothing_is_left_of_the_rows_when_a_run_is_over(recipe, tmp_path):
-    run = trained(recipe, tmp_path / "run", *TIGHT, f"memory.path={tmp_path / 'disk'}")
-    assert not list((tmp_path / "disk").rglob("*.rows"))
-    assert not list((run.folder / "rows").rglob("*.rows"))
+    for memory in ((), (f"memory.path={tmp_path / 'disk'}",)):
+        run = trained(recipe, tmp_path / f"run-{len(memory)}", *TIGHT, *memory)
+        learner, _ = open_learner(run, Dataset(load_recipe(str(recipe)).data.path))
+        del learner
+        assert not (run.folder / "rows").exists()
+        assert not (tmp_path / "disk").exists()
+
+
+def test_a_folder_for_rows_that_was_there_stays(recipe, tmp_path):
+    (tmp_path / "disk").mkdir()
+    trained(recipe, tmp_path / "run", *TIGHT, f"memory.path={tmp_path / 'disk'}")
+    assert list((tmp_path / "disk").iterdir()) == []
 
 
 def test_checkpoints_are_written_while_batches_wait_for_room(recipe, tmp_path, whole):

@@ -79,7 +79,7 @@ class CachePrediction:
     """Of a row on disk."""
     disk_bytes: float
     """Of all files after a checkpoint at the end, which writes what the cache holds before anything is
-    collected: the most that the run takes."""
+    collected: the most that the run takes, but for files that only older checkpoints keep."""
 
     @property
     def hit_rate(self) -> float:

@@ -30,6 +30,8 @@ _MAX_TURNS = 3072
 _CERTAIN = 4.0
 """An id with so many accesses a batch is in every batch."""
 _BINS = 48
+_EVICTIONS, _WHOLE_PERIOD = 40, 128
+"""Of a period at whose end the counts of rows are halved that it did not use."""
 _NEVER = np.int64(2**31 - 1)
 
 
@@ -174,10 +176,13 @@ def _simulate_ranked(
     stamps = np.full((sets, WAYS), -(2**20), dtype=np.int64)
     counts = np.zeros((sets, WAYS), dtype=np.int64)
     turns = np.zeros((sets, WAYS), dtype=np.int64)
+    periods = np.zeros((sets, 3), dtype=np.int64)
     missed, filled = (np.zeros(touches.rows.shape, dtype=np.bool_) for _ in range(2))
     for turn, left in enumerate(active):
         if left < len(tags):
-            tags, stamps, counts, turns = (held[:left] for held in (tags, stamps, counts, turns))
+            tags, stamps, counts, turns, periods = (
+                held[:left] for held in (tags, stamps, counts, turns, periods)
+            )
         every, row, batch = all_sets[:left], touches.rows[:left, turn], touches.batches[:left, turn]
         same = tags == row[:, None]
         hit = same.any(axis=1)
@@ -193,8 +198,8 @@ def _simulate_ranked(
         missed[:left, turn] = ~hit
         filled[:left, turn] = enters & empty
         if cache.policy != "lru":
-            fading = counts[enters & ~empty]
-            counts[enters & ~empty] = fading - fading // 8
+            periods[:, 2] += hit
+            _fade(counts, stamps, periods, batch, (enters & ~empty).nonzero()[0])
         slot = np.where(hit, same.argmax(axis=1), victim)
         at = (hit | enters).nonzero()[0]
         to = slot[at]
@@ -202,6 +207,17 @@ def _simulate_ranked(
         tags[at, to], stamps[at, to] = row[at], batch[at]
         turns[at, to] = turn
     return missed, filled
+
+
+def _fade(counts: Integers, stamps: Integers, periods: Integers, batch: Integers, evicting: Integers) -> None:
+    """Fades the counts of sets that a row leaves; `periods` are [set, (first batch, evictions, hits)]."""
+    counts[evicting] -= counts[evicting] // 8
+    periods[evicting, 1] += 1
+    evictions, hits = periods[evicting, 1], periods[evicting, 2]
+    ended = evicting[(evictions >= _EVICTIONS) & (evictions + 2 * hits >= _WHOLE_PERIOD)]
+    counts[ended] >>= stamps[ended] < periods[ended, :1]
+    periods[ended] = 0
+    periods[ended, 0] = batch[ended]
 
 
 def _look_ahead(touches: _Touches, turns: Integers, group_bits: int) -> Integers:

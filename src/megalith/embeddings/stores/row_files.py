@@ -14,7 +14,7 @@ import hashlib
 import operator
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -191,6 +191,9 @@ class RowPool(Protocol):
 
     def adopt(self, rows: SegmentRows) -> AdoptedFiles:
         """Takes files as its own, of a new pool."""
+
+    def keep(self, files: Iterable[Path]) -> None:
+        """Counts files on its disk against its bound that only checkpoints have, after `adopt`."""
 
 
 class PoolTable(NamedTuple):

@@ -40,7 +40,7 @@ class TieredMemory(Config):
     window: int = Field(default=8, ge=0)
     """Batches that `lookahead` knows in advance; more than 32 are told apart in groups."""
     disk: Bytes | None = Field(default=None, ge=LEAST_DISK)
-    """The most bytes that files may take; None is no bound."""
+    """The most bytes that files may take, with those that only checkpoints keep; None is no bound."""
     engine: Literal["auto", "io_uring", "threads"] = "auto"
     """How rows are read and written; `auto` takes io_uring where the system has it."""
 

@@ -5,12 +5,13 @@ Where every id is its own row, which is so for dense tables, a batch passes thro
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from megalith.core.errors import ConfigError
+from megalith.core.errors import ConfigError, storage_errors
 from megalith.core.schema import MAX_DENSE_ROWS, StoreSpec, too_many_rows
 from megalith.core.units import format_bytes
 from megalith.embeddings.check import Indices
@@ -205,9 +206,22 @@ def _stores(
     if tiered:
         assert memory is not None
         assert memory.path is not None
+        with storage_errors(memory.path):
+            parents = _own_folders(memory.path, tiered)
         for shape, dram in _budget(tiered, memory.dram).items():
-            stores.append(TieredStore(tiered[shape], memory.share(dram, shape), seed))
+            stores.append(TieredStore(tiered[shape], memory.share(dram, shape), seed, parents))
     return stores
+
+
+def _own_folders(path: Path, shapes: Container[str]) -> list[Path]:
+    """Of a folder and those above it, the ones to remove when they are empty: whoever made one keeps it.
+
+    They are not there yet, or hold nothing but what an earlier process left of rows of these shapes.
+    """
+    if path.is_dir():
+        names = [each.name for each in path.iterdir()]
+        return [path] if names and all(name in shapes for name in names) else []
+    return [each for each in (path, *path.parents) if not each.exists()]
 
 
 def _kind(table: StoredTable, memory: TieredMemory | None) -> str:

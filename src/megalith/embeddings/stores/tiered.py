@@ -72,8 +72,12 @@ class TieredStore:
 
     ids_are_slots = False
 
-    def __init__(self, tables: Sequence[StoredTable], memory: TieredMemory, seed: int) -> None:
+    def __init__(
+        self, tables: Sequence[StoredTable], memory: TieredMemory, seed: int, parents: Sequence[Path] = ()
+    ) -> None:
+        """`parents` are folders above its own, the nearest first, that go with it once they are empty."""
         assert memory.path is not None
+        self._parents = tuple(parents)
         self.tables, self.memory = tuple(tables), memory
         self.shape = RowShape(tables[0])
         rows = sum(table.spec.rows for table in tables)
@@ -98,7 +102,7 @@ class TieredStore:
         if self._pool is None:
             lock = FolderLock(self._folder, "holds rows of tables that are used")
             lock.acquire()
-            weakref.finalize(self, _remove, self._folder, lock)
+            weakref.finalize(self, _remove, self._folder, lock, self._parents)
             self._pool = self._new_pool()
         return self._pool
 
@@ -222,9 +226,10 @@ def _padding(table: StoredTable) -> int:
     return -1 if table.spec.padding_index is None else table.spec.padding_index
 
 
-def _remove(folder: Path, lock: FolderLock) -> None:
+def _remove(folder: Path, lock: FolderLock, parents: Sequence[Path]) -> None:
     """The files of a store that is gone; what is worth keeping is in checkpoints."""
     with suppress(OSError):
         clear_rows(folder)
         lock.release()
-        folder.rmdir()
+        for empty in (folder, *parents):
+            empty.rmdir()

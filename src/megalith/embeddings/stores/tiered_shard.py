@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,6 +104,19 @@ class SegmentPool:
             said = StorageError(str(error).replace(str(self.folder), str(rows.folder)))
             raise DamagedSegmentError(said, rows.folder) from error
         return adopted
+
+    def keep(self, files: Iterable[Path]) -> None:
+        """Counts files that only checkpoints have against the bound on disk, each once."""
+        # A checkpoint may be removed meanwhile, by the process that trains the run.
+        with storage_errors(self.folder), suppress(FileNotFoundError):
+            disk = self.folder.stat().st_dev
+            seen = {path.stat().st_ino for path in self.folder.glob("*.rows")}
+            for path in files:
+                with suppress(FileNotFoundError):
+                    status = path.stat()
+                    if status.st_dev == disk and status.st_ino not in seen:
+                        seen.add(status.st_ino)
+                        self.rows.keep([path])
 
 
 @dataclass(frozen=True)

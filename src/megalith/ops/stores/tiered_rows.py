@@ -16,7 +16,7 @@ import ctypes
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -57,7 +57,7 @@ class DiskSettings:
     """A digest of tables, dims, types and optimizer state: files of another one are refused."""
     segment_bytes: int = 16 << 20
     max_bytes: int = 0
-    """Of all files together; 0 is no bound."""
+    """Of all files together, with those that are no longer the pool's but linked elsewhere; 0 is no bound."""
     engine: Literal["io_uring", "threads"] = "io_uring"
     """io_uring gives way to threads where the system refuses it."""
     depth: int = 256
@@ -222,6 +222,12 @@ class TieredRows:
         live = np.concatenate([np.zeros(0, dtype=np.uint64), *words])
         with self._lock:
             self._core.mg_tiered_open(self._pool, names, counts.ctypes.data, live.ctypes.data, len(files))
+
+    def keep(self, paths: Iterable[Path]) -> None:
+        """Counts files against `DiskSettings.max_bytes` that are not the pool's, until they are deleted."""
+        with self._lock:
+            for path in paths:
+                self._core.mg_tiered_keep(self._pool, os.fsencode(path))
 
     def load(self, table: int, ids: Tensor, parts: Sequence[Tensor]) -> None:
         """Takes rows as they are given, int64 ids and a tensor for each part."""

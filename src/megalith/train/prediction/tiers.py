@@ -170,6 +170,8 @@ def _known(run: PlannedRun) -> str | None:
 
 def _write(run: PlannedRun, tiers: TierPrediction, disk: DiskSpeed) -> str:
     sentence = f"Predicted: {str(tiers)[0].lower()}{str(tiers)[1:]}"
+    if run.steps > run.recipe.train.checkpoint_every:
+        sentence += " Checkpoints on the way keep older files too, which is not predicted."
     if run.ranks.world_size > 1:
         sentence += " The exchange between ranks comes on top."
     content = {

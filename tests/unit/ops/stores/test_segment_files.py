@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -157,6 +158,74 @@ def test_the_bound_on_disk_is_kept_and_named(tmp_path):
     with pytest.raises(StorageError, match=full):
         trained_files(tmp_path, max_bytes=128 << 10)
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 128 << 10
+
+
+def linked_elsewhere(pool, folder):
+    """What a checkpoint does: every file of the pool gets a second name."""
+    folder.mkdir()
+    for file in pool.flush():
+        os.link(pool.disk.folder / file.name, folder / file.name)
+
+
+def train_all(pool, rounds, first=1):
+    for batch, ids in enumerate(list(torch.arange(ROWS).split(100)) * rounds, start=first):
+        train(pool, ids, batch, batch)
+
+
+def bytes_on_disk(*folders):
+    files = {path.stat().st_ino: path.stat().st_size for folder in folders for path in folder.rglob("*.rows")}
+    return sum(files.values())
+
+
+def test_files_that_only_checkpoints_keep_count_against_the_bound(tmp_path):
+    rows, checkpoint = tmp_path / "rows", tmp_path / "checkpoint"
+    rows.mkdir()
+    # Files take up to 1.4 times the 288,000 bytes of the rows, and those being filled.
+    bound = 1 << 20
+    pool = make_pool(rows, max_bytes=bound)
+    train_all(pool, 3)
+    linked_elsewhere(pool, checkpoint)
+    kept = r"may hold 1048576 bytes of rows and is full, \d+ of them older rows that checkpoints keep"
+
+    def save_and_go_on():
+        for number in range(3):
+            train_all(pool, 3, first=1 + 120 * (number + 1))
+            linked_elsewhere(pool, tmp_path / f"checkpoint-{number}")
+
+    with pytest.raises(StorageError, match=kept + r"; raise .*memory\.disk.* \(train\.keep_checkpoints\)\.$"):
+        save_and_go_on()
+    pool.close()
+    assert bytes_on_disk(tmp_path) <= bound
+
+
+def test_a_checkpoint_that_is_deleted_no_longer_counts(tmp_path):
+    rows = tmp_path / "rows"
+    rows.mkdir()
+    pool = make_pool(rows, max_bytes=1 << 20)
+    for number in range(8):
+        train_all(pool, 3, first=1 + 120 * number)
+        linked_elsewhere(pool, tmp_path / f"checkpoint-{number}")
+        assert bytes_on_disk(tmp_path) <= 1 << 20
+        shutil.rmtree(tmp_path / f"checkpoint-{number}")
+    pool.close()
+
+
+def test_files_that_another_process_left_to_checkpoints_count(tmp_path):
+    rows, other = tmp_path / "rows", tmp_path / "other"
+    rows.mkdir()
+    other.mkdir()
+    kept = [other / file.name for file in trained_files(other)]
+    bound = 640 << 10
+    without = make_pool(rows, max_bytes=bound)
+    train_all(without, 3)
+    without.close()
+    for path in rows.iterdir():
+        path.unlink()
+    pool = make_pool(rows, max_bytes=bound)
+    pool.keep(kept)
+    with pytest.raises(StorageError, match=f"full, {bytes_on_disk(other)} of them older rows"):
+        train_all(pool, 3)
+    pool.close()
 
 
 def test_space_is_given_back_when_rows_are_written_again(tmp_path):
