@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +16,7 @@ import torch
 from commands import megalith
 from megalith.bench.tiers.candidates import CollectionTrainer, GatheredTrainer, MappedTrainer
 from megalith.bench.tiers.prediction import predict_rate, stream_frequencies
+from megalith.bench.tiers.processes import MemoryLimit
 from megalith.bench.tiers.stream import SKEWS, TierStream
 from megalith.bench.tiers.suite import TierSettings, bench_tiers
 from megalith.cost.row_cache.geometry import CacheGeometry
@@ -35,6 +39,26 @@ def test_the_most_frequent_rows_take_their_share(skew: str) -> None:
     assert abs(float(share) - SKEWS[skew]) < 0.02
     assert torch.equal(stream.values(3), stream.values(3))
     assert counts.max() > counts.double().mean()
+
+
+def test_a_folder_that_is_no_control_group_is_not_taken_for_a_limit(tmp_path: Path) -> None:
+    limit = MemoryLimit("candidate", 1 << 30, [(tmp_path, "memory.max")])
+    assert limit.method.startswith("none")
+    assert limit.folder is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_process_over_its_limit_is_ended() -> None:
+    limit = MemoryLimit("over", 128 << 20)
+    if limit.folder is None:
+        pytest.skip("no control group can be made here.")
+    over = "input(); print(len(bytearray(2 << 30)))"
+    process = subprocess.Popen([sys.executable, "-c", over], stdin=subprocess.PIPE, text=True)
+    limit.add(process.pid)
+    process.communicate("go\n")
+    limit.close()
+    assert process.returncode == -signal.SIGKILL
+    assert not limit.folder.exists()
 
 
 def test_every_row_is_touched_once() -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,19 +14,22 @@ from typing import Any
 from megalith.core.errors import MegalithError
 
 _GROUPS = ((Path("/sys/fs/cgroup"), "memory.max"), (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"))
+"""Where control groups are made, and the file of a group that holds its limit: versions 2 and 1."""
 
 
 class MemoryLimit:
     """A control group whose processes share so many bytes, pages of files among them."""
 
-    def __init__(self, name: str, limit_bytes: int) -> None:
+    def __init__(self, name: str, limit_bytes: int, groups: Sequence[tuple[Path, str]] = _GROUPS) -> None:
         self.folder: Path | None = None
         self.method = "none: no control group could be made"
-        for root, setting in _GROUPS:
+        for root, setting in groups:
             folder = root / f"megalith-{os.getpid()}-{name}"
             try:
                 folder.mkdir()
-                (folder / setting).write_text(str(limit_bytes), encoding="ascii")
+                # A group has the file from the start; in any other folder, writing would only make one.
+                with (folder / setting).open("r+", encoding="ascii") as limit:
+                    limit.write(str(limit_bytes))
             except OSError:
                 with suppress(OSError):
                     folder.rmdir()

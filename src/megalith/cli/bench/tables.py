@@ -235,6 +235,8 @@ def show_tiers(results: dict[str, Any]) -> None:
         columns = ["", "samples/s", "spread", "hits", "reads a sample", "resident", "x"]
         print_table(f"Tiers, {part} (x: its time over that of the first)", columns, rows)
         first = next(iter(results[part]["candidates"].values()))
+        if first["limit"]["bytes"]:
+            say(f"limit on memory: {format_bytes(first['limit']['bytes'])} ({first['limit']['method']})")
         if first.get("write_amplification") is not None:
             cores = sum(first["cpu_seconds"]) / sum(first["seconds"])
             say(
