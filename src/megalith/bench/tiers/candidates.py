@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import shutil
 import threading
 from abc import ABC, abstractmethod
@@ -186,9 +187,12 @@ class MappedTrainer(GatheredTrainer):
         self.folder = folder
         width, rows = stream.dim + 1, stream.features * stream.rows
         path = folder / "rows.bin"
-        with path.open("wb") as file:
+        with path.open("w+b") as file:
             file.truncate(rows * width * 4)
-        self._rows = torch.from_file(str(path), shared=True, size=rows * width).view(rows, width)
+            mapped = mmap.mmap(file.fileno(), 0)
+        # A page for a row that is not there; reading around it would take room from pages that are used.
+        mapped.madvise(mmap.MADV_RANDOM)
+        self._rows = torch.frombuffer(mapped, dtype=torch.float32).view(rows, width)
 
     def read(self, keys: Tensor) -> Tensor:
         """Gathers from the map."""
@@ -200,7 +204,7 @@ class MappedTrainer(GatheredTrainer):
 
     def report(self) -> dict[str, Any]:
         """Its settings."""
-        return {"settings": {"file": "torch.from_file(shared=True)", "rows": "updated in place"}}
+        return {"settings": {"file": "mmap with MADV_RANDOM", "rows": "updated in place"}}
 
     def close(self) -> None:
         """Removes the file."""
