@@ -18,6 +18,7 @@ import argparse
 import json
 import shutil
 import statistics
+import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -206,6 +207,19 @@ def log_loss(labels: Floats, chances: Floats) -> float:
     return float(-np.mean(np.log(np.where(labels > 0, chances, 1.0 - chances))))
 
 
+def settings_of(options: argparse.Namespace) -> dict[str, Any]:
+    """What all runs of one file share."""
+    return {
+        "recipe": "criteo-dlrm",
+        "rows": options.rows,
+        "test_rows": options.rows // 10,
+        "scale": options.scale,
+        "dim": options.dim,
+        "lr": options.lr,
+        "tail_deviation": TAIL_DEVIATION,
+    }
+
+
 def run_stream(options: argparse.Namespace, stream: str, seed: int, known: list[dict[str, Any]]) -> None:
     """Generates one stream and trains what is missing of it, adding to `known` and to the file."""
     done = {run["way"] for run in known if (run["stream"], run["seed"]) == (stream, seed)}
@@ -236,11 +250,8 @@ def run_stream(options: argparse.Namespace, stream: str, seed: int, known: list[
         run["evaluation"] = train(folder / way, options.dim, options.lr, seed)
         known.append(run)
         print(f"{stream:8s} seed {seed}  {way:8s} log loss {run['evaluation']['log_loss']:.5f}", flush=True)
-        settings = {"recipe": "criteo-dlrm", "rows": options.rows, "test_rows": options.rows // 10}
-        settings |= {"scale": options.scale, "dim": options.dim, "lr": options.lr}
-        settings |= {"tail_deviation": TAIL_DEVIATION}
         results = {"costs": summarise(known), "runs": known}
-        save_result(options.out, result("tail-stream", settings, results, options.workdir))
+        save_result(options.out, result("tail-stream", settings_of(options), results, options.workdir))
     shutil.rmtree(folder)
 
 
@@ -274,7 +285,10 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     known: list[dict[str, Any]] = []
     if options.out.exists():
-        known = json.loads(options.out.read_text(encoding="utf-8"))["results"]["runs"]
+        content = json.loads(options.out.read_text(encoding="utf-8"))
+        if content["settings"] != settings_of(options):
+            sys.exit(f"{options.out} has runs of other settings; give --out another file.")
+        known = content["results"]["runs"]
     for seed in options.seeds:
         for stream in options.streams:
             run_stream(options, stream, seed, known)
