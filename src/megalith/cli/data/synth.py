@@ -54,6 +54,13 @@ def synth(
         str,
         typer.Option(help="Ids a feature has: auto (no more than rows), full (as the real set), or a share."),
     ] = "auto",
+    tail: Annotated[
+        bool,
+        typer.Option(
+            "--tail",
+            help="Rare ids of large features affect clicks too, so that dropping their rows costs log loss.",
+        ),
+    ] = False,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads that make rows [default: all cores].")
     ] = None,
@@ -74,6 +81,7 @@ def synth(
         drift=drift,
         multi_hot=multi_hot,
         scale=_parse_scale(scale),
+        tail=tail,
     )
     options.check()
     start = perf_counter()

@@ -5,6 +5,7 @@
     sampler.py       ids and numbers drawn by table lookup
     drift.py         ids that rise, fall and enter as time passes
     truth.py         the click probability of every row
+    tail.py          effects of rare ids on it, for `--tail`
     options.py       what can be asked for
     fields.py        categorical fields, ready to draw from
     stream.py        blocks of rows, each made from its own seed

@@ -44,6 +44,11 @@ class SynthField:
         return len(self.effects.start) - 2
 
     @property
+    def rare_ids(self) -> range:
+        """The ids outside the body that are drawn; behind them are the ids that enter."""
+        return range(self.changes.body + FIRST_ID, self.cardinality - len(self.changes.entered) + FIRST_ID)
+
+    @property
     def missing(self) -> int:
         """Key of a missing value."""
         return len(self.effects.start) - 1

@@ -94,7 +94,7 @@ def generate(
                 if options.rows[split]:
                     truths[split], names[split] = write(stream, split, folder, pool, workers, progress)
         description = {
-            "options": asdict(options),
+            "options": options.to_dict(),
             "splits": {name: asdict(truth) for name, truth in truths.items()},
         }
         if output_format == "text":
@@ -246,7 +246,7 @@ def _schema(stream: SynthStream, truths: dict[str, SplitTruth], names: dict[str,
             )
             for split, truth in truths.items()
         },
-        preparation={"synth": asdict(stream.options), "numeric": "log"},
+        preparation={"synth": stream.options.to_dict(), "numeric": "log"},
     )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 from megalith.core.errors import ConfigError
 from megalith.data.synth.calibration import SynthSource
@@ -25,6 +25,8 @@ class SynthOptions:
     multi_hot: int = 0
     scale: float | Literal["auto"] = "auto"
     """Share of the real cardinalities; "auto" takes no more ids than there are rows."""
+    tail: bool = False
+    """Whether rare ids of large fields have effects on clicks (tail.py)."""
 
     def check(self) -> None:
         """Raises a ConfigError that names the option which is out of range."""
@@ -43,6 +45,10 @@ class SynthOptions:
             raise ConfigError(
                 f"--scale must be 'auto', 'full' or a number above 0 and up to 1, not {self.scale}."
             )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The options as a data set states them; `tail` only where it is on, as before there was one."""
+        return {name: value for name, value in asdict(self).items() if name != "tail" or value}
 
     @property
     def rows(self) -> dict[str, int]:

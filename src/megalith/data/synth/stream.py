@@ -15,6 +15,7 @@ from megalith.data.synth.calibration import CategoricalShape, DatasetShape, Nume
 from megalith.data.synth.fields import SynthBags, bag_shape, draw_bags, draw_ids, make_field, random_words
 from megalith.data.synth.options import SPLITS, SynthOptions
 from megalith.data.synth.sampler import STEPS, number_table
+from megalith.data.synth.tail import TailEffects, plant_tail
 from megalith.data.synth.truth import (
     LOGIT_DEVIATION,
     VARIANCE_SHARES,
@@ -69,8 +70,11 @@ class SynthStream:
             make_field(shape, options.cardinality(shape.cardinality), options.drift, bag_generator)
             for shape in bags
         ]
+        self.tail: dict[int, TailEffects] = {}
+        if options.tail:
+            self.tail = plant_tail(self.fields, _generator(options.seed, _TRUTH, 2, 0))
         self._groups = _missing_groups(self.shape)
-        self._scales = dict.fromkeys(VARIANCE_SHARES, 1.0)
+        self._scales = dict.fromkeys((*VARIANCE_SHARES, "tail"), 1.0)
         self._bias = 0.0
         self._fit()
 
@@ -103,9 +107,10 @@ class SynthStream:
             for name, part in made.items():
                 parts.setdefault(name, []).append(part)
         every = {name: np.concatenate(part).astype(np.float64) for name, part in parts.items()}
-        joined = {name: whole for name, whole in every.items() if whole.std() > 0}
+        joined = {name: every[name] for name in VARIANCE_SHARES if every[name].std() > 0}
         shares = sum(VARIANCE_SHARES[name] for name in joined)
-        logits = np.zeros(BLOCK_ROWS * _PILOT_BLOCKS)
+        # The tail is not scaled: its deviation is that of one id, whatever else there is.
+        logits = every.get("tail", np.zeros(BLOCK_ROWS * _PILOT_BLOCKS))
         for name, whole in joined.items():
             deviation = LOGIT_DEVIATION * float(np.sqrt(VARIANCE_SHARES[name] / shares))
             self._scales[name] = deviation / float(whole.std())
@@ -122,9 +127,9 @@ class SynthStream:
             group: generator.integers(0, 1 << 16, rows, dtype=np.uint16) < np.uint16(round(share * STEPS))
             for group, share in self._groups.items()
         }
-        from_ids = np.zeros(rows, dtype=np.float32)
+        from_ids, from_tail = np.zeros(rows, dtype=np.float32), np.zeros(rows, dtype=np.float32)
         ids, keys = [], []
-        for field in self.fields:
+        for position, field in enumerate(self.fields):
             missing = absent.get(_group(field.shape))
             if field.shape.text == "hour":
                 hours = (times * field.cardinality).astype(np.int32)
@@ -133,6 +138,8 @@ class SynthStream:
                 continue
             field_ids, key = draw_ids(field, random_words(generator, rows), time, missing)
             from_ids += field.effects.at(time)[key]
+            if position in self.tail:
+                from_tail += self.tail[position].of_rows(field_ids, key)
             ids.append(field_ids)
             keys.append(key)
         products = np.zeros(rows, dtype=np.float32)
@@ -159,7 +166,10 @@ class SynthStream:
             bags.append(bag)
             from_bags += effect
         block = SynthBlock(from_ids[:0], from_ids[:0], numbers, gone, logs, ids, bags)
-        return block, {"ids": from_ids, "numbers": from_numbers, "products": products, "bags": from_bags}
+        parts = {"ids": from_ids, "numbers": from_numbers, "products": products, "bags": from_bags}
+        if self.tail:
+            parts["tail"] = from_tail
+        return block, parts
 
 
 def _generator(seed: int, purpose: int, part: int, number: int) -> np.random.Generator:

@@ -3,8 +3,9 @@
     logit = bias + effect of each frequent id + a curve of each number + low-rank products of a few fields
 
 Only ids above 0.3% of the rows have an effect: some hundred weights that a million rows can teach, so the
-best log loss is within reach of a model and not only known. Rare ids say nothing of their own, a missing
-value has one weight a field, a missing number counts as 0 because that is how prepared data shows it.
+best log loss is within reach of a model and not only known. Rare ids say nothing of their own (unless
+`--tail` asks for it: tail.py), a missing value has one weight a field, a missing number counts as 0 because
+that is how prepared data shows it.
 The parts are scaled on a pilot sample until each carries its share of the logit's variance, which sets how
 predictable clicks are; then the bias is solved for the click rate.
 """
