@@ -1,64 +1,29 @@
 // Tables taken out of a sharding plan and put in again, a few at a time: the search of the planner where it counts.
 //
 // A worker whose load of a phase is at most the phase's limit costs nothing; beyond it costs the value of the phase
-// times a power of what is beyond. Memory is never exceeded; where it is costed too, it is filled evenly. A table that is put in takes, of its candidate options and
-// the groups of workers that have room, what adds least: the price of the option, and what its blocks cost the workers.
-// In every round tables of a worker that costs something and of others at random are taken out and put in again, and
-// stay if that is no dearer. The twin (ops/sharding/reinsertion.py) takes the same decisions: sums are in the same order.
-#include <algorithm>
-#include <limits>
-#include <vector>
+// times a power of what is beyond. Memory is never exceeded; where it is costed too, it is filled evenly. A table that
+// is put in takes, of its candidate options and the groups of workers that have room, what adds least: the price of the
+// option, and what its blocks cost the workers. In every round tables of a worker that costs something and of others at
+// random are taken out and put in again, and stay if that is no dearer. Before a round blocks are moved one by one, or
+// swapped with one elsewhere, wherever that costs no more than a slack of its own: a hundred of these take half as long
+// as a round. The twin (ops/sharding/reinsertion.py) takes the same decisions: sums are in the same order.
+#include "sharding/plan_state.h"
 
 #include "abi.h"
 
+using namespace megalith::sharding;
+
 namespace {
 
-constexpr double kNoRoom = std::numeric_limits<double>::infinity();
 constexpr double kWorst = 0.3;   // How often the dearest worker is relieved, and not any that costs something.
+constexpr double kWide = 0.2;    // How often a block of several workers is taken where one was drawn.
+constexpr double kMoved = 0.3;   // How often a block is moved, and not swapped.
+constexpr double kCostly = 0.5;  // How often it is of a worker that costs something, and not of any.
 constexpr double kSorted = 0.7;  // How often the largest tables are put in first, and not in any order.
 
-// SplitMix64.
-class Draw {
+class Reinsertion : private PlanState {
  public:
-  explicit Draw(uint64_t seed) : state_(seed) {}
-
-  double uniform() {
-    uint64_t z = (state_ += 0x9E3779B97F4A7C15ull);
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
-    return static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1.0p-53;
-  }
-
-  int64_t below(int64_t count) { return static_cast<int64_t>(uniform() * static_cast<double>(count)); }
-
- private:
-  uint64_t state_;
-};
-
-// Counts that describe a problem, and how to look for a better plan.
-struct Settings {
-  int64_t workers, phases, tiers, costed, tables, num_inserted, rounds, seed, most_workers, most_tables, window, doublings;
-};
-
-struct Plan {
-  const int64_t *first, *candidates, *width, *counts, *starts;
-  const double *shards, *price, *size, *scale, *value, *capacity;
-  int64_t* choice;
-  const int64_t* group_first;
-  int64_t* groups;
-  double* loads;
-};
-
-class Reinsertion {
- public:
-  Reinsertion(const Settings& settings, const Plan& plan, double level)
-      : s_(settings), p_(plan), level_(level), columns_(settings.phases + settings.tiers),
-        draw_(static_cast<uint64_t>(settings.seed)), cost_(settings.workers), tables_on_(settings.workers) {
-    for (int64_t worker = 0; worker < s_.workers; ++worker) total_ += cost_[worker] = cost_of(worker, nullptr);
-    for (int64_t table = 0; table < s_.tables; ++table) {
-      if (p_.choice[table] >= 0) list(table, true);
-    }
-  }
+  using PlanState::PlanState;
 
   // Puts tables in, in this order; says how many found room before the first that did not.
   int64_t insert_all(const int64_t* order, int64_t count) {
@@ -69,9 +34,10 @@ class Reinsertion {
   }
 
   // Rounds whose change stayed.
-  int64_t search(double slack) {
+  int64_t search(double slack, double exchange_slack) {
     int64_t kept = 0;
     for (int64_t round = 0; round < s_.rounds; ++round) {
+      for (int64_t i = 0; i < s_.exchanges; ++i) exchange(exchange_slack);
       if (!choose_tables()) continue;
       double before = total_;
       for (int64_t table : chosen_) before += p_.price[p_.choice[table]];
@@ -93,50 +59,6 @@ class Reinsertion {
   }
 
  private:
-  int64_t num_blocks(int64_t option) const { return p_.counts[2 * option] + p_.counts[2 * option + 1]; }
-
-  int64_t num_groups(int64_t option) const {
-    const int64_t width = p_.width[option];
-    return width == s_.workers ? 1 : s_.workers / width;
-  }
-
-  // What a worker costs, with a shard more.
-  double cost_of(int64_t worker, const double* shard) const {
-    static const double kNothing[16] = {};
-    const double* load = p_.loads + worker * columns_;
-    if (!shard) shard = kNothing;
-    return s_.doublings == 1 && s_.costed == 4 ? squares_of_four(load, shard) : powers(load, shard);
-  }
-
-  double powers(const double* load, const double* shard) const {
-    double cost = 0.0;
-    for (int64_t k = 0; k < s_.costed; ++k) {
-      double beyond = std::max((load[k] + shard[k]) * p_.scale[k] - level_, 0.0);
-      for (int64_t i = 0; i < s_.doublings; ++i) beyond *= beyond;
-      cost += p_.value[k] * beyond;
-    }
-    return cost;
-  }
-
-  // The same, unrolled: most of the time of a search is spent here.
-  double squares_of_four(const double* load, const double* shard) const {
-    double cost = 0.0;
-    for (int64_t k = 0; k < 4; ++k) {
-      const double beyond = std::max((load[k] + shard[k]) * p_.scale[k] - level_, 0.0);
-      cost += p_.value[k] * (beyond * beyond);
-    }
-    return cost;
-  }
-
-  bool has_room(int64_t worker, const double* shard) const {
-    const double* load = p_.loads + worker * columns_ + s_.phases;
-    bool room = true;
-    for (int64_t tier = 0; tier < s_.tiers; ++tier) {
-      room &= load[tier] + shard[s_.phases + tier] <= p_.capacity[tier];
-    }
-    return room;
-  }
-
   double added_cost(int64_t group, int64_t width, const double* block) const {
     double added = 0.0;
     for (int64_t member = 0; member < width; ++member) {
@@ -198,55 +120,81 @@ class Reinsertion {
     return true;
   }
 
-  // Adds a table's blocks to the loads of their workers, or takes them off.
-  void put(int64_t table, double sign) {
-    const int64_t option = p_.choice[table], width = p_.width[option];
-    const int64_t* group = p_.groups + p_.group_first[table];
-    for (int64_t variant = 0; variant < 2; ++variant) {
-      const double* block = p_.shards + p_.starts[2 * option + variant] * columns_;
-      for (int64_t i = 0; i < p_.counts[2 * option + variant]; ++i, ++group) {
-        for (int64_t member = 0; member < width; ++member) {
-          const int64_t worker = *group * width + member;
-          double* load = p_.loads + worker * columns_;
-          for (int64_t k = 0; k < columns_; ++k) load[k] += sign * block[member * columns_ + k];
-          total_ -= cost_[worker];
-          total_ += cost_[worker] = cost_of(worker, nullptr);
-        }
-      }
+  // The first worker from this one on that costs something, or -1.
+  int64_t costly_from(int64_t begin) const {
+    for (int64_t worker = begin; worker < s_.workers; ++worker) {
+      if (cost_[worker] > 0.0) return worker;
     }
-    list(table, sign > 0);
+    for (int64_t worker = 0; worker < begin; ++worker) {
+      if (cost_[worker] > 0.0) return worker;
+    }
+    return -1;
   }
 
-  // Keeps which tables a worker has; those of all workers are not taken out.
-  void list(int64_t table, bool added) {
-    const int64_t option = p_.choice[table], width = p_.width[option];
-    if (width == s_.workers) return;
-    const int64_t* group = p_.groups + p_.group_first[table];
-    for (int64_t i = 0; i < num_blocks(option); ++i) {
-      for (int64_t worker = group[i] * width; worker < (group[i] + 1) * width; ++worker) {
-        std::vector<int64_t>& mine = tables_on_[worker];
-        if (added) {
-          mine.push_back(table);
-        } else {
-          *std::find(mine.begin(), mine.end(), table) = mine.back();
-          mine.pop_back();
-        }
-      }
+  // What a worker costs once `more` is there and `less` is not; infinite where it has no room.
+  double cost_after(int64_t worker, const double* more, const double* less) const {
+    const double* load = p_.loads + worker * columns_;
+    for (int64_t tier = 0; tier < s_.tiers; ++tier) {
+      const int64_t k = s_.phases + tier;
+      if (load[k] + more[k] - less[k] > p_.capacity[tier]) return kNoRoom;
     }
+    double cost = 0.0;
+    for (int64_t k = 0; k < s_.costed; ++k) {
+      double beyond = std::max((load[k] + more[k] - less[k]) * p_.scale[k] - level_, 0.0);
+      for (int64_t i = 0; i < s_.doublings; ++i) beyond *= beyond;
+      cost += p_.value[k] * beyond;
+    }
+    return cost;
+  }
+
+  // A block of some worker and another group of workers as large: the block moves there, or swaps with one of theirs.
+  void exchange(double slack) {
+    const bool costly = draw_.uniform() < kCostly && !costly_.empty();
+    const int64_t drawn = draw_.below(costly ? static_cast<int64_t>(costly_.size()) : s_.workers);
+    const int64_t worker = costly ? costly_[drawn] : drawn;
+    if (tables_on_[worker].empty()) return;
+    const int64_t table = tables_on_[worker][draw_.below(static_cast<int64_t>(tables_on_[worker].size()))];
+    const int64_t width = p_.width[p_.choice[table]], from = worker / width;
+    if (width > 1 && draw_.uniform() >= kWide) return;
+    const int64_t to = draw_.below(num_groups(p_.choice[table]));
+    if (to == from || holds(to * width, table)) return;
+    const std::vector<int64_t>& theirs = tables_on_[to * width];
+    int64_t back = -1;
+    if (!theirs.empty() && draw_.uniform() >= kMoved) {
+      // The first of theirs that is as wide, from any on.
+      const int64_t count = static_cast<int64_t>(theirs.size()), begin = draw_.below(count);
+      for (int64_t i = 0; i < count && back < 0; ++i) {
+        const int64_t other = theirs[(begin + i) % count];
+        if (p_.width[p_.choice[other]] == width) back = other;
+      }
+      if (back < 0 || holds(worker, back)) return;
+    }
+    const auto [slot, block] = block_at(table, from);
+    const auto [back_slot, back_block] = back < 0 ? std::make_pair(slot, static_cast<const double*>(nothing_.data())) : block_at(back, to);
+    const double allowed = slack * draw_.uniform();
+    double before = 0.0, after = 0.0;
+    for (int64_t i = 0; i < width; ++i) {
+      const double *more = block + i * columns_, *less = back_block + i * columns_;
+      before += cost_[from * width + i] + cost_[to * width + i];
+      after += cost_after(from * width + i, less, more) + cost_after(to * width + i, more, less);
+    }
+    if (!(after - before <= allowed)) return;
+    for (int64_t i = 0; i < width; ++i) {
+      add(from * width + i, back_block + i * columns_, block + i * columns_);
+      add(to * width + i, block + i * columns_, back_block + i * columns_);
+      relist(from * width + i, table, back);
+      relist(to * width + i, back, table);
+    }
+    *slot = to;
+    if (back >= 0) *back_slot = from;
   }
 
   bool choose_tables() {
     chosen_.clear();
     const bool worst = draw_.uniform() < kWorst;
     const int64_t begin = draw_.below(s_.workers);
-    int64_t relieved = -1;
-    if (worst) {
-      relieved = std::max_element(cost_.begin(), cost_.end()) - cost_.begin();
-    } else {
-      for (int64_t i = 0; i < s_.workers && relieved < 0; ++i) {
-        if (cost_[(begin + i) % s_.workers] > 0.0) relieved = (begin + i) % s_.workers;
-      }
-    }
+    const int64_t relieved =
+        worst ? std::max_element(cost_.begin(), cost_.end()) - cost_.begin() : costly_from(begin);
     if (relieved < 0 || cost_[relieved] <= 0.0) return false;
     const int64_t others = 1 + draw_.below(s_.most_workers);
     for (int64_t i = 0; i <= others; ++i) {
@@ -301,14 +249,6 @@ class Reinsertion {
     }
   }
 
-  const Settings s_;
-  const Plan p_;
-  const double level_;
-  const int64_t columns_;
-  Draw draw_;
-  std::vector<double> cost_;
-  std::vector<std::vector<int64_t>> tables_on_;
-  double total_ = 0.0;
   std::vector<int64_t> chosen_, taken_, old_choice_, old_groups_, left_, reached_, best_groups_;
   std::vector<std::pair<double, int64_t>> ranked_;
 };
@@ -330,6 +270,6 @@ MG_EXPORT int32_t mg_reinsert_tables(const int64_t* settings, const int64_t* fir
     if (read.phases + read.tiers > 16) throw std::invalid_argument("more than 16 columns of loads");
     Reinsertion reinsertion(read, plan, level_and_slack[0]);
     found[0] = reinsertion.insert_all(inserted, read.num_inserted);
-    found[1] = found[0] < read.num_inserted ? 0 : reinsertion.search(level_and_slack[1]);
+    found[1] = found[0] < read.num_inserted ? 0 : reinsertion.search(level_and_slack[1], level_and_slack[2]);
   });
 }

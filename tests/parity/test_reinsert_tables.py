@@ -78,6 +78,7 @@ def empty_plan(problem: InsertionProblem, workers: int) -> InsertionPlan:
     st.integers(0, 3),
     st.sampled_from([0, 2, 4]),
     st.sampled_from([0.0, 0.01]),
+    st.sampled_from([0, 3, 20]),
 )
 def test_native_matches_twin(
     seed: int,
@@ -87,10 +88,11 @@ def test_native_matches_twin(
     doublings: int,
     window: int,
     slack: float,
+    exchanges: int,
 ) -> None:
     draw = np.random.default_rng(seed)
     problem = drawn_problem(draw, *workers, tables, tiers, doublings)
-    search = InsertionSearch(30, seed, most_workers=3, most_tables=2, window=window, slack=slack)
+    search = InsertionSearch(30, seed, 3, 2, window, slack, exchanges, exchange_slack=3 * slack)
     order = draw.permutation(tables)
     plans = [empty_plan(problem, workers[0]) for _ in range(2)]
     found = [

@@ -17,6 +17,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 WORST, SORTED = 0.3, 0.7
 """How often the dearest worker is relieved, and how often the largest tables are put in first."""
+MOVED, COSTLY, WIDE = 0.3, 0.5, 0.2
+"""How often a block is moved and not swapped, how often it is of a worker that costs something, and how often
+one of several workers is taken where it was drawn."""
 _MASK = (1 << 64) - 1
 
 
@@ -78,6 +81,10 @@ class InsertionSearch:
     """Workers that a table is tried on, drawn anew for each option; 0 for all."""
     slack: float = 0.0
     """A round stays that costs more by up to this, drawn evenly."""
+    exchanges: int = 0
+    """Before each round, so many times a block drawn at random is moved, or swapped with another."""
+    exchange_slack: float = 0.0
+    """These stay where they cost more by up to this, drawn evenly."""
 
 
 def reinsert_tables(
@@ -94,11 +101,14 @@ def reinsert_tables(
             *(len(plan.loads), plan.loads.shape[1] - tiers, tiers, len(problem.scale)),
             *(len(plan.choice), len(inserted), search.rounds, search.seed),
             *(search.most_workers, search.most_tables, search.window),
-            problem.doublings,
+            *(problem.doublings, search.exchanges),
         ],
         dtype=np.int64,
     )
-    level_and_slack, found = np.array([problem.level, search.slack]), np.zeros(2, dtype=np.int64)
+    level_and_slack, found = (
+        np.array([problem.level, search.slack, search.exchange_slack]),
+        np.zeros(2, np.int64),
+    )
     read = (
         *(settings, problem.first, problem.candidates, problem.width, problem.counts, problem.starts),
         *(problem.shards, problem.price, problem.size, problem.scale, problem.value, problem.capacity),
@@ -125,10 +135,10 @@ class _Twin:
         self.problem, self.plan, self.search, self.state = problem, plan, search, search.seed
         self.phases = plan.loads.shape[1] - len(problem.capacity)
         self.workers = len(plan.loads)
-        self.cost = [float(self.cost_of(plan.loads[worker])) for worker in range(self.workers)]
-        self.total = 0.0
-        for cost in self.cost:
-            self.total += cost
+        self.cost, self.total = [0.0] * self.workers, 0.0
+        self.costly: list[int] = []
+        for worker in range(self.workers):
+            self.set_cost(worker, float(self.cost_of(plan.loads[worker])))
         self.tables_on: list[list[int]] = [[] for _ in range(self.workers)]
         self.left: list[int] = []
         for table in np.flatnonzero(plan.choice >= 0).tolist():
@@ -142,6 +152,17 @@ class _Twin:
 
     def below(self, count: int) -> int:
         return int(self.uniform() * count)
+
+    def set_cost(self, worker: int, cost: float) -> None:
+        """Keeps the sum of costs, and which workers cost something."""
+        self.total -= self.cost[worker]
+        self.cost[worker] = cost
+        self.total += cost
+        if cost > 0 and worker not in self.costly:
+            self.costly.append(worker)
+        elif cost <= 0 and worker in self.costly:
+            self.costly[self.costly.index(worker)] = self.costly[-1]
+            self.costly.pop()
 
     def cost_of(self, loads: Floats) -> Floats:
         """Of workers with these loads."""
@@ -218,9 +239,7 @@ class _Twin:
             for member in range(width):
                 worker = group * width + member
                 loads[worker] += sign * problem.shards[start + member]
-                self.total -= self.cost[worker]
-                self.cost[worker] = float(self.cost_of(loads[worker]))
-                self.total += self.cost[worker]
+                self.set_cost(worker, float(self.cost_of(loads[worker])))
         self.list_table(table, sign > 0)
 
     def list_table(self, table: int, added: bool) -> None:
@@ -236,10 +255,72 @@ class _Twin:
                     mine[mine.index(table)] = mine[-1]
                     mine.pop()
 
+    def costly_from(self, begin: int) -> int:
+        order = [*range(begin, self.workers), *range(begin)]
+        return next((worker for worker in order if self.cost[worker] > 0), -1)
+
+    def block_at(self, table: int, group: int) -> tuple[int, Floats]:
+        """The position of a group among those of a table, and what its block there adds."""
+        option = int(self.plan.choice[table])
+        slot = self.groups_of(table).tolist().index(group)
+        start = int(self.problem.starts[option, int(slot >= int(self.problem.counts[option, 0]))])
+        return slot, self.problem.shards[start : start + int(self.problem.width[option])]
+
+    def exchange(self) -> None:
+        """A block of some worker moves to another group of workers as large, or swaps with one of theirs."""
+        plan, width_of = self.plan, self.problem.width
+        costly = self.uniform() < COSTLY and bool(self.costly)
+        drawn = self.below(len(self.costly) if costly else self.workers)
+        worker = self.costly[drawn] if costly else drawn
+        if not self.tables_on[worker]:
+            return
+        table = self.tables_on[worker][self.below(len(self.tables_on[worker]))]
+        width = int(width_of[plan.choice[table]])
+        if width > 1 and self.uniform() >= WIDE:
+            return
+        source, target = worker // width, self.below(self.num_groups(width))
+        theirs, back = self.tables_on[target * width], -1
+        if target == source or table in theirs:
+            return
+        if theirs and self.uniform() >= MOVED:
+            begin = self.below(len(theirs))
+            order = theirs[begin:] + theirs[:begin]
+            back = next((other for other in order if width_of[plan.choice[other]] == width), -1)
+            if back < 0 or back in self.tables_on[worker]:
+                return
+        slot, block = self.block_at(table, source)
+        back_slot, back_block = (slot, np.zeros_like(block)) if back < 0 else self.block_at(back, target)
+        allowed = self.search.exchange_slack * self.uniform()
+        before = after = 0.0
+        changes = []
+        for member in range(width):
+            one, other = source * width + member, target * width + member
+            more, less = block[member], back_block[member]
+            loads = (plan.loads[one] + less - more, plan.loads[other] + more - less)
+            full = [bool((load[self.phases :] > self.problem.capacity).any()) for load in loads]
+            costs = [np.inf if f else float(self.cost_of(load)) for load, f in zip(loads, full, strict=True)]
+            before += self.cost[one] + self.cost[other]
+            after += costs[0] + costs[1]
+            changes += [(one, loads[0], table, back), (other, loads[1], back, table)]
+        if not after - before <= allowed:
+            return
+        for worker, load, gone, come in changes:
+            plan.loads[worker] = load
+            self.set_cost(worker, float(self.cost_of(load)))
+            mine = self.tables_on[worker]
+            if gone < 0:
+                mine.append(come)
+            else:
+                mine[mine.index(gone)] = come if come >= 0 else mine[-1]
+                if come < 0:
+                    mine.pop()
+        self.groups_of(table)[slot] = target
+        if back >= 0:
+            self.groups_of(back)[back_slot] = source
+
     def chosen_tables(self) -> list[int]:
         worst, begin = self.uniform() < WORST, self.below(self.workers)
-        order = [*range(begin, self.workers), *range(begin)]
-        relieved = int(np.argmax(self.cost)) if worst else next((w for w in order if self.cost[w] > 0), -1)
+        relieved = int(np.argmax(self.cost)) if worst else self.costly_from(begin)
         if relieved < 0 or self.cost[relieved] <= 0:
             return []
         chosen: list[int] = []
@@ -253,6 +334,8 @@ class _Twin:
 
     def round(self) -> bool:
         """Says whether the plan changed."""
+        for _ in range(self.search.exchanges):
+            self.exchange()
         taken = self.chosen_tables()
         if not taken:
             return False

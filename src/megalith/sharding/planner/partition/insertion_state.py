@@ -107,14 +107,16 @@ class InsertionState:
         window: int = 0,
         slack: float = 0.0,
         others: tuple[int, int] = (3, 2),
+        exchanges: tuple[int, float] = (0, 0.0),
     ) -> None:
         """Rounds that bring workers below the limits; options cost `dearness` times their price besides.
 
-        `window`, `slack` and `others` (workers and tables of each) are those of `InsertionSearch`.
+        `window`, `slack`, `others` (workers and tables of each) and `exchanges` (how many and their slack)
+        are those of `InsertionSearch`.
         """
         described = self._described(limits, self.problem.weights * limits, dearness * self.price)
         self._seed += 1
-        search = InsertionSearch(rounds, self._seed, *others, window, slack)
+        search = InsertionSearch(rounds, self._seed, *others, window, slack, *exchanges)
         reinsert_tables(described, self.plan, _NONE, search)
         if self._seed % _EXACTLY == 0:
             # Sums that are added to and taken from for long are no longer exact.

@@ -35,6 +35,10 @@ _FEW = 30
 """which it is when so few of 1,000 workers are beyond it."""
 _ROUNDS = 500
 """Between two looks at the clock."""
+_EXCHANGES = 100
+"""Blocks that are moved or swapped before each round,"""
+_SLACK = (3e-4, 3e-6)
+"""and what that may cost, as a share of the bound: at first, and at the end."""
 _WINDOW = 48
 """Workers that a table is tried on at a time."""
 _OPTIONS = 12
@@ -84,9 +88,13 @@ def within_limits(
     room = first_room(problem, bound)
     best, best_seconds = start, state.seconds()
     few = _FEW * problem.world_size / 1000
-    while not deadline.passed:
+    begin = deadline.clock.now()
+    while (now := deadline.clock.now()) < deadline.seconds:
         limits = bound.phase_seconds + room
-        state.improve(limits, _ROUNDS, dearness=1.0, window=_WINDOW, others=(2, 1))
+        part = (now - begin) / (deadline.seconds - begin)
+        slack = bound.seconds * _SLACK[0] ** (1 - part) * _SLACK[1] ** part
+        exchanges = (_EXCHANGES, slack)
+        state.improve(limits, _ROUNDS, dearness=1.0, window=_WINDOW, others=(2, 1), exchanges=exchanges)
         seconds = state.seconds()
         if seconds < best_seconds:
             best, best_seconds = state.solution(), seconds
