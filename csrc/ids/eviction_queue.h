@@ -108,13 +108,11 @@ class EvictionQueue {
     // Many rows of one rank, as they are after loading, make a long queue once.
     if (queued_.capacity() > high / 4 + kSample) queued_.shrink_to_fit();
     queued_.reserve(high / 16 + high / 64 + 16);
-    for (uint32_t slot = 0; slot < high; ++slot) {
-      const IdRecord& record = records.at(partition, slot);
-      if (record.last == 0) continue;
+    records.for_each(partition, high, [&](uint32_t slot, const IdRecord& record) {
       const uint64_t rank = eviction_rank(record, by_score);
-      if (rank >= limit_) continue;
+      if (rank >= limit_) return;
       (record.last < protected_from ? queued_ : aside_).push_back({rank, record.id, slot});
-    }
+    });
     std::sort(queued_.begin(), queued_.end(), leaves_later);
     return !queued_.empty();
   }
@@ -134,10 +132,9 @@ class EvictionQueue {
       return sample[count / 16] + 1;
     }
     uint64_t least = ~uint64_t{0};
-    for (uint32_t slot = 0; slot < high; ++slot) {
-      const IdRecord& record = records.at(partition, slot);
-      if (record.last != 0 && record.last < protected_from) least = std::min(least, eviction_rank(record, by_score));
-    }
+    records.for_each(partition, high, [&](uint32_t, const IdRecord& record) {
+      if (record.last < protected_from) least = std::min(least, eviction_rank(record, by_score));
+    });
     return least + 1;
   }
 

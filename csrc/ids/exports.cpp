@@ -100,7 +100,7 @@ MG_EXPORT int32_t mg_ids_scan(void* handle, int64_t table, const int64_t* after,
                               int32_t* rows, int64_t* last, float* scores, int64_t* times, int64_t* count) {
   return megalith::guarded("list ids", [&] {
     const LockedIdMap held(handle);
-    *count = held->table(table).scan(after, room, {ids, rows, last, scores, times});
+    *count = held->whole_table(table).scan(after, room, {ids, rows, last, scores, times});
   });
 }
 
@@ -121,7 +121,7 @@ MG_EXPORT int32_t mg_ids_resume(void* handle, int64_t batch, const int64_t* segm
 MG_EXPORT int32_t mg_ids_counter(void* handle, int64_t table, char* bytes, int64_t num_bytes, int32_t loads) {
   return megalith::guarded("copy the counter of a table of ids", [&] {
     const LockedIdMap held(handle);
-    char* own = held->table(table).counter();
+    char* own = held->whole_table(table).counter();
     if (num_bytes != held->table(table).counter_bytes()) throw std::runtime_error("it has another size");
     if (num_bytes != 0) std::memcpy(loads ? own : bytes, loads ? bytes : own, static_cast<size_t>(num_bytes));
   });

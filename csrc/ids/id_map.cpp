@@ -13,6 +13,9 @@ namespace {
 // Takes from each list what belongs to a table, and so on with the next: lists are by table each.
 template <class Row, class ListOf>
 void append_by_table(std::vector<IdChanges>& from, size_t num_tables, const ListOf& list_of, std::vector<Row>& out) {
+  size_t total = out.size();
+  for (IdChanges& changes : from) total += list_of(changes).size();
+  out.reserve(total);
   std::vector<size_t> at(from.size(), 0);
   for (size_t table = 0; table < num_tables; ++table) {
     for (size_t p = 0; p < from.size(); ++p) {
@@ -30,8 +33,12 @@ IdMap::IdMap(const IdMapSettings& settings, const IdTableSettings* tables, int64
   by_partition_.resize(static_cast<size_t>(here_.count()));
 }
 
-void IdMap::begin_change() {
+void IdMap::check_whole() const {
   if (!whole_) throw std::runtime_error("an earlier change failed half-way; load the ids of a checkpoint into a new map");
+}
+
+void IdMap::begin_change() {
+  check_whole();
   whole_ = false;
   changes_.clear();
   for (IdChanges& changes : by_partition_) changes.clear();

@@ -49,6 +49,11 @@ class IdMap {
   // What is kept from one batch to the next to work in.
   int64_t scratch_bytes() const;
   IdTable& table(int64_t number) { return *tables_.at(static_cast<size_t>(number)); }
+  // To be saved: not after a change that failed half-way.
+  IdTable& whole_table(int64_t number) {
+    check_whole();
+    return table(number);
+  }
   // Rows that this batch or a later one used cannot leave at `batch`.
   uint64_t protected_from(int64_t batch) const {
     return static_cast<uint64_t>(batch > settings_.lag ? batch - settings_.lag : 0);
@@ -63,6 +68,7 @@ class IdMap {
     std::vector<uint8_t> partitions; // of each value, while they are grouped
   };
 
+  void check_whole() const;
   void begin_change();
   void end_change();
   void check_order(int64_t batch) const;

@@ -124,10 +124,7 @@ class IdPartition {
 
   template <class Visit>
   void for_each(const Visit& visit) const {
-    for (uint32_t slot = 0; slot < high_; ++slot) {
-      const IdRecord& record = records_->at(number_, slot);
-      if (record.last != 0) visit(slot, record);
-    }
+    records_->for_each(number_, high_, visit);
   }
   IdUse use_at(uint32_t slot) const {
     const IdRecord& record = records_->at(number_, slot);

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "zeroed_memory.h"
 
@@ -29,6 +30,8 @@ inline uint64_t eviction_rank(const IdRecord& record, bool by_score) {
 }
 
 class IdRecords {
+  static constexpr uint32_t kStripe = 16;
+
  public:
   // Of `partitions` with at most `slots` each.
   IdRecords(uint32_t partitions, uint32_t slots, bool timed) : partitions_(partitions), timed_(timed) { reserve(slots); }
@@ -37,6 +40,24 @@ class IdRecords {
   bool timed() const { return timed_; }
   uint32_t& time(uint32_t partition, uint32_t slot) const { return times_.as<uint32_t>()[index(partition, slot)]; }
   void prefetch(uint32_t partition, uint32_t slot) const { __builtin_prefetch(&at(partition, slot), 1); }
+
+  // Calls visit(slot, record) for the rows in use of a partition, of slots below `end`. Stripes lie far apart: the next
+  // ones are asked for ahead.
+  template <class Visit>
+  void for_each(uint32_t partition, uint32_t end, const Visit& visit) const {
+    constexpr uint32_t kAhead = 4 * kStripe;
+    for (uint32_t first = 0; first < end; first += kStripe) {
+      if (end - first > kAhead) {
+        const auto* coming = reinterpret_cast<const char*>(&at(partition, first + kAhead));
+        for (size_t line = 0; line < kStripe * sizeof(IdRecord); line += 64) __builtin_prefetch(coming + line);
+      }
+      const IdRecord* stripe = &at(partition, first);
+      const uint32_t count = std::min(kStripe, end - first);
+      for (uint32_t i = 0; i < count; ++i) {
+        if (stripe[i].last != 0) visit(first + i, stripe[i]);
+      }
+    }
+  }
 
   int32_t row(uint32_t partition, uint32_t slot) const { return static_cast<int32_t>(slot * partitions_ + partition); }
 
@@ -53,8 +74,6 @@ class IdRecords {
   int64_t bytes(uint32_t slots) const { return stripes(slots) * partitions_ * kStripe * (timed_ ? 20 : 16); }
 
  private:
-  static constexpr uint32_t kStripe = 16;
-
   static int64_t stripes(uint32_t slots) { return (int64_t{slots} + kStripe - 1) / kStripe; }
   size_t index(uint32_t partition, uint32_t slot) const {
     return (size_t{slot / kStripe} * partitions_ + partition) * kStripe + slot % kStripe;

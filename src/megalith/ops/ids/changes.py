@@ -56,7 +56,8 @@ class IdBlock(NamedTuple):
     last: Tensor
     """int64: the last batch that used each."""
     scores: Tensor
-    """float32, as of the segment of the map's batch (`policies.score_clock`)."""
+    """float32: uses as they count after the map's batch, times the weight of that batch
+    (`IdEviction.score_clock`). For a map of another policy, times its `score_factor`."""
     times: Tensor
     """int64: the latest event time, 0 where none is kept."""
 

@@ -156,7 +156,8 @@ class IdMap:
         """Takes ids as they were saved or imported; their rows, int32, and ids that left for them.
 
         Ids of partitions that are not here, and ids that all rows of a full partition outrank, have row -1;
-        so the order of blocks does not matter to what stays. Call `resume` first.
+        so the order of blocks does not matter to what stays. Call `resume` first. Where the policy has
+        changed, scores want its `score_factor`.
         """
         self._check_table(table)
         given = IdBlock(

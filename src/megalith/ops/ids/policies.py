@@ -104,6 +104,10 @@ class IdEviction:
             return ScoreClock(2.0 ** (halvings % _DOUBLINGS), halvings // _DOUBLINGS)
         return ScoreClock(1.0, 0)
 
+    def score_factor(self, before: IdEviction, batch: int) -> float:
+        """What scores that were saved after a batch under another policy are multiplied by for this one."""
+        return self.score_clock(batch).weight / before.score_clock(batch).weight
+
 
 @dataclass(frozen=True)
 class IdExpiry:

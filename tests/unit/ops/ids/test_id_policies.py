@@ -85,6 +85,23 @@ def test_half_of_a_score_is_left_after_its_half_life(batch, later, half_life):
     assert 1 <= now.weight < 2.0**64
 
 
+def test_scores_go_on_under_another_policy():
+    """Uses count as much as they did, whatever their decay makes of them later."""
+    before, after = IdEviction("score", half_life=10), IdEviction("lfu", halve_every=50)
+    first = IdMap([IdTableSpec(100, eviction=before)])
+    for batch in range(1, 40):
+        first.resolve(LOOKUPS, IDS, batch, trains=True)
+    (block,) = first.scan(0)
+    second = IdMap([IdTableSpec(100, eviction=after)])
+    second.resume(first.batch)
+    second.load(0, block._replace(scores=block.scores * after.score_factor(before, first.batch)))
+    (loaded,) = second.scan(0)
+    uses = sum(0.5 ** ((39 - batch) / 10) for batch in range(1, 40))
+    expected = [2 * uses if id_ == 5 else uses for id_ in loaded.ids.tolist()]
+    found = loaded.scores / after.score_clock(first.batch).weight
+    assert found.tolist() == pytest.approx(expected, rel=1e-5)
+
+
 @given(bound=st.integers(64, 5000), ranks=st.integers(1, 64))
 def test_ranks_share_all_rows(bound, ranks):
     spec, seen = IdTableSpec(bound), []
