@@ -15,9 +15,9 @@ from typing import Any
 
 from megalith.core.errors import CacheFullError, MegalithError, NativeError, OutOfMemoryError, StorageError
 
-ABI_VERSION = 13
+ABI_VERSION = 14
 """That of csrc/abi.h; both are raised when a signature changes."""
-ABI_DIGEST = "668cf0a22521ee3a"
+ABI_DIGEST = "e78cba05ba8d4b84"
 """Of the signatures together with the version; `tests/architecture` says what to put here."""
 SIMD_LEVELS = ("portable", "avx2", "avx512")
 """The builds of the kernels, the narrowest vector instructions first."""
@@ -130,6 +130,25 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "mg_tiered_read": (_Code, (_pointer, _int64, _pointer, _int64, _pointer)),
     "mg_tiered_scan": (_Code, (_pointer, _int64, *(_pointer,) * 3, _int64, _pointer)),
     "mg_tiered_statistics": (_Code, (_pointer, _pointer)),
+    # Raw ids to rows (ops/ids).
+    "mg_ids_create": (_Code, (_pointer, _pointer, _int64, _pointer)),
+    "mg_ids_destroy": (None, (_pointer,)),
+    "mg_ids_resolve": (
+        _Code,
+        (
+            *(_pointer, _pointer, _int64, *(_pointer,) * 2, _int64),
+            *(*(_pointer,) * 2, _int64, _int32, *(_pointer,) * 2),
+        ),
+    ),
+    "mg_ids_expire": (_Code, (_pointer, _int64, _int64, *(_pointer,) * 4)),
+    "mg_ids_change_bound": (_Code, (_pointer, _int64, _int64, _pointer)),
+    "mg_ids_changes": (_Code, (_pointer,) * 4),
+    "mg_ids_scan": (_Code, (_pointer, _int64, _pointer, _int64, *(_pointer,) * 6)),
+    "mg_ids_load": (_Code, (_pointer, _int64, *(_pointer,) * 5, _int64, _pointer)),
+    "mg_ids_resume": (_Code, (_pointer, _int64, _pointer)),
+    "mg_ids_counter": (_Code, (_pointer, _int64, _pointer, _int64, _int32)),
+    "mg_ids_statistics": (_Code, (_pointer, _int64, _pointer)),
+    "mg_ids_scratch_bytes": (_Code, (_pointer, _pointer)),
     # The machine's own speed (bench/embedding/roofline.py, ops/stores/disk_probe.py).
     "mg_disk_probe": (_Code, (_text, _pointer, _pointer, _pointer)),
     "mg_random_row_read": (_Code, (_pointer, _int64, _pointer, _int64, _int64, _int32, _pointer)),

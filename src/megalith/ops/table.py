@@ -191,6 +191,26 @@ OPERATORS = (
         twin="megalith.ops.stores.tiered_rows_twin:TieredRowsTwin",
         torch_name=None,
     ),
+    Operator(
+        name="id_map",
+        native=(
+            "mg_ids_create",
+            "mg_ids_resolve",
+            "mg_ids_expire",
+            "mg_ids_change_bound",
+            "mg_ids_changes",
+            "mg_ids_scan",
+            "mg_ids_load",
+            "mg_ids_resume",
+            "mg_ids_counter",
+            "mg_ids_statistics",
+            "mg_ids_scratch_bytes",
+            "mg_ids_destroy",
+        ),
+        facade="megalith.ops.ids.id_map:IdMap",
+        twin="megalith.ops.ids.id_map_twin:IdMapTwin",
+        torch_name=None,
+    ),
 )
 
 # Exported, but not operators: loading, threads, what the processor, the memory and the system offer.

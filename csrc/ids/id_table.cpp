@@ -1,0 +1,129 @@
+#include "ids/id_table.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace megalith {
+
+IdTable::IdTable(int64_t number, const IdTableSettings& settings, PartitionRange here)
+    : settings_(settings),
+      here_(here),
+      records_(static_cast<uint32_t>(here.count()), capacity_of(0, settings.bound), settings.timed != 0),
+      counter_(here.count() * settings.counter_buckets * static_cast<int64_t>(sizeof(CounterBucket))) {
+  // A counter of a given size takes it at once: hashed ids would touch all of it soon.
+  if (counter_.bytes() != 0) std::memset(counter_.as<char>(), 0, static_cast<size_t>(counter_.bytes()));
+  partitions_.reserve(static_cast<size_t>(here.count()));
+  for (int64_t p = here.first; p < here.last; ++p) {
+    const int64_t before = (p - here.first) * settings.counter_buckets;
+    CounterBucket* buckets = counter_.bytes() == 0 ? nullptr : counter_.as<CounterBucket>() + before;
+    partitions_.emplace_back(number, settings_, records_, static_cast<uint32_t>(p - here.first),
+                             capacity_of(p, settings.bound), buckets);
+  }
+}
+
+void IdTable::begin_segment(int64_t segment) {
+  if (segment <= segment_) return;
+  for (IdPartition& partition : partitions_) partition.scale_scores((segment - segment_) * 64);
+  segment_ = segment;
+}
+
+void IdTable::change_bound(int64_t bound, IdChanges& changes) {
+  for (int64_t p = here_.first; p < here_.last; ++p) partition(p).shrink(capacity_of(p, bound), changes);
+  records_.resize(capacity_of(0, bound), high());
+  settings_.bound = bound;
+  for (int64_t p = here_.first; p < here_.last; ++p) partition(p).reserve(capacity_of(p, bound));
+}
+
+int64_t IdTable::scan(const int64_t* after, int64_t room, const IdBlockArrays& out) const {
+  struct ScannedId {
+    int64_t id;
+    const IdPartition* partition;
+    uint32_t slot;
+  };
+  const auto smaller = [](const ScannedId& a, const ScannedId& b) { return a.id < b.id; };
+  // The smallest so far, and as many again before the larger ones are dropped.
+  std::vector<ScannedId> kept;
+  bool dropped = false;
+  const auto cut = [&] {
+    if (static_cast<int64_t>(kept.size()) <= room) return;
+    std::nth_element(kept.begin(), kept.begin() + (room - 1), kept.end(), smaller);
+    kept.resize(static_cast<size_t>(room));
+    dropped = true;
+  };
+  for (const IdPartition& partition : partitions_) {
+    partition.for_each([&](uint32_t slot, const IdRecord& record) {
+      if (after != nullptr && record.id <= *after) return;
+      // After a cut the largest of those kept is the last.
+      if (dropped && record.id >= kept[static_cast<size_t>(room - 1)].id) return;
+      kept.push_back({record.id, &partition, slot});
+      if (static_cast<int64_t>(kept.size()) >= 2 * room) cut();
+    });
+  }
+  cut();
+  std::sort(kept.begin(), kept.end(), smaller);
+  for (size_t i = 0; i < kept.size(); ++i) {
+    const IdUse use = kept[i].partition->use_at(kept[i].slot);
+    out.ids[i] = use.id;
+    out.rows[i] = kept[i].partition->row_at(kept[i].slot);
+    out.last[i] = use.last;
+    out.scores[i] = use.score;
+    out.times[i] = use.time;
+  }
+  return static_cast<int64_t>(kept.size());
+}
+
+void IdTable::load(const IdBlockArrays& block, int64_t count, IdChanges& changes) {
+  const auto home = [&](int64_t i) { return id_partition(hash_id(block.ids[i])); };
+  for (int64_t i = 0; i < count; ++i) {
+    block.rows[i] = -1;
+    if (!here_.has(home(i))) continue;
+    const auto last = static_cast<uint32_t>(block.last[i]), time = static_cast<uint32_t>(block.times[i]);
+    block.rows[i] = partition(home(i)).load({block.ids[i], last, block.scores[i], time}, changes);
+  }
+  // Those that left for others of this block have no row.
+  for (int64_t i = 0; i < count; ++i) {
+    if (here_.has(home(i))) block.rows[i] = partition(home(i)).row_of(block.ids[i]);
+  }
+}
+
+IdStatistics IdTable::statistics() const {
+  IdStatistics sum;
+  for (const IdPartition& partition : partitions_) {
+    const IdStatistics& own = partition.statistics();
+    sum.lookups += own.lookups;
+    sum.hits += own.hits;
+    sum.admitted += own.admitted;
+    sum.refused += own.refused;
+    sum.full += own.full;
+    for (size_t reason = 0; reason < 5; ++reason) sum.left[reason] += own.left[reason];
+  }
+  return sum;
+}
+
+int64_t IdTable::size() const {
+  int64_t size = 0;
+  for (const IdPartition& partition : partitions_) size += partition.size();
+  return size;
+}
+
+int64_t IdTable::index_bytes() const {
+  int64_t bytes = 0;
+  for (const IdPartition& partition : partitions_) bytes += partition.index_bytes();
+  return bytes;
+}
+
+int64_t IdTable::use_bytes() const { return records_.bytes(high()); }
+
+int64_t IdTable::queue_bytes() const {
+  auto bytes = static_cast<int64_t>(sizeof *this + partitions_.capacity() * sizeof(IdPartition));
+  for (const IdPartition& partition : partitions_) bytes += partition.queue_bytes();
+  return bytes;
+}
+
+uint32_t IdTable::high() const {
+  uint32_t high = 0;
+  for (const IdPartition& partition : partitions_) high = std::max(high, partition.high());
+  return high;
+}
+
+}  // namespace megalith

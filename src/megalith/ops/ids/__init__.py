@@ -1,0 +1,1 @@
+"""Raw 64-bit ids to rows of bounded tables."""
