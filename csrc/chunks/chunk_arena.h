@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "chunks/record.h"
+#include "parallel.h"
 
 namespace megalith {
 
@@ -40,6 +41,23 @@ class ChunkArena {
   // memory back. `visit(move)` calls move(slot) for the slot of every record and keeps what it returns, twice.
   using MoveSlot = std::function<uint32_t(uint32_t)>;
   void compact(const std::function<void(const MoveSlot&)>& visit);
+
+  // Calls body(slot) for every record, in the order of memory, on all threads.
+  template <class Body>
+  void for_each_record(Body body) const {
+    parallel_for(1, static_cast<int64_t>(extents_.size()), 8, [&](int64_t from, int64_t to) {
+      for (int64_t extent = from; extent < to; ++extent) {
+        const int64_t units = record_units_[live_[static_cast<size_t>(extent)]];
+        const std::vector<uint64_t>& used = extents_[static_cast<size_t>(extent)].used;
+        for (size_t word = 0; word < used.size(); ++word) {
+          for (uint64_t rest = used[word]; rest; rest &= rest - 1) {
+            const int64_t place = static_cast<int64_t>(word) * 64 + __builtin_ctzll(rest);
+            body(static_cast<uint32_t>((extent << extent_shift_) + place * units));
+          }
+        }
+      }
+    });
+  }
 
   ArenaBytes bytes() const;
   int64_t unit_bytes() const { return int64_t{1} << unit_shift_; }

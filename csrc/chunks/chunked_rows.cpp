@@ -45,18 +45,13 @@ float widened_bfloat(uint16_t stored) {
 
 }  // namespace
 
-// Where the parts of a record are.
-struct ChunkedRows::Parts {
-  char* record;
-  int64_t live;
-  uint16_t* growth;
-  uint16_t* utilities;
-  char *id, *first, *second, *weights;
-};
-
 ChunkedRows::ChunkedRows(std::vector<ChunkedTable> tables, const ChunkShape& shape, int64_t capacity)
     : tables_(std::move(tables)), shape_(shape), arena_(layouts_of(shape), capacity) {
   const int64_t chunks = shape.dim / shape.width;
+  for (const ChunkedTable& table : tables_) {
+    // Indices and records keep an id in 32 bits.
+    if (table.rows >= int64_t{1} << 32) throw std::invalid_argument("a table has 2^32 rows or more");
+  }
   arena_.describe(pool_);
   pool_.dim = shape.dim;
   pool_.width = shape.width;
@@ -68,7 +63,7 @@ ChunkedRows::ChunkedRows(std::vector<ChunkedTable> tables, const ChunkShape& sha
   for (const ChunkedTable& table : tables_) indices_.push_back(std::make_unique<TableIndex>(table.rows));
 }
 
-ChunkedRows::Parts ChunkedRows::parts(uint32_t slot) const {
+RecordParts ChunkedRows::parts(uint32_t slot) const {
   char* record = record_at(pool_, slot);
   const int64_t live = live_chunks(pool_, slot);
   const RecordLayout& layout = pool_.layouts[live];
@@ -86,7 +81,7 @@ void ChunkedRows::start_chunk(int64_t table, int64_t id, int64_t chunk, char* we
 // A new record: utilities and state 0, weights as they begin.
 uint32_t ChunkedRows::begin(int64_t table, int64_t id, uint64_t mask) {
   const uint32_t slot = arena_.allocate(__builtin_popcountll(mask));
-  const Parts own = parts(slot);
+  const RecordParts own = parts(slot);
   std::memset(own.record, 0, pool_.layouts[own.live].bytes);
   std::memcpy(own.record + 2, &mask, static_cast<size_t>((pool_.chunks + 15) / 16 * 2));
   if (shape_.dtype != 0) {
@@ -153,7 +148,7 @@ void ChunkedRows::rewrite_row(int64_t table, int64_t id, uint64_t mask, uint16_t
 
 // What a row keeps when its live chunks change; those that it gains have this utility.
 void ChunkedRows::copy_chunks(uint32_t before, uint64_t old_mask, uint32_t slot, uint64_t mask, uint16_t utility) const {
-  const Parts old = parts(before), own = parts(slot);
+  const RecordParts old = parts(before), own = parts(slot);
   const int64_t bytes = shape_.width * dtype_bytes(shape_.dtype), full_bytes = 4 * shape_.width;
   *own.growth = *old.growth;
   if (shape_.first_state == kRowState) std::memcpy(own.first, old.first, 4);
@@ -189,15 +184,13 @@ void ChunkedRows::compact() {
 }
 
 void ChunkedRows::scale_utilities(float factor) {
-  for (const auto& index : indices_) {
-    index->for_each([&](uint32_t, uint32_t& slot) {
-      const Parts own = parts(slot);
-      *own.growth = rounded_bfloat(widened_bfloat(*own.growth) * factor);
-      for (int64_t i = 0; i < own.live; ++i) {
-        own.utilities[i] = rounded_bfloat(widened_bfloat(own.utilities[i]) * factor);
-      }
-    });
-  }
+  arena_.for_each_record([&](uint32_t slot) {
+    const RecordParts own = parts(slot);
+    *own.growth = rounded_bfloat(widened_bfloat(*own.growth) * factor);
+    for (int64_t i = 0; i < own.live; ++i) {
+      own.utilities[i] = rounded_bfloat(widened_bfloat(own.utilities[i]) * factor);
+    }
+  });
 }
 
 std::vector<uint32_t> ChunkedRows::ids_from(int64_t table, int64_t first, int64_t count) const {
@@ -236,7 +229,7 @@ void ChunkedRows::read(int64_t table, const ChunkedBlock& block) const {
   for (int64_t i = 0; i < block.count; ++i) {
     const uint32_t slot = index(table).find(static_cast<uint32_t>(block.ids[i]));
     if (slot == 0) throw std::out_of_range("row " + std::to_string(block.ids[i]) + " is not there");
-    const Parts own = parts(slot);
+    const RecordParts own = parts(slot);
     const int64_t columns = own.live * shape_.width;
     if (to.masks) *to.masks++ = record_mask(pool_, own.record);
     copy_part(to.growth, own.record, 2, false);
@@ -267,7 +260,7 @@ void ChunkedRows::load(int64_t table, const ChunkedBlock& block) {
       if (from.second_state && shape_.second_state == kRowState) ++from.second_state;
       continue;
     }
-    const Parts own = parts(begin(table, block.ids[i], mask));
+    const RecordParts own = parts(begin(table, block.ids[i], mask));
     const int64_t columns = own.live * shape_.width;
     copy_part(from.growth, own.record, 2, true);
     copy_part(from.utilities, reinterpret_cast<char*>(own.utilities), 2 * own.live, true);

@@ -57,6 +57,15 @@ struct ChunkedBlock {
   float* second_state;
 };
 
+// Where the parts of a record are.
+struct RecordParts {
+  char* record;
+  int64_t live;
+  uint16_t* growth;
+  uint16_t* utilities;
+  char *id, *first, *second, *weights;
+};
+
 class ChunkedRows {
  public:
   ChunkedRows(std::vector<ChunkedTable> tables, const ChunkShape& shape, int64_t capacity);
@@ -101,11 +110,9 @@ class ChunkedRows {
   static constexpr int64_t kIndexBytes = 11;
 
  private:
-  struct Parts;
-
   TableIndex& index(int64_t table) { return *indices_[static_cast<size_t>(table)]; }
   void check(int64_t table, const int64_t* ids, int64_t count) const;
-  Parts parts(uint32_t slot) const;
+  RecordParts parts(uint32_t slot) const;
   uint32_t begin(int64_t table, int64_t id, uint64_t mask);
   void start_chunk(int64_t table, int64_t id, int64_t chunk, char* weights) const;
   void rewrite_row(int64_t table, int64_t id, uint64_t mask, uint16_t utility, const float* growth);

@@ -74,7 +74,7 @@ class SlotHash {
   // Room for just the ids that were announced before, none of which is here yet.
   void announce(uint32_t row) { ++part_of(hashed(row)).count; }
   void make_room() {
-    for (Part& part : parts_) {
+    for (HashPart& part : parts_) {
       part.entries = SlotEntries(static_cast<uint32_t>(capacity_for(part.count)));
       part.count = 0;
     }
@@ -84,7 +84,7 @@ class SlotHash {
 
   uint32_t find(uint32_t row) const {
     const uint64_t hash = hashed(row);
-    const Part& part = part_of(hash);
+    const HashPart& part = part_of(hash);
     if (part.count == 0) return 0;
     for (uint32_t at = home(part, hash);; at = next(part, at)) {
       const uint64_t entry = part.entries[at];
@@ -95,7 +95,7 @@ class SlotHash {
 
   void set(uint32_t row, uint32_t slot) {
     const uint64_t hash = hashed(row), entry = uint64_t{row} << 32 | slot;
-    Part& part = part_of(hash);
+    HashPart& part = part_of(hash);
     for (bool fits = part.entries.capacity() > 0;; fits = true) {
       uint32_t at = fits ? home(part, hash) : 0;
       while (fits && part.entries[at] != 0 && part.entries[at] >> 32 != row) at = next(part, at);
@@ -112,7 +112,7 @@ class SlotHash {
 
   void erase(uint32_t row) {
     const uint64_t hash = hashed(row);
-    Part& part = part_of(hash);
+    HashPart& part = part_of(hash);
     if (part.count == 0) return;
     uint32_t at = home(part, hash);
     for (; part.entries[at] == 0 || part.entries[at] >> 32 != row; at = next(part, at)) {
@@ -138,7 +138,7 @@ class SlotHash {
   // Calls body(row, slot), which may change the slot.
   template <class Body>
   void for_each(Body body) const {
-    for (const Part& part : parts_) {
+    for (const HashPart& part : parts_) {
       for (uint32_t at = 0; part.count > 0 && at < part.entries.capacity(); ++at) {
         uint64_t& entry = part.entries[at];
         if (entry == 0) continue;
@@ -152,23 +152,23 @@ class SlotHash {
   // Always inline: GCC takes calls of a function that does nothing but this for useless, and drops them.
   __attribute__((always_inline)) void prefetch(uint32_t row) const {
     const uint64_t hash = hashed(row);
-    const Part& part = part_of(hash);
+    const HashPart& part = part_of(hash);
     if (part.count) __builtin_prefetch(&part.entries[home(part, hash)]);
   }
 
   int64_t size() const {
     int64_t total = 0;
-    for (const Part& part : parts_) total += part.count;
+    for (const HashPart& part : parts_) total += part.count;
     return total;
   }
   int64_t bytes() const {
-    auto total = static_cast<int64_t>(parts_.size() * sizeof(Part));
-    for (const Part& part : parts_) total += static_cast<int64_t>(part.entries.bytes());
+    auto total = static_cast<int64_t>(parts_.size() * sizeof(HashPart));
+    for (const HashPart& part : parts_) total += static_cast<int64_t>(part.entries.bytes());
     return total;
   }
 
  private:
-  struct Part {
+  struct HashPart {
     SlotEntries entries;
     uint32_t count = 0;
   };
@@ -176,19 +176,19 @@ class SlotHash {
   static int64_t capacity_for(int64_t count) { return count == 0 ? 0 : (count * 100 + 75) / 76; }
   static uint64_t hashed(uint32_t row) { return (row + uint64_t{1}) * 0x9e3779b97f4a7c15ull; }
   // The highest bits choose the part, those after it the place.
-  const Part& part_of(uint64_t hash) const { return parts_[bits_ ? hash >> (64 - bits_) : 0]; }
-  Part& part_of(uint64_t hash) { return parts_[bits_ ? hash >> (64 - bits_) : 0]; }
-  uint32_t home(const Part& part, uint64_t hash) const {
+  const HashPart& part_of(uint64_t hash) const { return parts_[bits_ ? hash >> (64 - bits_) : 0]; }
+  HashPart& part_of(uint64_t hash) { return parts_[bits_ ? hash >> (64 - bits_) : 0]; }
+  uint32_t home(const HashPart& part, uint64_t hash) const {
     return static_cast<uint32_t>((hash << bits_ >> 32) * part.entries.capacity() >> 32);
   }
-  static uint32_t next(const Part& part, uint32_t at) { return at + 1 == part.entries.capacity() ? 0 : at + 1; }
-  static uint32_t distance(const Part& part, uint32_t from, uint32_t to) {
+  static uint32_t next(const HashPart& part, uint32_t at) { return at + 1 == part.entries.capacity() ? 0 : at + 1; }
+  static uint32_t distance(const HashPart& part, uint32_t from, uint32_t to) {
     return to >= from ? to - from : to + part.entries.capacity() - from;
   }
 
-  void grow(Part& part) const {
+  void grow(HashPart& part) const {
     const uint32_t before = part.entries.capacity();
-    Part larger;
+    HashPart larger;
     larger.entries = SlotEntries(before < 16 ? 16 : before + before / 8);
     larger.count = part.count;
     for (uint32_t at = 0; at < before; ++at) {
@@ -202,7 +202,7 @@ class SlotHash {
   }
 
   int bits_ = 0;
-  std::vector<Part> parts_;
+  std::vector<HashPart> parts_;
 };
 
 }  // namespace megalith

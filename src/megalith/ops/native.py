@@ -17,7 +17,7 @@ from megalith.core.errors import CacheFullError, MegalithError, NativeError, Out
 
 ABI_VERSION = 12
 """That of csrc/abi.h; both are raised when a signature changes."""
-ABI_DIGEST = "6a1b696b6b5d883b"
+ABI_DIGEST = "3ee922411e81b59a"
 """Of the signatures together with the version; `tests/architecture` says what to put here."""
 SIMD_LEVELS = ("portable", "avx2", "avx512")
 """The builds of the kernels, the narrowest vector instructions first."""
@@ -84,7 +84,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
         _Code,
         (
             *(_pointer, _int64, _int64, *(_pointer,) * 4, _int32, *(_pointer,) * 2, _int64, _pointer, _int64),
-            *(_pointer,) * 4,
+            *(_pointer,) * 5,
         ),
     ),
     "mg_column_sharded_create": (_Code, (_pointer, _int64, _int64, *(_pointer,) * 5, _int64, _pointer)),

@@ -210,6 +210,20 @@ OPERATORS = (
         twin="megalith.ops.chunks.chunked_rows_twin:ChunkedRowsTwin",
         torch_name=None,
     ),
+    Operator(
+        name="chunked_lookup",
+        native=("mg_embedding_forward", "mg_sample_weight_gradient"),
+        facade="megalith.ops.embedding.native_tables:NativeTables",
+        twin="megalith.ops.chunks.kernels_twin:chunked_forward_twin",
+        torch_name=None,
+    ),
+    Operator(
+        name="chunked_backward",
+        native=("mg_embedding_backward",),
+        facade="megalith.ops.embedding.native_tables:NativeTables",
+        twin="megalith.ops.chunks.kernels_twin:chunked_backward_twin_",
+        torch_name=None,
+    ),
 )
 
 # Exported, but not operators: loading, threads, what the processor, the memory and the system offer.

@@ -1,4 +1,4 @@
-"""The shape of chunked rows, and blocks of them outside of a pool: ids, live chunks, utilities, state, weights."""
+"""The shape of chunked rows, and blocks of them outside of a pool: ids, live chunks, state, weights."""
 
 from __future__ import annotations
 

@@ -237,7 +237,8 @@ class ChunkedRows:
         by_table, by_live = numbers[first : first + 2 * tables], numbers[first + 2 * tables :]
         return ChunkedStatistics(
             ChunkedBytes(*numbers[:parts]),
-            *numbers[parts:first],
+            generation=numbers[parts],
+            unit_bytes=numbers[parts + 1],
             rows=tuple(by_table[::2]),
             index_forms=tuple(INDEX_FORMS[form] for form in by_table[1::2]),
             records=(0, *by_live[:chunks]),
