@@ -56,14 +56,10 @@ void TableIndex::rebuild() {
   } else {
     PageMemory blocks(num_blocks() * int64_t{sizeof(Block)}), slots(4 * size_);
     for_each([&](uint32_t row, uint32_t&) {
-      blocks.as<Block>()[row / kBlockRows].bits[row % kBlockRows / 32] |= 1u << row % kBlockRows % 32;
+      blocks.as<Block>()[row / kBlockRows].bits[row % kBlockRows / 64] |= uint64_t{1} << row % kBlockRows % 64;
     });
     uint32_t before = 0;
-    for (int64_t b = 0; b < num_blocks(); ++b) {
-      Block& block = blocks.as<Block>()[b];
-      block.before = before;
-      for (const uint32_t word : block.bits) before += static_cast<uint32_t>(__builtin_popcount(word));
-    }
+    for (int64_t b = 0; b < num_blocks(); ++b) blocks.as<Block>()[b].count(before);
     // In the order of rows, whatever the order they come in.
     for_each([&](uint32_t row, uint32_t& slot) { slots.as<uint32_t>()[rank(blocks.as<Block>(), row)] = slot; });
     blocks_.swap(blocks);

@@ -85,7 +85,7 @@ class TableIndex {
       for (int64_t b = 0; b < num_blocks(); ++b) {
         const Block& block = blocks_.as<Block>()[b];
         for (int64_t bit = 0; bit < kBlockRows; ++bit) {
-          if (block.bits[bit / 32] >> bit % 32 & 1) visit(static_cast<uint32_t>(b * kBlockRows + bit), at++, body);
+          if (block.bits[bit / 64] >> bit % 64 & 1) visit(static_cast<uint32_t>(b * kBlockRows + bit), at++, body);
         }
       }
     }
@@ -103,11 +103,21 @@ class TableIndex {
   int64_t bytes() const { return blocks_.bytes() + slots_.bytes() + hash_.bytes() + int64_t{sizeof *this}; }
 
  private:
-  // As many bits as fill a cache line with the number of those before it.
-  static constexpr int64_t kBlockRows = 480;
+  // As many bits as fill a cache line with the number of those before it. So that no loop has to count: `before_pairs`
+  // has nine bits for each of the words 2, 4 and 6, the bits that are set in the words before it.
+  static constexpr int64_t kBlockRows = 448;
   struct Block {
-    uint32_t bits[kBlockRows / 32];
-    uint32_t before;  // last: 64 bits may be read from any word of `bits`
+    uint64_t bits[kBlockRows / 64];
+    uint32_t before, before_pairs;
+
+    void count(uint32_t& total) {
+      before = total;
+      before_pairs = 0;
+      for (uint32_t word = 0; word < kBlockRows / 64; ++word) {
+        if (word % 2 == 0 && word > 0) before_pairs |= (total - before) << (word / 2 - 1) * 9;
+        total += static_cast<uint32_t>(__builtin_popcountll(bits[word]));
+      }
+    }
   };
 
   int64_t num_blocks() const { return (rows_ + kBlockRows - 1) / kBlockRows; }
@@ -116,17 +126,14 @@ class TableIndex {
   // one instruction does.
   __attribute__((always_inline)) static int64_t rank(const Block* blocks, uint32_t row) {
     const Block& block = blocks[row / kBlockRows];
-    const uint32_t bit = row % kBlockRows;
-    if (!(block.bits[bit / 32] >> bit % 32 & 1)) return -1;
-    int64_t count = block.before;
-    uint64_t word;
-    uint32_t from = 0;
-    for (; from + 64 <= bit; from += 64) {
-      std::memcpy(&word, block.bits + from / 32, 8);
-      count += __builtin_popcountll(word);
-    }
-    std::memcpy(&word, block.bits + from / 32, 8);
-    return count + __builtin_popcountll(word & ((uint64_t{1} << (bit - from)) - 1));
+    const uint32_t bit = row % kBlockRows, word = bit / 64;
+    const uint64_t own = block.bits[word];
+    if (!(own >> bit % 64 & 1)) return -1;
+    // Of the pair's first word where this is the second, and of the words of earlier pairs.
+    const uint64_t first = block.bits[word & ~1u] & (uint64_t{0} - (word & 1));
+    const uint32_t pairs = static_cast<uint32_t>(uint64_t{block.before_pairs} << 9 >> word / 2 * 9) & 511;
+    return int64_t{block.before} + pairs + __builtin_popcountll(first) +
+           __builtin_popcountll(own & ((uint64_t{1} << bit % 64) - 1));
   }
 
   // Of the row's slot in `slots_`, or -1.
