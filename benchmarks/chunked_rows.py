@@ -15,6 +15,7 @@ import argparse
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +49,12 @@ class Workload:
     values: tuple[Tensor, ...]
     """int32 [tables * BATCH] of each batch."""
 
-    @property
+    @cached_property
     def offsets(self) -> Tensor:
         """One id a bag."""
         return torch.arange(len(self.rows) * BATCH + 1)
 
-    @property
+    @cached_property
     def gradient(self) -> Tensor:
         """[BATCH, tables * DIM]"""
         return torch.randn(BATCH, len(self.rows) * DIM, generator=torch.Generator().manual_seed(1))

@@ -29,7 +29,8 @@ struct LiveRow {
 
 template <class T>
 inline LiveRow<T> live_row(const ChunkedPool& pool, uint32_t slot) {
-  if (!is_record(slot)) return {nullptr, 0};
+  // Memory that is there, of which nothing is read.
+  if (!is_record(slot)) return {reinterpret_cast<const T*>(&pool), 0};
   const char* record = record_at(pool, slot);
   return {reinterpret_cast<const T*>(record + pool.layouts[live_chunks(pool, slot)].weights), record_mask(pool, record)};
 }
