@@ -198,6 +198,7 @@ def test_new_rows_come_in_the_order_of_the_batch_while_there_is_room():
 
 RESIDENT = """
 import torch
+from dataclasses import astuple
 from pathlib import Path
 from megalith.ops.chunks.blocks import ChunkShape
 from megalith.ops.chunks.chunked_rows import ChunkedRows
@@ -216,7 +217,7 @@ before = resident()
 for masks in (all_live, kept, all_live):
     pool.rewrite(0, ids, masks)
     pool.compact()
-    print(resident() - before, *pool.statistics().bytes)
+    print(resident() - before, *astuple(pool.statistics().bytes))
 """
 
 

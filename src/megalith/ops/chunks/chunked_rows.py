@@ -15,6 +15,7 @@ import ctypes
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass, fields
 from typing import NamedTuple
 
 import numpy as np
@@ -42,7 +43,8 @@ class ResolvedSlots(NamedTuple):
     """Bytes that are left of those that new rows might take."""
 
 
-class ChunkedBytes(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ChunkedBytes:
     """What a pool takes in memory, by part."""
 
     weights: int
@@ -58,7 +60,7 @@ class ChunkedBytes(NamedTuple):
     @property
     def total(self) -> int:
         """All of it."""
-        return sum(self)
+        return sum(astuple(self))
 
 
 class ChunkedStatistics(NamedTuple):
@@ -89,11 +91,11 @@ class ChunkedRows:
         native.share_torch_threads()
         self._core = native.library()
         self.tables, self.shape = tuple(tables), shape
-        fields = torch.tensor([table.start.fields(table.rows, table.padding) for table in tables])
+        starts = torch.tensor([table.start.fields(table.rows, table.padding) for table in tables])
         described = torch.tensor(shape.fields())
         handle, pool = ctypes.c_void_p(), ctypes.c_void_p()
         self._core.mg_chunks_create(
-            *(described.data_ptr(), capacity_bytes, fields.data_ptr(), len(tables)),
+            *(described.data_ptr(), capacity_bytes, starts.data_ptr(), len(tables)),
             ctypes.addressof(handle),
         )
         self._handle = handle.value
@@ -229,7 +231,7 @@ class ChunkedRows:
     def statistics(self) -> ChunkedStatistics:
         """What the pool holds and takes now."""
         tables, chunks = len(self.tables), self.shape.chunks
-        parts = len(ChunkedBytes._fields)
+        parts = len(fields(ChunkedBytes))
         numbers = (ctypes.c_int64 * (parts + 2 + 2 * tables + 2 * chunks + 1))()
         with self._lock:
             self._core.mg_chunks_statistics(self._pool, numbers)
