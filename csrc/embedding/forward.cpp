@@ -82,13 +82,22 @@ MG_EXPORT int32_t mg_embedding_forward(const int64_t* descriptors, int64_t num_d
     const LookupDescriptor* lookups = reinterpret_cast<const LookupDescriptor*>(descriptors);
     const megalith::LookupBatch batch{values, index_bytes, offsets, sample_weights, batch_size};
     const megalith::LookupKernels& use = megalith::kernels().lookup;
+    const megalith::ChunkedKernels& use_chunks = megalith::kernels().chunked;
     const auto tasks = megalith::cut_forward(lookups, num_descriptors, batch);
     const int64_t out_bytes = out_dtype == megalith::kFloat32 ? 4 : 2;
     megalith::for_each_task(static_cast<int64_t>(tasks.size()), [&](int64_t number) {
       const megalith::ForwardTask& task = tasks[static_cast<size_t>(number)];
       const LookupDescriptor& lookup = lookups[task.lookup];
       const megalith::LookupBatch own = megalith::of_lookup(batch, lookup);
-      if (lookup.pooling == megalith::kNone) {
+      if (lookup.layout == megalith::kChunkedRows) {
+        const auto& rows = *static_cast<const megalith::ChunkedPool*>(weights[lookup.table]);
+        if (lookup.pooling == megalith::kNone) {
+          use_chunks.copy(lookup, rows, own, task.bags, sequences[lookup.sequence], out_dtype);
+        } else {
+          char* to = static_cast<char*>(out) + lookup.column * out_bytes;
+          use_chunks.pool(lookup, rows, own, task.bags, task.columns, to, out_dtype, out_stride);
+        }
+      } else if (lookup.pooling == megalith::kNone) {
         void* to = sequences[lookup.sequence];
         use.copy(lookup, weights[lookup.table], own, task.bags, to, out_dtype);
       } else {
@@ -106,11 +115,16 @@ MG_EXPORT int32_t mg_sample_weight_gradient(const int64_t* descriptors, int64_t 
     const LookupDescriptor* lookups = reinterpret_cast<const LookupDescriptor*>(descriptors);
     const megalith::LookupBatch batch{values, index_bytes, offsets, nullptr, batch_size};
     const megalith::LookupKernels& use = megalith::kernels().lookup;
+    const megalith::ChunkedKernels& use_chunks = megalith::kernels().chunked;
     for (int64_t n = 0; n < num_descriptors; ++n) {
       const LookupDescriptor& lookup = lookups[n];
       if (lookup.pooling != megalith::kSum && lookup.pooling != megalith::kMean) continue;
       const megalith::LookupBatch own = megalith::of_lookup(batch, lookup);
       megalith::parallel_for(0, batch_size, 64, [&](int64_t from, int64_t to) {
+        if (lookup.layout == megalith::kChunkedRows) {
+          const auto& rows = *static_cast<const megalith::ChunkedPool*>(weights[lookup.table]);
+          return use_chunks.weight_gradient(lookup, rows, own, {from, to}, gradient + lookup.column, stride, out);
+        }
         use.weight_gradient(lookup, weights[lookup.table], own, {from, to}, gradient + lookup.column, stride, out);
       });
     }

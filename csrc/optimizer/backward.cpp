@@ -26,12 +26,16 @@ struct alignas(128) BackwardBuffers {
   std::vector<RowSource> all, once, again, rows;
   SumParts parts;
   std::vector<float> sums, scaled;
+  // Of chunked rows: a gradient's live columns, which these are, and how often the batch has each repeated row.
+  std::vector<float> live;
+  std::vector<uint32_t> columns, accesses;
 
   // Room for any of the tasks, so that none of them can fail once rows are written.
   void reserve(const BackwardBatch& batch, const std::vector<TableTask>& tasks) {
     for (const TableTask& task : tasks) {
       const TableWork& table = batch.table(task.table);
-      const int64_t values = table.num_values, rows_of_table = table.lookups[0]->rows, dim = table.lookups[0]->dim;
+      const int64_t values = table.num_values, dim = table.lookups[0]->dim;
+      const int64_t rows_of_table = num_physical_rows(*table.lookups[0]);
       const int64_t words = RepeatedRows::words_for(values, rows_of_table);
       const int64_t at_a_time = sums_at_a_time(dim), summed = std::min(values, at_a_time);
       repeats.reserve(words);
@@ -46,6 +50,11 @@ struct alignas(128) BackwardBuffers {
       parts.reserve(values + 1, values, at_a_time);
       make_room(sums, summed * dim + summed * dim / 4);
       scratch(scaled, static_cast<size_t>(dim));
+      if (table.lookups[0]->layout != kChunkedRows) continue;
+      // Sixteen columns at a time are written, wherever the last begin.
+      scratch(live, static_cast<size_t>(dim + 16));
+      scratch(columns, static_cast<size_t>(dim + 16));
+      make_room(accesses, summed);
     }
   }
 };
@@ -60,14 +69,15 @@ void rank_marked(const std::vector<uint64_t>& marked, const UpdateKernels& use, 
 }
 
 // Lists the values whose rows occur once as (row, source), the others as (number of the row, source).
-template <class Index>
+template <class Index, bool Slots>
 void split(const BackwardBatch& batch, const TableTask& task, const UpdateKernels& use, BackwardBuffers& buffers) {
   const TableWork& table = batch.table(task.table);
   RepeatedRows& repeats = buffers.repeats;
-  repeats.reset(table.num_values, table.lookups[0]->rows);
+  repeats.reset(table.num_values, num_physical_rows(*table.lookups[0]));
   RowSource* all = resized(buffers.all, table.num_values + 1);
-  batch.for_values<Index>(task, [&](uint64_t row, uint64_t source, bool own, bool) {
-    repeats.meet(row, own);
+  const auto bit_of = [](uint64_t row) { return Slots ? mixed_slot(row) : row; };
+  batch.for_values<Index, Slots>(task, [&](uint64_t row, uint64_t source, bool own, bool) {
+    repeats.meet(bit_of(row), own);
     *all = row << 32 | source;
     all += own;
   });
@@ -79,7 +89,7 @@ void split(const BackwardBatch& batch, const TableTask& task, const UpdateKernel
     use.split({repeats.marked().data(), buffers.before.data()}, buffers.all.data(), count, once, again);
   } else {
     for (const RowSource* value = buffers.all.data(); value < all; ++value) {
-      const bool repeated = repeats.repeated(*value >> 32);
+      const bool repeated = repeats.repeated(bit_of(*value >> 32));
       *once = *again = *value;
       once += !repeated;
       again += repeated;
@@ -97,8 +107,9 @@ void split(const BackwardBatch& batch, const TableTask& task, const UpdateKernel
 }
 
 // Updates the rows of a task: those that occur once as they come, the others after their gradients are added up.
-void update(TableUpdate work, const UpdateKernels& use, BackwardBuffers& buffers) {
-  use.update(work, buffers.once.data(), static_cast<int64_t>(buffers.once.size()));
+template <class Take>
+void update(TableUpdate work, const UpdateKernels& use, BackwardBuffers& buffers, bool counts_accesses, Take take) {
+  take(work, buffers.once.data(), static_cast<int64_t>(buffers.once.size()), nullptr);
   const Gradients given = work.gradients;
   const std::vector<uint32_t>& rows = buffers.repeated;
   const int64_t num_rows = static_cast<int64_t>(rows.size()), at_a_time = sums_at_a_time(work.dim);
@@ -115,8 +126,38 @@ void update(TableUpdate work, const UpdateKernels& use, BackwardBuffers& buffers
       const uint64_t row = rows[static_cast<size_t>(i)];
       buffers.rows.push_back(row << 32 | static_cast<uint64_t>(i - first));
     }
+    if (counts_accesses) {
+      buffers.accesses.assign(static_cast<size_t>(last - first), 0);
+      for (int64_t i = bounds[p]; i < bounds[p + 1]; ++i) ++buffers.accesses[buffers.again[static_cast<size_t>(i)] >> 32];
+    }
     work.gradients = {sums, work.dim, nullptr, nullptr};
-    use.update(work, buffers.rows.data(), last - first);
+    take(work, buffers.rows.data(), last - first, counts_accesses ? buffers.accesses.data() : nullptr);
+  }
+}
+
+// The rows of a table as the kernels update them.
+void update_table(const TableUpdate& work, const LookupDescriptor& lookup, const ChunkStep* chunk_step,
+                  const Kernels& use, BackwardBuffers& buffers) {
+  if (lookup.layout != kChunkedRows) {
+    const auto take = [&](const TableUpdate& table, const RowSource* touched, int64_t count, const uint32_t*) {
+      use.update.update(table, touched, count);
+    };
+    return update(work, use.update, buffers, false, take);
+  }
+  const auto& rows = *static_cast<const ChunkedPool*>(work.weight);
+  const ChunkBuffers own{buffers.live.data(), buffers.columns.data()};
+  const auto take = [&](const TableUpdate& table, const RowSource* touched, int64_t count, const uint32_t* accesses) {
+    use.chunked.update(table, rows, *chunk_step, own, touched, count, accesses);
+  };
+  update(work, use.update, buffers, chunk_step->counts_accesses != 0, take);
+}
+
+template <class Index>
+void split(const BackwardBatch& batch, const TableTask& task, const UpdateKernels& use, BackwardBuffers& buffers) {
+  if (batch.table(task.table).lookups[0]->layout == kChunkedRows) {
+    split<Index, true>(batch, task, use, buffers);
+  } else {
+    split<Index, false>(batch, task, use, buffers);
   }
 }
 
@@ -128,12 +169,13 @@ MG_EXPORT int32_t mg_embedding_backward(const int64_t* descriptors, int64_t num_
                                         const void* values, int32_t index_bytes, const int64_t* offsets,
                                         const float* sample_weights, int64_t batch_size, const float* gradient,
                                         int64_t stride, const float* const* sequence_gradients, const float* steps,
-                                        const int64_t* rounding, const int64_t* const* slot_ids) {
+                                        const int64_t* rounding, const int64_t* const* slot_ids,
+                                        const int64_t* chunk_steps) {
   using namespace megalith;
   return guarded("update embedding rows (no row was changed)", [&](const char*& doing) {
     static thread_local GradientBuffers gradient_buffers;
     static thread_local std::vector<BackwardBuffers> kept;
-    const UpdateKernels& use = kernels().update;
+    const Kernels& use = kernels();
     const BackwardBatch work(reinterpret_cast<const LookupDescriptor*>(descriptors), num_descriptors, num_tables,
                              weights, {values, index_bytes, offsets, sample_weights, batch_size},
                              {gradient, stride, sequence_gradients}, gradient_buffers);
@@ -148,16 +190,18 @@ MG_EXPORT int32_t mg_embedding_backward(const int64_t* descriptors, int64_t num_
       BackwardBuffers& buffers = own[worker];
       const TableTask& task = tasks[static_cast<size_t>(number)];
       if (index_bytes == 4) {
-        split<int32_t>(work, task, use, buffers);
+        split<int32_t>(work, task, use.update, buffers);
       } else {
-        split<int64_t>(work, task, use, buffers);
+        split<int64_t>(work, task, use.update, buffers);
       }
       const int64_t table = task.table;
       const LookupDescriptor& lookup = *work.table(table).lookups[0];
-      update({lookup.dim, lookup.dtype, weights[table], first_states[table], second_states[table],
-              reinterpret_cast<const OptimizerStep*>(steps) + table,
-              reinterpret_cast<const RowRounding*>(rounding)[table], slot_ids[table], work.table(table).gradients, buffers.scaled.data()},
-             use, buffers);
+      update_table({lookup.dim, lookup.dtype, weights[table], first_states[table], second_states[table],
+                    reinterpret_cast<const OptimizerStep*>(steps) + table,
+                    reinterpret_cast<const RowRounding*>(rounding)[table], slot_ids[table],
+                    work.table(table).gradients, buffers.scaled.data()},
+                   lookup, chunk_steps ? reinterpret_cast<const ChunkStep*>(chunk_steps) + table : nullptr, use,
+                   buffers);
     });
   });
 }

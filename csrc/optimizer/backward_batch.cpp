@@ -4,6 +4,7 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "chunks/record.h"
 #include "optimizer/buffers.h"
 #include "parallel.h"
 
@@ -33,6 +34,23 @@ void spread_max(const LookupDescriptor& lookup, const Index* values, const int64
   });
 }
 
+// A column of a chunked row, 0 where it does not live.
+float column_value(const ChunkedPool& rows, uint32_t slot, int64_t column) {
+  const char* stored = record_column(rows, slot, column);
+  if (stored == nullptr) return 0.0f;
+  float value = 0.0f;
+  if (rows.dtype == kFloat32) {
+    std::memcpy(&value, stored, 4);
+  } else if (rows.dtype == kBFloat16) {
+    std::memcpy(reinterpret_cast<char*>(&value) + 2, stored, 2);
+  } else {
+    _Float16 half;
+    std::memcpy(&half, stored, 2);
+    value = static_cast<float>(half);
+  }
+  return value;
+}
+
 }  // namespace
 
 BackwardBatch::BackwardBatch(const LookupDescriptor* lookups, int64_t num_lookups, int64_t num_tables,
@@ -53,7 +71,7 @@ BackwardBatch::BackwardBatch(const LookupDescriptor* lookups, int64_t num_lookup
     }
     // A RowSource has 32 bits for a row and as many for the number of a value.
     if (table.num_values >= kMostRows) throw std::invalid_argument("a table has 2^32 values or more in one batch");
-    if (!table.lookups.empty() && table.lookups[0]->rows >= kMostRows) {
+    if (!table.lookups.empty() && num_physical_rows(*table.lookups[0]) >= kMostRows) {
       throw std::invalid_argument("a table has 2^32 rows or more");
     }
     const int64_t pooling = table.lookups.empty() ? kSum : table.lookups[0]->pooling;
@@ -131,7 +149,11 @@ void BackwardBatch::spread_gradients(const LookupDescriptor& lookup, const void*
   const int64_t *offsets = offsets_of(lookup), dim = lookup.dim;
   const float* gradient = gradient_of(lookup);
   const auto run = [&](const auto* values) {
-    if (lookup.dtype == kFloat32) {
+    if (lookup.layout == kChunkedRows) {
+      const auto& rows = *static_cast<const ChunkedPool*>(weight);
+      const auto load = [&](int64_t slot, int64_t c) { return column_value(rows, static_cast<uint32_t>(slot), c); };
+      spread_max(lookup, values, offsets, batch_.size, load, gradient, gradients_.stride, out);
+    } else if (lookup.dtype == kFloat32) {
       const auto load = [=](int64_t row, int64_t c) { return static_cast<const float*>(weight)[row * dim + c]; };
       spread_max(lookup, values, offsets, batch_.size, load, gradient, gradients_.stride, out);
     } else if (lookup.dtype == kBFloat16) {

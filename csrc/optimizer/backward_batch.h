@@ -10,6 +10,17 @@
 
 namespace megalith {
 
+// Slots of records are multiples of their length: their bits spread evenly.
+inline uint32_t mixed_slot(uint64_t slot) {
+  const uint32_t mixed = static_cast<uint32_t>(slot) * 0x9e3779b1u;
+  return mixed ^ mixed >> 15;
+}
+
+// Rows that a table's values are below.
+inline int64_t num_physical_rows(const LookupDescriptor& lookup) {
+  return lookup.layout == kChunkedRows ? kMostRows - 1 : lookup.rows;
+}
+
 // One table's share of a backward pass.
 struct TableWork {
   std::vector<const LookupDescriptor*> lookups;
@@ -50,8 +61,9 @@ class BackwardBatch {
   // leave threads waiting at the end.
   std::vector<TableTask> cut() const;
 
-  // Calls body(row, source, whether the row is of this piece, whether it counts at all) for every value of a table.
-  template <class Index, class Body>
+  // Calls body(row, source, whether the row is of this piece, whether it counts at all) for every value of a table; its
+  // rows are slots of records if `Slots`.
+  template <class Index, bool Slots = false, class Body>
   void for_values(const TableTask& task, Body body) const {
     const uint64_t mask = task.pieces - 1;
     const Index* values = static_cast<const Index*>(batch_.values);
@@ -62,9 +74,10 @@ class BackwardBatch {
       const uint64_t padding = static_cast<uint64_t>(lookup->padding);
       for (int64_t bag = 0; bag < batch_.size; ++bag) {
         for (int64_t i = offsets[bag]; i < offsets[bag + 1]; ++i, ++source) {
-          const uint64_t row = static_cast<uint64_t>(values[i]);
+          const uint64_t row = Slots ? static_cast<uint32_t>(values[i]) : static_cast<uint64_t>(values[i]);
           const bool counts = row != padding;
-          body(row, work.direct ? static_cast<uint64_t>(bag) : source, ((row & mask) == task.piece) & counts, counts);
+          const uint64_t piece = (Slots ? mixed_slot(row) : row) & mask;
+          body(row, work.direct ? static_cast<uint64_t>(bag) : source, (piece == task.piece) & counts, counts);
         }
       }
     }

@@ -25,8 +25,15 @@ struct RowNorms {
   float weight;
 };
 
+// Columns that lie side by side: what rounding at random depends on besides the row.
+struct AdjacentColumns {
+  int64_t first;  // of those that are here, in the whole row
+
+  Words random(uint64_t row_seed, int64_t column) const { return random_words(row_seed, first + column); }
+};
+
 // One optimizer step on one row, or on some columns of it, in two halves: norms of the row, then the step.
-template <int Kind, class T>
+template <int Kind, class T, class Columns = AdjacentColumns>
 struct RowStep {
   T* row;
   float* first_state;
@@ -35,7 +42,7 @@ struct RowStep {
   int64_t dim;            // columns that are here
   const OptimizerStep& step;
   uint64_t row_seed;
-  int64_t first_column;   // of those that are here, in the whole row
+  Columns columns;
 
   // LAMB's moments move on in this half.
   RowNorms norms() const {
@@ -60,9 +67,9 @@ struct RowStep {
     return {sum(updates), kNeedsWeight ? sum(weights) : 0.0f};
   }
 
-  // `whole` are the norms over all `columns` of the row.
-  void take(const RowNorms& whole, int64_t columns) const {
-    const float mean_square = whole.update / static_cast<float>(columns);
+  // `whole` are the norms over all columns of the row.
+  void take(const RowNorms& whole, int64_t num_columns) const {
+    const float mean_square = whole.update / static_cast<float>(num_columns);
     if constexpr (Kind == kSgd) {
       for_columns(dim, [&](int64_t column, int n) {
         const Floats weight = load(row + column, n);
@@ -146,7 +153,7 @@ struct RowStep {
 
   void write(int64_t column, const Floats& updated, int n) const {
     if (sizeof(T) == 2 && step.stochastic_rounding != 0) {
-      store_random(row + column, updated, random_words(row_seed, first_column + column), n);
+      store_random(row + column, updated, columns.random(row_seed, column), n);
     } else {
       store(row + column, updated, n);
     }

@@ -95,7 +95,7 @@ void visit_rows(const TableUpdate& table, const RowSource* touched, int64_t coun
     const RowStep<Kind, T> row_step{
         weight + row * dim, first ? first + row * first_dim : nullptr, second ? second + row * second_dim : nullptr,
         gradient, dim, step,
-        sizeof(T) == 2 && step.stochastic_rounding != 0 ? row_seed(table, row) : 0, table.rounding.first_column};
+        sizeof(T) == 2 && step.stochastic_rounding != 0 ? row_seed(table, row) : 0, {table.rounding.first_column}};
     if constexpr (kNumNorms > 0 && Part != StepPart::kFinish) {
       if (!known) norms = row_step.norms();
       known = true;

@@ -14,6 +14,9 @@
 #include "embedding/forward_kernels.h"
 
 #include "interaction/dot_kernels.h"
+
+#include "chunks/lookup_kernels.h"
+#include "chunks/update_kernels.h"
 #include "simd/kernels.h"
 
 namespace megalith {
@@ -25,6 +28,7 @@ constexpr Kernels kKernels{
      split_rows},
     {interact, interact_backward},
     {read_scattered, update_scattered},
+    {pool_chunked, copy_chunked, chunked_weight_gradient, update_chunked},
 };
 
 }  // namespace MG_VARIANT

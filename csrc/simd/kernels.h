@@ -5,6 +5,7 @@
 // asked for. What these headers declare is seen by code of every build, so it holds plain structs and pointers only.
 #pragma once
 
+#include "chunks/kernels.h"
 #include "embedding/kernels.h"
 #include "interaction/kernels.h"
 #include "machine/kernels.h"
@@ -17,6 +18,7 @@ struct Kernels {
   UpdateKernels update;
   InteractionKernels interaction;
   BandwidthKernels bandwidth;
+  ChunkedKernels chunked;
 };
 
 // The table in use; chosen at the first call.

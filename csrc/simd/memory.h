@@ -79,7 +79,11 @@ inline void store(float* to, const Floats& lanes, int n = kLanes) {
 
 inline void store_shorts(void* to, const Shorts& stored, int n) {
   if (n == kLanes) return store_whole(to, stored);
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+  _mm256_mask_storeu_epi16(to, mask_of(n), (__m256i)stored.parts[0]);
+#else
   std::memcpy(to, &stored, static_cast<size_t>(n) * sizeof(uint16_t));
+#endif
 }
 
 inline void store(Half* to, const Floats& lanes, int n = kLanes) { store_shorts(to, narrow_half(lanes), n); }

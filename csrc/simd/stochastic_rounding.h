@@ -12,14 +12,19 @@ namespace megalith {
 inline namespace MG_VARIANT {
 
 // Sixteen random words that depend on the seed, the row and the column alone.
-inline Words random_words(uint64_t row_seed, int64_t column) {
-  constexpr uint32_t kLaneNumbers[kLanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  Words x;
-  std::memcpy(&x, kLaneNumbers, sizeof x);
-  x = (x + static_cast<uint32_t>(column)) * 0x9e3779b1u + static_cast<uint32_t>(row_seed);
+inline Words random_words(uint64_t row_seed, const Words& columns) {
+  Words x = columns * 0x9e3779b1u + static_cast<uint32_t>(row_seed);
   x = (x ^ (x >> 16)) * 0x85ebca6bu;
   x = (x ^ static_cast<uint32_t>(row_seed >> 32) ^ (x >> 13)) * 0xc2b2ae35u;
   return x ^ (x >> 16);
+}
+
+// The same of sixteen columns side by side.
+inline Words random_words(uint64_t row_seed, int64_t column) {
+  constexpr uint32_t kLaneNumbers[kLanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  Words lanes;
+  std::memcpy(&lanes, kLaneNumbers, sizeof lanes);
+  return random_words(row_seed, lanes + static_cast<uint32_t>(column));
 }
 
 inline void store_random(float* to, const Floats& lanes, const Words&, int n) { store(to, lanes, n); }

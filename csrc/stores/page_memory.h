@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <new>
+#include <utility>
 
 namespace megalith {
 
@@ -22,6 +23,11 @@ class PageMemory {
   PageMemory& operator=(const PageMemory&) = delete;
   ~PageMemory() {
     if (bytes_ != 0) munmap(at_, bytes_);
+  }
+
+  void swap(PageMemory& other) noexcept {
+    std::swap(at_, other.at_);
+    std::swap(bytes_, other.bytes_);
   }
 
   template <class T>

@@ -12,8 +12,8 @@ from megalith.core.schema import TableSpec, feature_order
 from megalith.ops.embedding.descriptors import POOLINGS, LookupDescriptor
 from megalith.ops.tensors import STORED_DTYPES
 
-_ROWS, _POOLING, _FEATURE, _PADDING = (
-    LookupDescriptor._fields.index(name) for name in ("rows", "pooling", "feature", "padding")
+_ROWS, _POOLING, _FEATURE, _PADDING, _LAYOUT = (
+    LookupDescriptor._fields.index(name) for name in ("rows", "pooling", "feature", "padding", "layout")
 )
 
 
@@ -33,7 +33,7 @@ class CollectionLookups:
                 padding = -1 if table.padding_index is None else table.padding_index
                 kind = POOLINGS.index(table.pooling), STORED_DTYPES.index(getattr(torch, table.dtype))
                 output = (column, -1) if pools else (-1, len(self.sequences))
-                rows.append([number, table.rows, table.dim, *kind, positions[feature], *output, padding])
+                rows.append([number, table.rows, table.dim, *kind, positions[feature], *output, padding, 0])
                 if pools:
                     column += table.dim
                 else:
@@ -45,17 +45,25 @@ class CollectionLookups:
         self.pooled_descriptors: Tensor = self.descriptors[pools_each].contiguous()
 
     def over(
-        self, rows: Sequence[int], paddings: Sequence[int], *, one_feature_each: bool
+        self,
+        rows: Sequence[int],
+        paddings: Sequence[int],
+        *,
+        one_feature_each: bool,
+        layouts: Sequence[int] | None = None,
     ) -> CollectionLookups:
         """The same lookups over physical rows: by table, how many there are and which stands for padding.
 
-        With `one_feature_each` every lookup reads ids of its own, in the order of the descriptors.
+        With `one_feature_each` every lookup reads ids of its own, in the order of the descriptors. `layouts`
+        says of each table how its rows lie (positions in LAYOUTS); all are whole where it is not given.
         """
         lookups = copy(self)
         descriptors = self.descriptors.clone()
         tables = descriptors[:, 0]
         descriptors[:, _ROWS] = torch.tensor(rows)[tables]
         descriptors[:, _PADDING] = torch.tensor(paddings)[tables]
+        if layouts is not None:
+            descriptors[:, _LAYOUT] = torch.tensor(layouts)[tables]
         if one_feature_each:
             descriptors[:, _FEATURE] = torch.arange(len(descriptors))
         lookups.descriptors = descriptors

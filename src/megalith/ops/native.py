@@ -15,9 +15,9 @@ from typing import Any
 
 from megalith.core.errors import CacheFullError, MegalithError, NativeError, OutOfMemoryError, StorageError
 
-ABI_VERSION = 14
+ABI_VERSION = 15
 """That of csrc/abi.h; both are raised when a signature changes."""
-ABI_DIGEST = "e78cba05ba8d4b84"
+ABI_DIGEST = "75a527a80233042d"
 """Of the signatures together with the version; `tests/architecture` says what to put here."""
 SIMD_LEVELS = ("portable", "avx2", "avx512")
 """The builds of the kernels, the narrowest vector instructions first."""
@@ -84,7 +84,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
         _Code,
         (
             *(_pointer, _int64, _int64, *(_pointer,) * 4, _int32, *(_pointer,) * 2, _int64, _pointer, _int64),
-            *(_pointer,) * 4,
+            *(_pointer,) * 5,
         ),
     ),
     "mg_column_sharded_create": (_Code, (_pointer, _int64, _int64, *(_pointer,) * 5, _int64, _pointer)),
@@ -149,6 +149,25 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "mg_ids_counter": (_Code, (_pointer, _int64, _pointer, _int64, _int32)),
     "mg_ids_statistics": (_Code, (_pointer, _int64, _pointer)),
     "mg_ids_scratch_bytes": (_Code, (_pointer, _pointer)),
+    # Pools of chunked rows (ops/chunks).
+    "mg_chunks_create": (_Code, (_pointer, _int64, _pointer, _int64, _pointer)),
+    "mg_chunks_destroy": (None, (_pointer,)),
+    "mg_chunks_pool": (_Code, (_pointer, _pointer)),
+    "mg_chunks_resolve": (
+        _Code,
+        (
+            *(_pointer, _pointer, _int64, _pointer, _int32, _pointer, _int32, *(_pointer,) * 3),
+            _int32,
+        ),
+    ),
+    "mg_chunks_rewrite": (_Code, (_pointer, _int64, *(_pointer,) * 4, _int64)),
+    "mg_chunks_compact": (_Code, (_pointer,)),
+    "mg_chunks_scale_utilities": (_Code, (_pointer, _float)),
+    "mg_chunks_ids": (_Code, (_pointer, *(_int64,) * 3, *(_pointer,) * 2)),
+    "mg_chunks_masks": (_Code, (_pointer, _int64, _pointer, _int64, _pointer)),
+    "mg_chunks_read": (_Code, (_pointer, _int64, _pointer, _int64, *(_pointer,) * 6)),
+    "mg_chunks_load": (_Code, (_pointer, _int64, _pointer, _int64, *(_pointer,) * 6)),
+    "mg_chunks_statistics": (_Code, (_pointer, _pointer)),
     # The machine's own speed (bench/embedding/roofline.py, ops/stores/disk_probe.py).
     "mg_disk_probe": (_Code, (_text, _pointer, _pointer, _pointer)),
     "mg_random_row_read": (_Code, (_pointer, _int64, _pointer, _int64, _int64, _int32, _pointer)),

@@ -211,6 +211,40 @@ OPERATORS = (
         twin="megalith.ops.ids.id_map_twin:IdMapTwin",
         torch_name=None,
     ),
+    Operator(
+        name="chunked_rows",
+        native=(
+            "mg_chunks_create",
+            "mg_chunks_pool",
+            "mg_chunks_resolve",
+            "mg_chunks_rewrite",
+            "mg_chunks_compact",
+            "mg_chunks_scale_utilities",
+            "mg_chunks_ids",
+            "mg_chunks_masks",
+            "mg_chunks_read",
+            "mg_chunks_load",
+            "mg_chunks_statistics",
+            "mg_chunks_destroy",
+        ),
+        facade="megalith.ops.chunks.chunked_rows:ChunkedRows",
+        twin="megalith.ops.chunks.chunked_rows_twin:ChunkedRowsTwin",
+        torch_name=None,
+    ),
+    Operator(
+        name="chunked_lookup",
+        native=("mg_embedding_forward", "mg_sample_weight_gradient"),
+        facade="megalith.ops.embedding.native_tables:NativeTables",
+        twin="megalith.ops.chunks.kernels_twin:chunked_forward_twin",
+        torch_name=None,
+    ),
+    Operator(
+        name="chunked_backward",
+        native=("mg_embedding_backward",),
+        facade="megalith.ops.embedding.native_tables:NativeTables",
+        twin="megalith.ops.chunks.kernels_twin:chunked_backward_twin_",
+        torch_name=None,
+    ),
 )
 
 # Exported, but not operators: loading, threads, what the processor, the memory and the system offer.

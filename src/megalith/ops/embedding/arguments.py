@@ -102,6 +102,8 @@ def _check_descriptor(
         raise refuse(f"says pooling {lookup.pooling}, which is none of {len(POOLINGS)}")
     if not 0 <= lookup.feature < num_features:
         raise refuse(f"names feature {lookup.feature} of {num_features}, the first being 0")
+    if lookup.layout != 0:
+        raise refuse("names chunked rows, which no tensor holds; use ops.embedding.native_tables")
     if lookup.padding < -1:
         raise refuse(f"says padding {lookup.padding}; pass an id, or -1 for none")
 

@@ -8,6 +8,8 @@ from typing import NamedTuple
 from torch import Tensor
 
 POOLINGS = ("sum", "mean", "max", "none")
+LAYOUTS = ("whole", "chunked")
+"""How the rows of a table lie in memory: in one tensor, or in a pool of chunked rows (ops/chunks)."""
 
 
 class LookupDescriptor(NamedTuple):
@@ -27,6 +29,8 @@ class LookupDescriptor(NamedTuple):
     """Which of the outputs that do not pool, or -1."""
     padding: int
     """An id that reads as zeros and is never updated, or -1."""
+    layout: int = 0
+    """Position in LAYOUTS; ids of chunked rows are slots of their pool."""
 
 
 class LookupBatch(NamedTuple):

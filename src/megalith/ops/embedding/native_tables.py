@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from megalith.ops import native
+from megalith.ops.chunks.chunked_rows import ChunkedRows
+from megalith.ops.chunks.steps import ChunkStep, chunk_steps_tensor
 from megalith.ops.embedding.descriptors import LookupBatch, LookupDescriptor, OutputGradients
 from megalith.ops.tensors import STORED_DTYPES, address, addresses
 
@@ -29,7 +31,8 @@ class NativeTables:
     nothing is checked: ids must have been, and offsets, descriptors and sample weights be contiguous.
 
     `slot_ids` holds the id of each row of tables whose rows are not in the order of ids; rounding at random
-    depends on it.
+    depends on it. `pools` holds the pool of each table of chunked rows, whose tensors are empty and whose
+    descriptors say so.
     """
 
     def __init__(
@@ -38,6 +41,7 @@ class NativeTables:
         first: Sequence[Tensor],
         second: Sequence[Tensor],
         slot_ids: Sequence[Tensor | None] | None = None,
+        pools: Sequence[ChunkedRows | None] = (),
     ) -> None:
         native.share_torch_threads()
         self._core = native.library()
@@ -46,6 +50,10 @@ class NativeTables:
         self._count = len(weights)
         self._weights, self._first, self._second = (addresses(some) for some in (weights, first, second))
         self._slot_ids = addresses(ids)
+        self._pools = tuple(pools)
+        for table, pool in enumerate(self._pools):
+            if pool is not None:
+                self._weights[table] = pool.kernel_address
 
     def forward(self, descriptors: Tensor, batch: LookupBatch, output_dim: int, dtype: torch.dtype) -> Tensor:
         """Pooled vectors [batch, output_dim] of the lookups that pool."""
@@ -90,8 +98,15 @@ class NativeTables:
         batch: LookupBatch,
         gradients: OutputGradients,
         rounding: Tensor,
+        chunk_steps: Sequence[ChunkStep] = (),
     ) -> None:
-        """One optimizer step on every touched row; `rounding` has a `RowRounding` for each table."""
+        """One optimizer step on every touched row; `rounding` has a `RowRounding` for each table.
+
+        `chunk_steps`, one for each table, are what chunked rows need; without them their utilities stay.
+        """
+        if self._pools and not chunk_steps:
+            chunk_steps = [ChunkStep()] * self._count
+        chunked = chunk_steps_tensor(chunk_steps) if chunk_steps else None
         values = batch.values.contiguous()
         dense = None if gradients.pooled is None else gradients.pooled.float().contiguous()
         sequences = [None if given is None else given.float().contiguous() for given in gradients.sequences]
@@ -101,7 +116,7 @@ class NativeTables:
             *(values.data_ptr(), values.element_size(), batch.offsets.data_ptr()),
             *(address(batch.sample_weights), batch.size),
             *(address(dense), 0 if dense is None else dense.shape[1], addresses(sequences)),
-            *(steps.data_ptr(), rounding.data_ptr(), self._slot_ids),
+            *(steps.data_ptr(), rounding.data_ptr(), self._slot_ids, address(chunked)),
         )
 
     def sample_weight_gradient(self, descriptors: Tensor, batch: LookupBatch, gradient: Tensor) -> Tensor:

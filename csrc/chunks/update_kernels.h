@@ -1,0 +1,208 @@
+// Updates of chunked rows: the optimizer's step on the columns that live, and the utilities of chunks.
+//
+// A row's gradient is compressed to its live columns, and the step of whole rows (optimizer/row_step.h) is taken on a row
+// of that many. Utilities are bfloat16, rounded at random by the step's seed and the gradient: by nothing physical.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "chunks/kernels.h"
+#include "chunks/live_columns.h"
+#include "chunks/lookup_kernels.h"
+#include "chunks/record.h"
+#include "optimizer/row_step.h"
+#include "optimizer/update_kernels.h"
+#include "simd/stochastic_rounding.h"
+
+namespace megalith {
+inline namespace MG_VARIANT {
+
+// Columns that do not lie side by side in the whole row.
+struct ScatteredColumns {
+  const uint32_t* columns;
+
+  Words random(uint64_t row_seed, int64_t column) const {
+    return random_words(row_seed, load_whole<Words>(columns + column));
+  }
+};
+
+// Squared norms of a gradient's chunks, in the place of each; those beyond the last chunk are 0.
+struct ChunkSquares {
+  alignas(64) float squares[kMostChunks];
+  float total;
+};
+
+// The sum of 2, 4 or 8 numbers as that of sixteen lanes adds them.
+inline float sum_few(const float* from, int64_t count) {
+  if (count == 2) return from[0] + from[1];
+  if (count == 4) return (from[0] + from[2]) + (from[1] + from[3]);
+  return ((from[0] + from[4]) + (from[2] + from[6])) + ((from[1] + from[5]) + (from[3] + from[7]));
+}
+
+inline void find_squares(const ChunkedPool& pool, const float* gradient, ChunkSquares& found) {
+  const int64_t width = pool.width, chunks = pool.chunks;
+  // Lanes beyond the last chunk are read with the others.
+  store(found.squares + (chunks - 1) / kLanes * kLanes, Floats{});
+  if (width == 1) {
+    for_columns(chunks, [&](int64_t column, int n) {
+      const Floats lanes = load(gradient + column, n);
+      store(found.squares + column, lanes * lanes, n);
+    });
+  } else if (width == 2 || width == 4 || width == 8) {
+    // As below, where the other lanes of a sum are 0.
+    alignas(64) float lanes[kLanes];
+    for_columns(pool.dim, [&](int64_t column, int n) {
+      const Floats given = load(gradient + column, n);
+      store(lanes, given * given);
+      float* to = found.squares + column / width;
+      for (const float* from = lanes; from < lanes + n; from += width) *to++ = sum_few(from, width);
+    });
+  } else {
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+      Floats squares{};
+      for_columns(width, [&](int64_t column, int n) {
+        const Floats lanes = load(gradient + chunk * width + column, n);
+        squares += lanes * lanes;
+      });
+      found.squares[chunk] = sum(squares);
+    }
+  }
+  Floats total{};
+  for (int64_t chunk = 0; chunk < chunks; chunk += kLanes) total += load(found.squares + chunk);
+  found.total = sum(total);
+}
+
+// Adds `weight` times its norm to the utility of each live chunk, and of the others together to that of growth.
+inline void add_utilities(const ChunkedPool& pool, char* record, int64_t live, uint64_t mask, const ChunkSquares& found,
+                          float weight, uint64_t seed) {
+  auto* utilities = reinterpret_cast<BFloat16*>(record + pool.layouts[live].utilities);
+  Floats dead{};
+  for (int64_t chunk = 0; chunk < pool.chunks; chunk += kLanes) {
+    const uint32_t lanes = static_cast<uint32_t>(mask >> chunk) & kAllLanes;
+    const Floats squares = load(found.squares + chunk);
+    const int n = num_lanes(lanes);
+    if (n < kLanes) dead += only(squares, ~lanes & kAllLanes);
+    if (n == 0) continue;
+    const Floats added = load(utilities, n) + root(gathered(squares, lanes)) * weight;
+    store_random(utilities, added, random_words(seed, chunk), n);
+    utilities += n;
+  }
+  if (mask == pool.all_chunks) return;
+  auto* growth = reinterpret_cast<BFloat16*>(record);
+  const Floats added = load(growth, 1) + all(root(sum(dead)) * weight);
+  store_random(growth, added, random_words(seed, kMostChunks), 1);
+}
+
+// Columns of the row that live, as a step that rounds at random needs them.
+inline void list_columns(const ChunkedPool& pool, uint64_t mask, int64_t first_column, uint32_t* columns) {
+  for (uint64_t rest = mask; rest; rest &= rest - 1) {
+    const auto first = static_cast<uint32_t>(first_column + __builtin_ctzll(rest) * pool.width);
+    for (int64_t column = 0; column < pool.width; ++column) *columns++ = first + static_cast<uint32_t>(column);
+  }
+}
+
+template <int Kind, class T>
+void update_chunked_rows(const TableUpdate& table, const ChunkedPool& pool, const ChunkStep& chunk_step,
+                         const ChunkBuffers& buffers, const RowSource* touched, int64_t count,
+                         const uint32_t* accesses) {
+  constexpr int kNumNorms = num_row_norms(Kind);
+  const int64_t dim = pool.dim, ahead = records_ahead(pool);
+  const OptimizerStep step = *table.step;
+  const bool scored = chunk_step.utility_weight != 0, rounds = sizeof(T) == 2 && step.stochastic_rounding != 0;
+  float* scaled = table.scaled;
+  for (int64_t i = 0; i < least(ahead, count); ++i) prefetch_record(pool, static_cast<uint32_t>(touched[i] >> 32));
+  uint32_t before = ~uint32_t{0};
+  // The rows of a bag share its gradient: what depends on that alone is computed once.
+  bool knows_norms = false, knows_squares = false;
+  uint64_t mask_before = 0;  // of the gradient in the buffer
+  RowNorms norms{};
+  ChunkSquares squares;
+  for (int64_t i = 0; i < count; ++i) {
+    if (i + ahead < count) {
+      prefetch_record(pool, static_cast<uint32_t>(touched[i + ahead] >> 32));
+      prefetch_gradient(table, touched, i + ahead);
+    }
+    const auto slot = static_cast<uint32_t>(touched[i] >> 32), source = static_cast<uint32_t>(touched[i]);
+    const float* gradient = gradient_of(table.gradients, touched[i]);
+    if (table.gradients.scales) {
+      const float factor = table.gradients.scales[source];
+      if (source != before) {
+        for_columns(dim, [&](int64_t column, int n) {
+          store(scaled + column, load(gradient + column, n) * factor, n);
+        });
+      }
+      gradient = scaled;
+    }
+    if (source != before) {
+      knows_norms = knows_squares = false;
+      mask_before = 0;
+    }
+    before = source;
+    const bool exists = is_record(slot);
+    if ((scored || !exists) && !knows_squares) {
+      find_squares(pool, gradient, squares);
+      knows_squares = true;
+    }
+    const float times = chunk_step.counts_accesses && accesses ? static_cast<float>(accesses[i]) : 1.0f;
+    if (!exists) {
+      if (chunk_step.absent_norms) chunk_step.absent_norms[slot - kFirstAbsent] = root(squares.total) * times;
+      continue;
+    }
+    char* record = record_at(pool, slot);
+    const int64_t live = live_chunks(pool, slot), columns = live * pool.width;
+    const RecordLayout& layout = pool.layouts[live];
+    const bool whole = live == pool.chunks;
+    const uint64_t mask = whole ? pool.all_chunks : record_mask(pool, record);
+    if (scored) {
+      uint32_t bits;
+      std::memcpy(&bits, &squares.total, 4);
+      const uint64_t seed = mix(table.rounding.seed + (uint64_t{bits} + 1) * 0xd1342543de82ef95ull);
+      add_utilities(pool, record, live, mask, squares, chunk_step.utility_weight * times, seed);
+    }
+    if (!whole && mask != mask_before) {
+      for_live_columns(pool, mask, 0, dim, [&](int64_t column, int n, uint32_t lanes, int64_t at) {
+        // Whole lanes: what is written too far is written again, or is beyond the last column.
+        if (lanes) store(buffers.gradient + at, gathered(load(gradient + column, n), lanes));
+      });
+      if (rounds) list_columns(pool, mask, table.rounding.first_column, buffers.columns);
+    }
+    knows_norms = knows_norms && kNumNorms == 1 && step.weight_decay == 0 && mask == mask_before;
+    mask_before = mask;
+    uint64_t row_seed = 0;
+    if (rounds) {
+      uint32_t id;
+      std::memcpy(&id, record + layout.id, 4);
+      row_seed = mix(table.rounding.seed + static_cast<uint64_t>(table.rounding.first_row + id) * 0x9e3779b97f4a7c15ull);
+    }
+    const auto take = [&](auto live_columns, const float* given) {
+      const RowStep<Kind, T, decltype(live_columns)> row_step{
+          reinterpret_cast<T*>(record + layout.weights), reinterpret_cast<float*>(record + layout.first),
+          reinterpret_cast<float*>(record + layout.second), given, columns, step, row_seed, live_columns};
+      if constexpr (kNumNorms > 0) {
+        if (!knows_norms) norms = row_step.norms();
+        knows_norms = true;
+      }
+      row_step.take(norms, columns);
+    };
+    if (whole) {
+      take(AdjacentColumns{table.rounding.first_column}, gradient);
+    } else {
+      take(ScatteredColumns{buffers.columns}, buffers.gradient);
+    }
+  }
+}
+
+inline void update_chunked(const TableUpdate& table, const ChunkedPool& rows, const ChunkStep& step,
+                           const ChunkBuffers& buffers, const RowSource* touched, int64_t count,
+                           const uint32_t* accesses) {
+  with_type(rows.dtype, [&](auto stored) {
+    with_kind(*table.step, [&](auto kind) {
+      update_chunked_rows<decltype(kind)::value, decltype(stored)>(table, rows, step, buffers, touched, count,
+                                                                   accesses);
+    });
+  });
+}
+
+}  // namespace MG_VARIANT
+}  // namespace megalith

@@ -1,0 +1,297 @@
+"""`ChunkedRows`: a native pool of rows cut into chunks, of which only the live ones are stored.
+
+    pool = ChunkedRows(tables, ChunkShape(dim=64, width=16, first_state="row"), capacity_bytes=1 << 30)
+    found = pool.resolve(lookups, values, trains=True, first_chunks=1, room=1 << 20)
+    ... kernels over found.slots (ops.embedding.native_tables) ...
+    pool.rewrite(table, ids, masks)      # prune, grow, remove: slots of before are stale, `generation` tells
+    pool.compact()                       # memory goes back to the system
+
+A pruned chunk reads as zeros. The twin is in `chunked_rows_twin.py`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass, fields
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from megalith.ops import native
+from megalith.ops.chunks.blocks import ChunkedBlock, ChunkShape
+from megalith.ops.stores.tiered_rows import PooledTable
+from megalith.ops.tensors import address
+
+PADDING_SLOT, FIRST_ABSENT = 0, -(2**31)
+"""The slot that reads as zeros and does not count; as int32, the first of those that count."""
+INDEX_FORMS = ("hash", "ranked bitmap", "array")
+
+
+class ResolvedSlots(NamedTuple):
+    """The ids of a batch as the kernels take them."""
+
+    slots: Tensor
+    """int32 [values]; values outside of all lookups have the slot of padding"""
+    absent: Tensor
+    """int64 [absent, 2]: (table, id) of each id without a record; the n-th has slot FIRST_ABSENT + n"""
+    room: int
+    """Bytes that are left of those that new rows might take."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkedBytes:
+    """What a pool takes in memory, by part."""
+
+    weights: int
+    state: int
+    utility: int
+    """Utilities, masks and ids: all of a record that is neither weight nor state."""
+    index: int
+    free: int
+    """In pages that were touched, without a record in them."""
+    bookkeeping: int
+    """Which places are free."""
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return sum(astuple(self))
+
+
+class ChunkedStatistics(NamedTuple):
+    """What a pool holds now."""
+
+    bytes: ChunkedBytes
+    generation: int
+    """Slots that were resolved under another are stale."""
+    unit_bytes: int
+    """Of a slot."""
+    rows: tuple[int, ...]
+    """With a record, by table."""
+    index_forms: tuple[str, ...]
+    """By table, of INDEX_FORMS."""
+    records: tuple[int, ...]
+    """Rows with 0, 1, ... live chunks."""
+    row_bytes: tuple[int, ...]
+    """What a row with 0, 1, ... live chunks counts as where room is counted."""
+
+
+class ChunkedRows:
+    """Rows of some tables of one shape. Threads may call it at once; kernels only while no row is rewritten.
+
+    `capacity_bytes` are addresses that are reserved, not memory that is taken.
+    """
+
+    def __init__(self, tables: Sequence[PooledTable], shape: ChunkShape, capacity_bytes: int) -> None:
+        native.share_torch_threads()
+        self._core = native.library()
+        self.tables, self.shape = tuple(tables), shape
+        starts = torch.tensor([table.start.fields(table.rows, table.padding) for table in tables])
+        described = torch.tensor(shape.fields())
+        handle, pool = ctypes.c_void_p(), ctypes.c_void_p()
+        self._core.mg_chunks_create(
+            *(described.data_ptr(), capacity_bytes, starts.data_ptr(), len(tables)),
+            ctypes.addressof(handle),
+        )
+        self._handle = handle.value
+        self._core.mg_chunks_pool(self._handle, ctypes.addressof(pool))
+        self._kernel_address = pool.value
+        self._lock = threading.Lock()
+        self.close = weakref.finalize(self, self._core.mg_chunks_destroy, self._handle)
+        """Gives the memory back; every use afterwards is refused."""
+
+    @property
+    def kernel_address(self) -> int | None:
+        """What kernels take for the weights of the pool's tables."""
+        return self._kernel_address if self._pool else None
+
+    def resolve(
+        self,
+        lookups: Tensor,
+        values: Tensor,
+        *,
+        trains: bool,
+        first_chunks: int = 0,
+        room: int = 0,
+        parallel: bool = True,
+    ) -> ResolvedSlots:
+        """Slots of the ids of a batch.
+
+        `lookups` are int64 rows (table, first value, last value). If it `trains`, ids without a record are
+        numbered, the same ids alike; new rows begin with `first_chunks` in the order of the batch, while they
+        take no more than `room` (a row counts as `ChunkedStatistics.row_bytes`). Otherwise all ids without a
+        record are FIRST_ABSENT, and none is listed.
+        """
+        self._check(lookups, values)
+        # Not by torch, whose threads would wait for more work at the cost of those that compute.
+        slots = np.zeros(len(values), dtype=np.int32)
+        absent = np.empty((len(values) if trains else 0, 2), dtype=np.int64)
+        new_rows = (ctypes.c_int64 * 2)(first_chunks if trains else 0, room)
+        count = ctypes.c_int64(0)
+        with self._lock:
+            self._core.mg_chunks_resolve(
+                *(self._pool, lookups.data_ptr(), len(lookups), values.data_ptr(), values.element_size()),
+                *(slots.ctypes.data, int(trains), new_rows, absent.ctypes.data, ctypes.addressof(count)),
+                int(parallel),
+            )
+        listed = absent[: count.value].copy()
+        return ResolvedSlots(torch.from_numpy(slots), torch.from_numpy(listed), new_rows[1])
+
+    def rewrite(
+        self,
+        table: int,
+        ids: Tensor,
+        masks: Tensor,
+        utilities: Tensor | None = None,
+        growth: Tensor | None = None,
+    ) -> None:
+        """Gives rows other live chunks, int64 ids and masks; mask 0 removes a row.
+
+        Chunks that a row gains begin with start values, full state 0 and `utilities` (float32 [rows], else
+        0); a number for the whole row stays, and begins at 0 with the row. `growth`, float32 [rows], replaces
+        growth utilities. Rows change in the order given.
+        """
+        self._check_rows(table, ids, masks)
+        numbers = [None if given is None else given.float().contiguous() for given in (utilities, growth)]
+        if any(given is not None and given.shape != ids.shape for given in numbers):
+            raise ValueError("utilities and growth are a number for each row")
+        ids, masks = ids.contiguous(), masks.contiguous()
+        given = ids.data_ptr(), masks.data_ptr(), *map(address, numbers), len(ids)
+        with self._lock:
+            self._core.mg_chunks_rewrite(self._pool, table, *given)
+
+    def compact(self) -> None:
+        """Moves records together, gives memory back, and every index its smallest form."""
+        with self._lock:
+            self._core.mg_chunks_compact(self._pool)
+
+    def scale_utilities(self, factor: float) -> None:
+        """Multiplies all utilities, growth included; exact for powers of two."""
+        with self._lock:
+            self._core.mg_chunks_scale_utilities(self._pool, factor)
+
+    def masks(self, table: int, ids: Tensor) -> Tensor:
+        """Which chunks of each row live, int64 [rows]; 0 for a row that is not there."""
+        masks = torch.zeros(len(ids), dtype=torch.int64)
+        self._check_rows(table, ids, masks)
+        ids = ids.contiguous()
+        with self._lock:
+            self._core.mg_chunks_masks(self._pool, table, ids.data_ptr(), len(ids), masks.data_ptr())
+        return masks
+
+    def ids(self, table: int, first: int = 0, count: int = 1 << 20) -> Tensor:
+        """The lowest ids from `first` on that have a record, at most `count`, rising."""
+        found, ids = ctypes.c_int64(0), torch.empty(min(count, self.tables[table].rows), dtype=torch.int64)
+        with self._lock:
+            self._core.mg_chunks_ids(
+                *(self._pool, table, first, len(ids), ids.data_ptr(), ctypes.addressof(found))
+            )
+        return ids[: found.value].clone()
+
+    def blocks(self, table: int, rows: int = 1 << 16) -> Iterator[ChunkedBlock]:
+        """All rows of a table in the order of ids, at most so many at a time."""
+        first, left = 0, torch.empty(0, dtype=torch.int64)
+        while True:
+            if not len(left):
+                left = self.ids(table, first, count=16 * rows)
+                if not len(left):
+                    return
+                first = int(left[-1]) + 1
+            yield self.read(table, left[:rows])
+            left = left[rows:]
+
+    def read(self, table: int, ids: Tensor) -> ChunkedBlock:
+        """Rows as they are now; each must have a record."""
+        masks = self.masks(table, ids)
+        block = self._empty_block(ids.contiguous(), masks)
+        with self._lock:
+            self._core.mg_chunks_read(self._pool, table, *self._addresses(block))
+        return block
+
+    def load(self, table: int, block: ChunkedBlock) -> None:
+        """Takes rows as they are given, whatever was there before; mask 0 removes a row."""
+        self._check_rows(table, block.ids, block.masks)
+        block = ChunkedBlock(*(part.contiguous() for part in block))
+        for name, given, own in zip(
+            block._fields, block, self._empty_block(block.ids, block.masks), strict=True
+        ):
+            if given.dtype != own.dtype or given.shape != own.shape:
+                raise ValueError(
+                    f"{name} of chunked rows are {own.dtype} {tuple(own.shape)}, not {given.dtype} "
+                    f"{tuple(given.shape)}"
+                )
+        with self._lock:
+            self._core.mg_chunks_load(self._pool, table, *self._addresses(block))
+
+    def statistics(self) -> ChunkedStatistics:
+        """What the pool holds and takes now."""
+        tables, chunks = len(self.tables), self.shape.chunks
+        parts = len(fields(ChunkedBytes))
+        numbers = (ctypes.c_int64 * (parts + 2 + 2 * tables + 2 * chunks + 1))()
+        with self._lock:
+            self._core.mg_chunks_statistics(self._pool, numbers)
+        first = parts + 2
+        by_table, by_live = numbers[first : first + 2 * tables], numbers[first + 2 * tables :]
+        return ChunkedStatistics(
+            ChunkedBytes(*numbers[:parts]),
+            generation=numbers[parts],
+            unit_bytes=numbers[parts + 1],
+            rows=tuple(by_table[::2]),
+            index_forms=tuple(INDEX_FORMS[form] for form in by_table[1::2]),
+            records=(0, *by_live[:chunks]),
+            row_bytes=tuple(by_live[chunks:]),
+        )
+
+    @property
+    def _pool(self) -> int | None:
+        """The native pool; its memory is gone once it is closed."""
+        if not self.close.alive:
+            raise ValueError("this pool of chunked rows is closed")
+        return self._handle
+
+    def _empty_block(self, ids: Tensor, masks: Tensor) -> ChunkedBlock:
+        shape, rows = self.shape, len(ids)
+        bits = (masks[:, None] >> torch.arange(shape.chunks)) & 1
+        live = int(bits.sum())
+        numbers = {"none": 0, "row": rows, "full": live * shape.width}
+        states = (torch.empty(numbers[state]) for state in (shape.first_state, shape.second_state))
+        return ChunkedBlock(
+            *(ids, masks, torch.empty(rows, dtype=torch.bfloat16), torch.empty(live, dtype=torch.bfloat16)),
+            torch.empty(live * shape.width, dtype=shape.dtype),
+            *states,
+        )
+
+    def _addresses(self, block: ChunkedBlock) -> list[int | None]:
+        ids, *parts = (part.data_ptr() if part.numel() else None for part in block)
+        return [ids, len(block.ids), *parts]
+
+    def _check(self, lookups: Tensor, values: Tensor) -> None:
+        """Refuses what the native core would read wrongly; ids it checks itself."""
+        if values.dtype not in (torch.int32, torch.int64) or values.dim() != 1 or not values.is_contiguous():
+            raise ValueError("values are contiguous int32 or int64 [values]")
+        shaped = lookups.dtype == torch.int64 and lookups.dim() == 2 and lookups.shape[1] == 3
+        if not shaped or not lookups.is_contiguous():
+            raise ValueError("lookups are contiguous int64 [lookups, 3]")
+        if _outside(lookups[:, 0], len(self.tables)) or _outside(lookups[:, 1:], len(values) + 1):
+            raise ValueError("a lookup names a table or values that there are not")
+
+    def _check_rows(self, table: int, ids: Tensor, masks: Tensor) -> None:
+        if not 0 <= table < len(self.tables):
+            raise ValueError(f"there is no table {table}")
+        if (
+            ids.dtype != torch.int64
+            or masks.dtype != torch.int64
+            or ids.dim() != 1
+            or ids.shape != masks.shape
+        ):
+            raise ValueError("ids and masks are int64 [rows]")
+
+
+def _outside(numbers: Tensor, end: int) -> bool:
+    """Whether any number is not in [0, end)."""
+    return bool(((numbers < 0) | (numbers >= end)).any())
