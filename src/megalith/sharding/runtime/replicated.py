@@ -20,7 +20,13 @@ from megalith.core.schema import TableSpec
 from megalith.embeddings.collection import EmbeddingCollection
 from megalith.embeddings.descriptors import CollectionLookups
 from megalith.embeddings.optimizers import RowOptimizer
-from megalith.ops.embedding.descriptors import POOLINGS, LookupBatch, LookupDescriptor, OutputGradients
+from megalith.ops.embedding.descriptors import (
+    POOLINGS,
+    LookupBatch,
+    LookupDescriptor,
+    OutputGradients,
+    descriptors_of,
+)
 from megalith.ops.embedding.native_tables import NativeTables
 from megalith.ops.embedding.pooling import value_gradients, without_padding
 from megalith.ops.optimizer.steps import OPTIMIZER_KINDS, OptimizerStep
@@ -158,7 +164,7 @@ class _GradientSums:
         self._rounding = torch.zeros(len(tables), len(RowRounding._fields), dtype=torch.int64)
         # Max pooling needs the rows themselves to know where a gradient belongs; all others only add up.
         is_max = descriptors[:, _POOLING] == POOLINGS.index("max")
-        self._max_descriptors = descriptors[is_max].tolist()
+        self._max_descriptors = descriptors_of(descriptors[is_max])
         self._sum_descriptors = descriptors[~is_max].contiguous()
         self._sum_descriptors[:, _DTYPE] = 0
         # Output 0 is what is pooled, then come the sequences.
@@ -207,15 +213,15 @@ class _GradientSums:
             self._marks[ids.values[edges[feature] : edges[feature + 1]].long() + start] = 1.0
         self._marks[self._padding] = 0.0
 
-    def _add_max(self, descriptor: list[int], ids: JaggedIds, gradient: Tensor) -> None:
-        table, _, dim, _, _, feature, column, _, padding = descriptor
-        edges = ids.offsets[feature * ids.batch : (feature + 1) * ids.batch + 1]
+    def _add_max(self, lookup: LookupDescriptor, ids: JaggedIds, gradient: Tensor) -> None:
+        table = lookup.table
+        edges = ids.offsets[lookup.feature * ids.batch : (lookup.feature + 1) * ids.batch + 1]
         values = ids.values[int(edges[0]) : int(edges[-1])].long()
         edges = edges - edges[0]
-        if padding >= 0:
-            values, edges, _, _ = without_padding(values, edges, None, padding)
+        if lookup.padding >= 0:
+            values, edges, _, _ = without_padding(values, edges, None, lookup.padding)
         if len(values):
-            columns = gradient[:, column : column + dim]
+            columns = gradient[:, lookup.column : lookup.column + lookup.dim]
             by_value = value_gradients(self._weights[table], values, edges, "max", columns)
             self._by_table[table].index_add_(0, values, by_value)
 
