@@ -83,3 +83,23 @@ def check_no_overlap(written: Iterable[Tensor], read: Iterable[Tensor]) -> None:
         any_end = max(any_end, end)
         if is_written:
             written_end = max(written_end, end)
+
+
+def outside(numbers: Tensor, end: int) -> bool:
+    """Whether any number is not in [0, end); not by torch, whose threads would wait for more work."""
+    held = numbers.numpy()
+    return bool(held.size and (held.min() < 0 or held.max() >= end))
+
+
+def check_lookups(
+    lookups: Tensor, values: Tensor, tables: int, types: Sequence[torch.dtype] = (torch.int32, torch.int64)
+) -> None:
+    """Refuses (table, first value, last value) and values that a pool of rows would read wrongly."""
+    if values.dtype not in types or values.dim() != 1 or not values.is_contiguous():
+        names = " or ".join(str(each).removeprefix("torch.") for each in types)
+        raise ValueError(f"values are contiguous {names} [values]")
+    shaped = lookups.dtype == torch.int64 and lookups.dim() == 2 and lookups.shape[1] == 3
+    if not shaped or not lookups.is_contiguous():
+        raise ValueError("lookups are contiguous int64 [lookups, 3]")
+    if outside(lookups[:, 0], tables) or outside(lookups[:, 1:], len(values) + 1):
+        raise ValueError("a lookup names a table or values that there are not")

@@ -25,7 +25,7 @@ from torch import Tensor
 from megalith.ops import native
 from megalith.ops.chunks.blocks import ChunkedBlock, ChunkShape
 from megalith.ops.stores.tiered_rows import PooledTable
-from megalith.ops.tensors import address
+from megalith.ops.tensors import address, check_lookups
 
 PADDING_SLOT, FIRST_ABSENT = 0, -(2**31)
 """The slot that reads as zeros and does not count; as int32, the first of those that count."""
@@ -127,7 +127,7 @@ class ChunkedRows:
         take no more than `room` (a row counts as `ChunkedStatistics.row_bytes`). Otherwise all ids without a
         record are FIRST_ABSENT, and none is listed.
         """
-        self._check(lookups, values)
+        check_lookups(lookups, values, len(self.tables))
         # Not by torch, whose threads would wait for more work at the cost of those that compute.
         slots = np.zeros(len(values), dtype=np.int32)
         absent = np.empty((len(values) if trains else 0, 2), dtype=np.int64)
@@ -270,16 +270,6 @@ class ChunkedRows:
         ids, *parts = (part.data_ptr() if part.numel() else None for part in block)
         return [ids, len(block.ids), *parts]
 
-    def _check(self, lookups: Tensor, values: Tensor) -> None:
-        """Refuses what the native core would read wrongly; ids it checks itself."""
-        if values.dtype not in (torch.int32, torch.int64) or values.dim() != 1 or not values.is_contiguous():
-            raise ValueError("values are contiguous int32 or int64 [values]")
-        shaped = lookups.dtype == torch.int64 and lookups.dim() == 2 and lookups.shape[1] == 3
-        if not shaped or not lookups.is_contiguous():
-            raise ValueError("lookups are contiguous int64 [lookups, 3]")
-        if _outside(lookups[:, 0], len(self.tables)) or _outside(lookups[:, 1:], len(values) + 1):
-            raise ValueError("a lookup names a table or values that there are not")
-
     def _check_rows(self, table: int, ids: Tensor, masks: Tensor) -> None:
         if not 0 <= table < len(self.tables):
             raise ValueError(f"there is no table {table}")
@@ -290,8 +280,3 @@ class ChunkedRows:
             or ids.shape != masks.shape
         ):
             raise ValueError("ids and masks are int64 [rows]")
-
-
-def _outside(numbers: Tensor, end: int) -> bool:
-    """Whether any number is not in [0, end)."""
-    return bool(((numbers < 0) | (numbers >= end)).any())

@@ -23,6 +23,7 @@ from megalith.core.errors import ConfigError, DataError
 from megalith.ops import native
 from megalith.ops.ids.changes import EvictedIds, IdBlock, IdRows, IdStatistics, MovedIdRows, NewIdRows
 from megalith.ops.ids.policies import COUNTER_BUCKET_BYTES, PARTITIONS, IdTableSpec, check_bound
+from megalith.ops.tensors import check_lookups, outside
 
 ADMISSIONS = ("always", "count", "probability")
 _MOST_BATCHES = 2**32 - 1
@@ -85,7 +86,7 @@ class IdMap:
         int64 [values], are event times in seconds, for tables whose ids expire by them. What is decided
         depends on which ids the batch has and how often, not on their order. An evaluation changes nothing.
         """
-        self._check(lookups, values)
+        check_lookups(lookups, values, len(self.tables), (torch.int64,))
         times = self._checked_times(times, len(values)) if trains else None
         weights, segments = self._clock(batch)
         rows = np.full(len(values), -1, dtype=np.int32)
@@ -257,21 +258,11 @@ class IdMap:
             raise DataError("Ids expire by event time; give the time of each value, or leave `seconds` out.")
         if times.dtype != torch.int64 or times.shape != (values,):
             raise ValueError("times are int64 [values]")
-        if _outside(times, 2**32):
+        if outside(times, 2**32):
             raise DataError(
                 "Event times are seconds since 1970, from 0 to 4294967295; fix those of this batch."
             )
         return times.contiguous()
-
-    def _check(self, lookups: Tensor, values: Tensor) -> None:
-        """Refuses what the native core would read wrongly."""
-        if values.dtype != torch.int64 or values.dim() != 1 or not values.is_contiguous():
-            raise ValueError("values are contiguous int64 [values]")
-        shaped = lookups.dtype == torch.int64 and lookups.dim() == 2 and lookups.shape[1] == 3
-        if not shaped or not lookups.is_contiguous():
-            raise ValueError("lookups are contiguous int64 [lookups, 3]")
-        if _outside(lookups[:, 0], len(self.tables)) or _outside(lookups[:, 1:], len(values) + 1):
-            raise ValueError("a lookup names a table or values that there are not")
 
 
 def _fields(table: IdTableSpec) -> list[int]:
@@ -288,12 +279,6 @@ def _fields(table: IdTableSpec) -> list[int]:
 def _signed(number: int) -> int:
     """The same 64 bits as a signed number."""
     return (number + 2**63) % 2**64 - 2**63
-
-
-def _outside(numbers: Tensor, end: int) -> bool:
-    """Whether any number is not in [0, end); not by torch, whose threads would wait for more work."""
-    held = numbers.numpy()
-    return bool(held.size and (held.min() < 0 or held.max() >= end))
 
 
 def _empty_block(count: int) -> IdBlock:

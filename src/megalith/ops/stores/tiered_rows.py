@@ -28,7 +28,7 @@ from torch import Tensor
 
 from megalith.ops import native
 from megalith.ops.stores.start_values import StartValues
-from megalith.ops.tensors import address
+from megalith.ops.tensors import address, check_lookups, outside
 
 WAYS = 16
 """Slots of a set of the cache."""
@@ -169,7 +169,7 @@ class TieredRows:
         Batches are numbered from 1 and resolved in order. A row that `trains` counts as changed. For a row
         that is only read no changed one leaves, unless nothing else can: evaluation does not write.
         """
-        self._check(lookups, values)
+        check_lookups(lookups, values, len(self.tables))
         # Not by torch, whose threads would wait for more work at the cost of those that compute.
         slots = torch.from_numpy(np.full(len(values), -1, dtype=np.int32))
         with self._lock:
@@ -181,7 +181,7 @@ class TieredRows:
 
     def expect(self, lookups: Tensor, values: Tensor, batch: int) -> None:
         """Says that a batch yet to be resolved uses these ids: policy "lookahead" keeps their rows."""
-        self._check(lookups, values)
+        check_lookups(lookups, values, len(self.tables))
         given = lookups.data_ptr(), len(lookups), values.data_ptr(), values.element_size()
         with self._lock:
             self._core.mg_tiered_expect(self._pool, *given, batch)
@@ -280,19 +280,9 @@ class TieredRows:
             self._core.mg_tiered_statistics(self._pool, counts)
         return PoolStatistics(*counts)
 
-    def _check(self, lookups: Tensor, values: Tensor) -> None:
-        """Refuses what the native core would read wrongly; ids it checks itself."""
-        if values.dtype not in (torch.int32, torch.int64) or values.dim() != 1 or not values.is_contiguous():
-            raise ValueError("values are contiguous int32 or int64 [values]")
-        shaped = lookups.dtype == torch.int64 and lookups.dim() == 2 and lookups.shape[1] == 3
-        if not shaped or not lookups.is_contiguous():
-            raise ValueError("lookups are contiguous int64 [lookups, 3]")
-        if _outside(lookups[:, 0], len(self.tables)) or _outside(lookups[:, 1:], len(values) + 1):
-            raise ValueError("a lookup names a table or values that there are not")
-
     def _check_ids(self, table: int, ids: Tensor) -> None:
         known = 0 <= table < len(self.tables)
-        if not known or ids.dtype != torch.int64 or ids.dim() != 1 or _outside(ids, self.tables[table].rows):
+        if not known or ids.dtype != torch.int64 or ids.dim() != 1 or outside(ids, self.tables[table].rows):
             raise ValueError(f"ids of table {table} are int64 and below its number of rows")
 
     def _split(self, rows: Tensor) -> list[Tensor]:
@@ -305,11 +295,6 @@ class TieredRows:
             piece.view(part.dtype).reshape(len(rows), *part.shape[1:])
             for piece, part in zip(split, self.parts, strict=True)
         ]
-
-
-def _outside(numbers: Tensor, end: int) -> bool:
-    """Whether any number is not in [0, end)."""
-    return bool(((numbers < 0) | (numbers >= end)).any())
 
 
 def _num_sets(capacity: int, rows: int, overflow: int | None) -> int:
