@@ -108,8 +108,12 @@ class RowStore(Protocol):
         waits for others to release where their rows leave no room; without it that is an error.
         """
 
-    def arrive(self, ticket: int) -> None:
-        """Waits until the rows of a ticket are in memory."""
+    def arrive(self, ticket: int) -> Tensor | None:
+        """Waits until the rows of a ticket are in memory; its slots, if they are others by now.
+
+        The thread that computes calls it, in the order of batches, just before each is computed. What changes
+        which rows there are happens here: `resolve` may run ahead, and must not show in results.
+        """
 
     def release(self, ticket: int) -> None:
         """The rows of a ticket may leave."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from megalith.core.schema import StoreSpec, TableSpec
+from megalith.core.schema import TableSpec
+from megalith.core.store_spec import DenseSpec, StoreSpec, TieredSpec
 from megalith.embeddings.memory import memory_of
 from megalith.embeddings.optimizers import RowOptimizer
 
@@ -22,15 +23,16 @@ def choose_stores(
     sizes = [
         memory_of([table], [optimizer]).total for table, optimizer in zip(tables, optimizers, strict=True)
     ]
-    chosen, left = [StoreSpec(kind="tiered")] * len(tables), dram * DENSE_PART
+    chosen: list[StoreSpec] = [TieredSpec()] * len(tables)
+    left = dram * DENSE_PART
     for number in sorted(range(len(tables)), key=lambda number: (sizes[number], number)):
         left -= sizes[number]
         if left < 0:
             break
-        chosen[number] = StoreSpec(kind="dense")
+        chosen[number] = DenseSpec()
     return chosen
 
 
 def is_whole(table: TableSpec) -> bool:
     """Whether every row of a table is in memory."""
-    return table.store is None or (isinstance(table.store, StoreSpec) and table.store.kind == "dense")
+    return table.store is None or isinstance(table.store, DenseSpec)

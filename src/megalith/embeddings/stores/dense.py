@@ -47,8 +47,9 @@ class DenseStore:
         """The ids."""
         return values, 0
 
-    def arrive(self, ticket: int) -> None:
+    def arrive(self, ticket: int) -> Tensor | None:
         """Rows are always in memory."""
+        return None
 
     def release(self, ticket: int) -> None:
         """No row ever leaves."""

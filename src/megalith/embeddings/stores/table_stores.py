@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from megalith.core.errors import ConfigError, storage_errors
-from megalith.core.schema import MAX_DENSE_ROWS, StoreSpec, too_many_rows
+from megalith.core.schema import MAX_DENSE_ROWS, too_many_rows
 from megalith.core.units import format_bytes
 from megalith.embeddings.check import Indices
 from megalith.embeddings.descriptors import CollectionLookups
@@ -20,7 +20,7 @@ from megalith.embeddings.memory import check_fits, taking_memory
 from megalith.embeddings.stores.base import RowCache, RowStore, StoreBytes, StoredTable, TierCounts
 from megalith.embeddings.stores.choose import is_whole
 from megalith.embeddings.stores.dense import DenseStore
-from megalith.embeddings.stores.resolved import ResolvedIds
+from megalith.embeddings.stores.resolved import HeldRows, ResolvedIds
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.embeddings.stores.tiered import LEAST_ROWS, RowShape, TieredStore
 from megalith.embeddings.table_state import TableShard
@@ -100,18 +100,21 @@ class TableStores:
         if self.ids_are_slots:
             return ResolvedIds(indices, self.num_features)
         values, offsets, sample_weights = self._one_feature_each(indices)
-        slots: Tensor | None = None
-        tickets: list[tuple[RowStore, int]] = []
-        resolved = ResolvedIds(indices, self.num_features, tickets)
+        held: list[HeldRows] = []
+        resolved = ResolvedIds(indices, self.num_features, held)
         resolved.offsets, resolved.sample_weights = offsets, sample_weights
-        for store, lookups in self._ranges(offsets):
-            own, ticket = store.resolve(lookups, values, trains=trains, wait=wait)
-            tickets.append((store, ticket))
-            slots = own if slots is None else torch.where(own >= 0, own, slots)
-        assert slots is not None
-        # What no store resolved is of tables whose ids are their rows, and may need 64 bits.
+        # What no store resolves is of tables whose ids are their rows, and may need 64 bits.
         dense = any(store.ids_are_slots for store in self.stores)
-        resolved.values = torch.where(slots >= 0, slots.to(values.dtype), values) if dense else slots
+        merged: Tensor | None = values.clone() if dense else None
+        for store, lookups in self._ranges(offsets):
+            slots, ticket = store.resolve(lookups, values, trains=trains, wait=wait)
+            held.append(HeldRows(store, ticket, lookups))
+            if merged is None:
+                merged = slots
+            else:
+                held[-1].put(slots, merged)
+        assert merged is not None
+        resolved.values = merged
         return resolved
 
     def weight_gradient(self, gradient: Tensor, resolved: ResolvedIds) -> Tensor:
@@ -227,8 +230,8 @@ def _own_folders(path: Path, shapes: Container[str]) -> list[Path]:
 def _kind(table: StoredTable, memory: TieredMemory | None) -> str:
     if is_whole(table.spec):
         return "dense"
-    assert isinstance(table.spec.store, StoreSpec)
-    kind = table.spec.store.kind
+    assert table.spec.store is not None
+    kind = table.spec.store if isinstance(table.spec.store, str) else table.spec.store.kind
     if memory is None or memory.path is None:
         raise ConfigError(
             f"Table '{table.spec.name}' is {kind}: say how much memory it may take and where its rows "

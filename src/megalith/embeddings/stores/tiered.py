@@ -143,9 +143,10 @@ class TieredStore:
             "batches (data.batch_size, data.eval_batch_size)."
         )
 
-    def arrive(self, ticket: int) -> None:
+    def arrive(self, ticket: int) -> Tensor | None:
         """Waits for the rows that are being read."""
         self.pool.arrive(ticket)
+        return None
 
     def release(self, ticket: int) -> None:
         """Rows may leave that no earlier batch holds either."""

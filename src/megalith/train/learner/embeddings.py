@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from pydantic import field_validator
+
 from megalith.core.config import Config
-from megalith.core.errors import ConfigError
-from megalith.core.schema import StoreSpec, TableSpec
+from megalith.core.errors import ConfigError, nearest
+from megalith.core.schema import TableSpec
+from megalith.core.store_spec import AnyStore, DenseSpec, StoreSpec, TieredSpec, store_in_full
 from megalith.embeddings.memory import memory_of
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad
 from megalith.embeddings.stores.choose import DENSE_PART, choose_stores, is_whole
@@ -17,9 +20,33 @@ from megalith.sharding.plan import ExchangeConfig, ShardingPlan
 
 
 class EmbeddingsConfig(Config):
-    """How the rows of all tables are updated."""
+    """How the rows of all tables are updated, and what holds those of single ones."""
 
     optimizer: RowOptimizer = RowWiseAdaGrad(lr=0.02)
+    stores: dict[str, AnyStore] = {}
+    """By the name of a table, what holds its rows; all others are dense, or as `memory` asks for."""
+
+    @field_validator("stores", mode="before")
+    @classmethod
+    def _stores_in_full(cls, stores: object) -> object:
+        if not isinstance(stores, dict):
+            return stores
+        return {table: store_in_full(store) for table, store in stores.items()}
+
+    def with_stores(self, tables: Sequence[TableSpec]) -> list[TableSpec]:
+        """The tables of a model with the stores that the recipe gives them; a name of no table is refused."""
+        names = [table.name for table in tables]
+        for name in self.stores:
+            if name not in names:
+                raise ConfigError(
+                    f"embeddings.stores names '{name}', which is no table; {nearest(name, names)}"
+                )
+        return [
+            table.model_copy(update={"store": self.stores[table.name]})
+            if table.name in self.stores
+            else table
+            for table in tables
+        ]
 
 
 class ShardingConfig(Config):
@@ -51,7 +78,7 @@ def place_tables(
     chosen: Sequence[StoreSpec]
     if plan is not None:
         kinds = {placement.table: placement.store for placement in plan.placements}
-        chosen = [StoreSpec(kind=kinds[table.name]) for table in tables]
+        chosen = [DenseSpec() if kinds[table.name] == "dense" else TieredSpec() for table in tables]
         behind_caches = [table.name for table in tables if kinds[table.name] != "dense"]
         if behind_caches and memory is None:
             raise ConfigError(

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from megalith.comm.ranks import Ranks
-from megalith.core.schema import TableSpec
 from megalith.data.batch import Batch
 from megalith.data.dataset import DatasetSchema
 from megalith.embeddings.collection import EmbeddingCollection
@@ -62,7 +61,7 @@ class Learner:
         second_copy: bool = False,
     ) -> None:
         """`second_copy` says that checkpoints will be written from a copy, which must fit into memory too."""
-        tables: list[TableSpec] = config.model.tables(schema.categorical)
+        tables = config.embeddings.with_stores(config.model.tables(schema.categorical))
         self.config = config
         # Without a plan this process is on its own, whatever group it is in.
         ranks = Ranks() if plan is None else Ranks.all()
