@@ -23,6 +23,8 @@ from megalith.embeddings.initial_values import TableWindow
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad, StepSettings, optimizer_of_each
 from megalith.embeddings.rounding import RoundingSeeds
 from megalith.embeddings.row_block import WEIGHT, RowBlock, part_specs
+from megalith.embeddings.stores.adaptive.budget import AdaptiveBudget
+from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
 from megalith.embeddings.stores.base import RowCache, StoreBytes, StoredTable, TierCounts
 from megalith.embeddings.stores.resolved import ResolvedIds
 from megalith.embeddings.stores.settings import TieredMemory
@@ -62,7 +64,8 @@ class EmbeddingCollection(nn.Module):
     `table_optimizers` gives single tables an optimizer of their own. `stochastic_rounding` rounds updated
     half-precision weights at random, reproducibly from the seed, so that small steps are not lost. `windows`
     names the tables that are parts of larger ones. `memory` says how much memory tables with
-    `store="tiered"` may take, and where the rest of their rows lies.
+    `store="tiered"` may take, and where the rest of their rows lies. `adaptive` is the budget that tables
+    with `store="adaptive"` share, and how it is shared.
 
     Models call `lookup`; a pipeline calls its parts, `exchange`, `resolve`, `start_lookup` and
     `finish_lookup`, the first two some batches ahead. Autograd calls `read`, `sample_weight_gradient` and
@@ -81,6 +84,7 @@ class EmbeddingCollection(nn.Module):
         device: torch.device | str = "cpu",
         windows: Mapping[str, TableWindow] | None = None,
         memory: TieredMemory | None = None,
+        adaptive: AdaptivePolicy | AdaptiveBudget | None = None,
     ) -> None:
         super().__init__()
         check_tables(tables)
@@ -95,7 +99,7 @@ class EmbeddingCollection(nn.Module):
         self._check = LookupCheck(tables, device)
         stored = [StoredTable(*each) for each in zip(tables, of_each, self.optimizers, strict=True)]
         # What holds the rows of a table, and which row an id has, is decided there and nowhere else.
-        self.stores = TableStores(stored, seed, device, memory)
+        self.stores = TableStores(stored, seed, device, memory, adaptive)
         self.lookups = self.stores.lookups
         """The lookups as the operators are told of them."""
         self.features = self.lookups.features
@@ -104,7 +108,9 @@ class EmbeddingCollection(nn.Module):
         self._states = [each.first for each in rows], [each.second for each in rows]
         self._native: NativeTables | None = None
         if torch.device(device).type == "cpu":
-            self._native = NativeTables(self._weights, *self._states, [each.ids for each in rows])
+            self._native = NativeTables(
+                self._weights, *self._states, [each.ids for each in rows], self.stores.pools
+            )
         self._settings = StepSettings(self.optimizers)
         self._rounding = RoundingSeeds(of_each, seed, device)
         self._positions = {table.name: position for position, table in enumerate(tables)}
@@ -247,7 +253,8 @@ class EmbeddingCollection(nn.Module):
         batch, gradients = resolved.batch, OutputGradients(pooled, sequences)
         try:
             if self._native is not None:
-                self._native.backward_(self.steps(), chosen, batch, gradients, self.rounding())
+                chunked = self.stores.chunk_steps(resolved, self.num_steps)
+                self._native.backward_(self.steps(), chosen, batch, gradients, self.rounding(), chunked)
             else:
                 tables = self._weights, *self._states
                 embedding_backward_(*tables, self.steps(), chosen, *batch, *gradients, self.rounding())
@@ -255,6 +262,7 @@ class EmbeddingCollection(nn.Module):
             # A step that failed does not count.
             self.num_steps -= 1
             raise
+        self.stores.updated(resolved, self.num_steps)
 
     def column_sharded_update(
         self, positions: Sequence[int], columns: Sequence[int], sections: Sequence[tuple[int, int, int]]

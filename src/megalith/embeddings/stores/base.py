@@ -21,6 +21,8 @@ from megalith.core.schema import TableSpec
 from megalith.embeddings.initial_values import TableWindow
 from megalith.embeddings.optimizers import RowOptimizer
 from megalith.embeddings.table_state import TableShard
+from megalith.ops.chunks.chunked_rows import ChunkedRows
+from megalith.ops.chunks.steps import ChunkStep
 from megalith.ops.optimizer.steps import PhysicalRows
 
 
@@ -37,13 +39,24 @@ class StoreBytes:
     """What a store takes, all of it."""
 
     weights: int = 0
-    """In memory, as are `state`, `index` and `bookkeeping`."""
+    """In memory, as is all but `disk`."""
     state: int = 0
     index: int = 0
     """Which rows are stored, and where."""
     bookkeeping: int = 0
     """Which rows are in memory, buffers, what leaves next."""
     disk: int = 0
+    utility: int = 0
+    """What chunks of adaptive tables are worth, and which of them live."""
+    sketch: int = 0
+    """What rows of adaptive tables would be worth that have no chunk."""
+    free: int = 0
+    """Taken from the system with no row in it."""
+
+    @property
+    def memory(self) -> int:
+        """All that is not on disk."""
+        return sum(astuple(self)) - self.disk
 
     def plus(self, other: StoreBytes) -> StoreBytes:
         """Both together."""
@@ -92,6 +105,10 @@ class RowStore(Protocol):
         """By table; several may be the same memory. Addresses never move."""
 
     @property
+    def pools(self) -> Sequence[ChunkedRows | None]:
+        """By table, the pool that holds its rows in chunks, and whose slots it gives; None: `rows` do."""
+
+    @property
     def ids_are_slots(self) -> bool:
         """Whether every id is its own slot, always in memory: then nothing needs to be resolved."""
 
@@ -114,6 +131,15 @@ class RowStore(Protocol):
         The thread that computes calls it, in the order of batches, just before each is computed. What changes
         which rows there are happens here: `resolve` may run ahead, and must not show in results.
         """
+
+    def current(self, ticket: int) -> Tensor | None:
+        """The slots of a ticket that has arrived, if they are others by now: rows may have moved since."""
+
+    def chunk_steps(self, ticket: int, step: int) -> Sequence[ChunkStep]:
+        """By table, what step number `step` on a ticket's rows needs to know of chunks; empty if there are none."""
+
+    def updated(self, ticket: int) -> None:
+        """The rows of a ticket took their step, with the `chunk_steps` that were given for it."""
 
     def release(self, ticket: int) -> None:
         """The rows of a ticket may leave."""

@@ -12,6 +12,7 @@ from megalith.embeddings.row_block import WEIGHT
 from megalith.embeddings.stores.base import RowCache, StoreBytes, StoredTable, TierCounts
 from megalith.embeddings.stores.dense_shard import DenseShard
 from megalith.embeddings.table_state import TableShard
+from megalith.ops.chunks.steps import ChunkStep
 from megalith.ops.embedding.native_tables import allocate_table
 from megalith.ops.optimizer.steps import PhysicalRows
 
@@ -20,6 +21,7 @@ class DenseStore:
     """One table, whole in memory with its optimizer state."""
 
     ids_are_slots = True
+    pools = (None,)
 
     def __init__(self, table: StoredTable, seed: int, device: torch.device | str = "cpu") -> None:
         self.tables, self._seed = (table,), seed
@@ -50,6 +52,17 @@ class DenseStore:
     def arrive(self, ticket: int) -> Tensor | None:
         """Rows are always in memory."""
         return None
+
+    def current(self, ticket: int) -> Tensor | None:
+        """No row ever moves."""
+        return None
+
+    def chunk_steps(self, ticket: int, step: int) -> Sequence[ChunkStep]:
+        """Rows are whole."""
+        return ()
+
+    def updated(self, ticket: int) -> None:
+        """Nothing follows."""
 
     def release(self, ticket: int) -> None:
         """No row ever leaves."""
