@@ -157,6 +157,15 @@ class EmbeddingCollection(nn.Module):
             )
         return self.stores.rows[position]
 
+    def policy_state(self) -> dict[str, Any]:
+        """What the next decisions on chunks depend on beside rows; empty where no table is adaptive."""
+        return {} if self.stores.budget is None else self.stores.budget.state_dict()
+
+    def load_policy_state(self, state: dict[str, Any]) -> None:
+        """Goes on from what `policy_state` gave, after `num_steps` and the rows were loaded."""
+        if self.stores.budget is not None:
+            self.stores.budget.load_state_dict(state, self.num_steps)
+
     def counts(self) -> TierCounts:
         """What the tiers of the tables' stores did so far."""
         return self.stores.counts()

@@ -59,7 +59,9 @@ class Trainer:
         eval_split = choose_split(recipe.data, self.dataset)
         self.plan = plan_for_training(recipe, self.dataset, self.ranks)
         copied = recipe.train.background_checkpoints
-        config = recipe.learner_config(self.run.rows(recipe.memory))
+        self._steps = LoopSteps(recipe.train, len(self.loader))
+        self.total_steps = self._steps.total
+        config = recipe.learner_config(self.run.rows(recipe.memory), self.total_steps)
         self.learner = Learner(config, self.dataset.schema, self.plan, second_copy=copied)
         own_group = self.ranks.with_own_group()
         self.store = CheckpointStore(self.run.checkpoints, recipe.train.keep_checkpoints, own_group)
@@ -67,8 +69,6 @@ class Trainer:
         self._pipeline: Pipeline | None = None
         self._evaluator = RunEvaluator(recipe, self.dataset, eval_split, self.learner, self._depth)
         self._tiers = TierMetrics(self.learner.embeddings, self.ranks, is_tiered=recipe.memory is not None)
-        self._steps = LoopSteps(recipe.train, len(self.loader))
-        self.total_steps = self._steps.total
         self.step = 0
         self.best = self._evaluator.best
         self.metrics = TrainingMetrics(recipe.train.window_samples)

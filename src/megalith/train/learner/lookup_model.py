@@ -43,6 +43,12 @@ class Tables(Protocol):
     def table_states(self) -> dict[str, TableState]:
         """Every table as a checkpoint sees it."""
 
+    def policy_state(self) -> dict[str, Any]:
+        """What the next decisions on chunks depend on beside rows; empty where there are no chunks."""
+
+    def load_policy_state(self, state: dict[str, Any]) -> None:
+        """Goes on from it, after `num_steps` and the rows were loaded."""
+
     def counts(self) -> TierCounts:
         """What the tiers of these tables' stores did so far."""
 

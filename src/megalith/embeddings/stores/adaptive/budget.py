@@ -75,8 +75,8 @@ class AdaptiveBudget:
 
     def state_dict(self) -> dict[str, Any]:
         """What the next decisions depend on, beside the rows."""
-        return {"last": self._last, "open": self.is_open}
+        return {"open": self.is_open}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from a state."""
-        self._last, self.is_open = state["last"], state["open"]
+    def load_state_dict(self, state: dict[str, Any], step: int) -> None:
+        """Goes on from the state after a step."""
+        self._last, self.is_open = step - step % self.policy.interval, state["open"]

@@ -56,6 +56,13 @@ class AdaptivePolicy(Config):
             raise ValueError("give adaptive tables a `ratio` or a `budget`, one of them")
         return self
 
+    def bytes_of(self, dense_bytes: int) -> int:
+        """The budget of tables that take so many bytes as dense ones."""
+        if self.budget is not None:
+            return self.budget
+        assert self.ratio is not None
+        return int(dense_bytes / self.ratio)
+
     def for_steps(self, total: int) -> AdaptivePolicy:
         """The same with a schedule in steps, for a run of so many; 0 for one that is not trained."""
         if self.end_step is not None:
@@ -75,11 +82,9 @@ class BudgetSchedule:
         self._warm_up, self._end = policy.warm_up, max(policy.end_step, policy.warm_up + 1)
         self.dense_bytes = dense_bytes
         """Of weights and state, if every row were whole."""
-        final = policy.budget if policy.ratio is None else int(dense_bytes / policy.ratio)
-        assert final is not None
-        self.final: int = final
-        """What is left of it at the end."""
-        self._is_limited = policy.ratio is None or policy.ratio > 1
+        self.final = policy.bytes_of(dense_bytes)
+        """At the end, and from then on."""
+        self._is_limited = self.final < dense_bytes
         self._begin = None if policy.begin_ratio == 1 else dense_bytes / policy.begin_ratio
 
     @property

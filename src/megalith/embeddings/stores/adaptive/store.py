@@ -15,6 +15,7 @@ from torch import Tensor
 
 from megalith.core.store_spec import AdaptiveSpec
 from megalith.embeddings.stores.adaptive.budget import AdaptiveBudget
+from megalith.embeddings.stores.adaptive.shard import AdaptiveShard
 from megalith.embeddings.stores.base import RowCache, StoreBytes, StoredTable, TierCounts
 from megalith.embeddings.table_state import TableShard
 from megalith.ops.chunks.blocks import ChunkShape
@@ -138,7 +139,7 @@ class AdaptiveStore:
 
     def shard(self, table: int, writes: bool = True) -> TableShard:
         """The live chunks of a table."""
-        raise NotImplementedError
+        return AdaptiveShard(self.pool, table, writes)
 
     def bytes(self) -> StoreBytes:
         """All that the pool and its part of the sketch take."""
