@@ -245,6 +245,13 @@ OPERATORS = (
         twin="megalith.ops.chunks.kernels_twin:chunked_backward_twin_",
         torch_name=None,
     ),
+    Operator(
+        name="candidate_sketch",
+        native=("mg_sketch_add", "mg_sketch_remove", "mg_sketch_scale"),
+        facade="megalith.ops.chunks.sketch:CandidateSketch",
+        twin="megalith.ops.chunks.sketch_twin:CandidateSketchTwin",
+        torch_name=None,
+    ),
 )
 
 # Exported, but not operators: loading, threads, what the processor, the memory and the system offer.
