@@ -11,7 +11,7 @@ a function of (seed, table, id, column), and rounding of (seed, step, table, id,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import NamedTuple, Protocol
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from megalith.core.schema import TableSpec
 from megalith.embeddings.initial_values import TableWindow
 from megalith.embeddings.optimizers import RowOptimizer
-from megalith.embeddings.table_state import TableShard
+from megalith.embeddings.table_state import TableShard, TableState
 from megalith.ops.chunks.chunked_rows import ChunkedRows
 from megalith.ops.chunks.steps import ChunkStep
 from megalith.ops.optimizer.steps import PhysicalRows
@@ -136,7 +136,7 @@ class RowStore(Protocol):
         """The slots of a ticket that has arrived, if they are others by now: rows may have moved since."""
 
     def chunk_steps(self, ticket: int, step: int) -> Sequence[ChunkStep]:
-        """By table, what step number `step` on a ticket's rows needs to know of chunks; empty if there are none."""
+        """By table, what step number `step` on a ticket's rows needs to know of chunks; empty: nothing."""
 
     def updated(self, ticket: int) -> None:
         """The rows of a ticket took their step, with the `chunk_steps` that were given for it."""
@@ -146,6 +146,9 @@ class RowStore(Protocol):
 
     def shard(self, table: int, writes: bool = True) -> TableShard:
         """A table's rows as a checkpoint sees them; `writes` is false of all copies but one."""
+
+    def states(self, table: int) -> Mapping[str, TableState]:
+        """Other state of a table that travels by rows of its own, by name; a checkpoint may lack it."""
 
     def bytes(self) -> StoreBytes:
         """What the store takes now."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from megalith.embeddings.initial_values import initial_values
 from megalith.embeddings.row_block import WEIGHT
 from megalith.embeddings.stores.base import RowCache, StoreBytes, StoredTable, TierCounts
 from megalith.embeddings.stores.dense_shard import DenseShard
-from megalith.embeddings.table_state import TableShard
+from megalith.embeddings.table_state import TableShard, TableState
 from megalith.ops.chunks.steps import ChunkStep
 from megalith.ops.embedding.native_tables import allocate_table
 from megalith.ops.optimizer.steps import PhysicalRows
@@ -74,6 +74,10 @@ class DenseStore:
         window = self.tables[table].window
         kept = {name: part for name, part in parts.items() if part.numel()}
         return DenseShard(window.rows[0], window.columns[0], kept, writes, window.start_values(self._seed))
+
+    def states(self, table: int) -> Mapping[str, TableState]:
+        """None."""
+        return {}
 
     def bytes(self) -> StoreBytes:
         """All in memory."""

@@ -27,7 +27,7 @@ from megalith.embeddings.stores.dense import DenseStore
 from megalith.embeddings.stores.resolved import HeldRows, ResolvedIds
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.embeddings.stores.tiered import LEAST_ROWS, RowShape, TieredStore
-from megalith.embeddings.table_state import TableShard
+from megalith.embeddings.table_state import TableShard, TableState
 from megalith.ops.chunks.blocks import ChunkShape
 from megalith.ops.chunks.steps import ChunkStep
 from megalith.ops.embedding.descriptors import LAYOUTS, LookupDescriptor
@@ -142,7 +142,7 @@ class TableStores:
         return [given[own] if given else ChunkStep() for given, own in of_each]
 
     def updated(self, resolved: ResolvedIds, step: int) -> None:
-        """The rows of a batch took step number `step`; ranks the chunks of adaptive tables when it is time."""
+        """The rows of a batch took step number `step`; ranks chunks of adaptive tables when it is time."""
         for held in resolved.held:
             held.store.updated(held.ticket)
         if self.budget is not None and self._ranks_chunks:
@@ -169,6 +169,11 @@ class TableStores:
         """The rows of a table as a checkpoint sees them."""
         store, own = self._places[table]
         return store.shard(own, writes)
+
+    def states(self, table: int) -> Mapping[str, TableState]:
+        """Other state of a table that travels with checkpoints."""
+        store, own = self._places[table]
+        return store.states(own)
 
     def bytes(self) -> StoreBytes:
         """What all stores take."""
@@ -226,8 +231,9 @@ def _budget_of(
             f"Table '{own[0].spec.name}' is adaptive: say how much memory all such tables may take, with "
             "adaptive=AdaptivePolicy(ratio=16)."
         )
-    dense = memory_of([table.spec for table in own], [table.optimizer for table in own]).total
-    return AdaptiveBudget(adaptive, dense)
+    specs = [table.spec for table in own]
+    dense = memory_of(specs, [table.optimizer for table in own]).total
+    return AdaptiveBudget(adaptive, dense, {spec.name: spec.rows for spec in specs})
 
 
 def _stores(

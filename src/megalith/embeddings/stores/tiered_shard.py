@@ -213,7 +213,9 @@ class TieredShard:
         rows = self.pool.rows
         for first in range(0, self._pooled.rows, _RESET_ROWS):
             ids = torch.arange(first, min(first + _RESET_ROWS, self._pooled.rows))
-            rows.load(self.table, ids, [torch.zeros(len(ids), *p.shape[1:], dtype=p.dtype) for p in rows.parts])
+            rows.load(
+                self.table, ids, [torch.zeros(len(ids), *p.shape[1:], dtype=p.dtype) for p in rows.parts]
+            )
 
     def snapshot(self, holds: Holds, copy: bool) -> HeldShard:
         """The rows in files that nothing changes any more."""

@@ -205,6 +205,9 @@ class ShardedEmbeddingCollection(nn.Module):
     def load_policy_state(self, state: dict[str, Any]) -> None:
         """There is none."""
 
+    def adaptive(self) -> None:
+        """None: adaptive tables are trained by one process."""
+
     def counts(self) -> TierCounts:
         """What the tiers of this worker's stores did so far."""
         return self._lookup.counts()

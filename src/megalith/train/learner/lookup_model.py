@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from megalith.core.schema import TableSpec
 from megalith.embeddings.collection import Lookup
+from megalith.embeddings.stores.adaptive.budget import AdaptiveFigures
 from megalith.embeddings.stores.base import RowCache, StoreBytes, TierCounts
 from megalith.embeddings.table_state import TableState
 from megalith.models.base import ClickModel
@@ -54,6 +55,9 @@ class Tables(Protocol):
 
     def bytes(self) -> StoreBytes:
         """What the tables take here."""
+
+    def adaptive(self) -> AdaptiveFigures | None:
+        """What adaptive tables are now; None where there are none."""
 
     def caches(self) -> list[RowCache]:
         """The caches of tables that are not whole in memory here."""

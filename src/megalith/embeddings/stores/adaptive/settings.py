@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from megalith.core.config import Config
 from megalith.core.errors import ConfigError
 from megalith.embeddings.stores.settings import Bytes
+from megalith.ops.chunks.ranking_sums import RankingSettings
 
 
 class AdaptivePolicy(Config):
@@ -37,7 +38,7 @@ class AdaptivePolicy(Config):
     """Chunks that a new row begins with, while there is room for new rows."""
     position: float = Field(default=1.5, ge=0)
     """Chunks of a row are worth less the further behind they lie: 1 / (1 + columns before / 4) to this."""
-    floor: float = Field(default=0.5, ge=0)
+    floor: float = Field(default=0.5, gt=0)
     """Weights count as at least this part of their table's mean when a chunk is ranked."""
     hysteresis: float = Field(default=1.2, ge=1)
     """A chunk that does not live must be worth more than one that does by this factor."""
@@ -63,6 +64,10 @@ class AdaptivePolicy(Config):
         assert self.ratio is not None
         return int(dense_bytes / self.ratio)
 
+    def ranking(self) -> RankingSettings:
+        """How chunks are scored."""
+        return RankingSettings(floor=self.floor, power=self.position, hysteresis=self.hysteresis)
+
     def for_steps(self, total: int) -> AdaptivePolicy:
         """The same with a schedule in steps, for a run of so many; 0 for one that is not trained."""
         if self.end_step is not None:
@@ -84,7 +89,8 @@ class BudgetSchedule:
         """Of weights and state, if every row were whole."""
         self.final = policy.bytes_of(dense_bytes)
         """At the end, and from then on."""
-        self._is_limited = self.final < dense_bytes
+        self.is_limited = self.final < dense_bytes
+        """Whether it is ever less than rows that are all whole would take."""
         self._begin = None if policy.begin_ratio == 1 else dense_bytes / policy.begin_ratio
 
     @property
@@ -94,7 +100,7 @@ class BudgetSchedule:
 
     def at(self, step: int) -> int | None:
         """Bytes that all may take after a step; None is as many as they want."""
-        if not self._is_limited:
+        if not self.is_limited:
             return None
         passed = (step - self._warm_up) / (self._end - self._warm_up)
         if passed >= 1:

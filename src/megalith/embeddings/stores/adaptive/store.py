@@ -1,4 +1,4 @@
-"""`AdaptiveStore`: tables of one shape whose rows are cut into chunks, of which only the live ones are stored.
+"""`AdaptiveStore`: tables of one shape whose rows are cut into chunks, of which only live ones are stored.
 
 What `resolve` finds ahead is a guess: rows begin when a batch `arrive`s, in the order of batches, and chunks
 are pruned and grown between two steps by the `AdaptiveBudget` that the stores of a model share.
@@ -7,19 +7,24 @@ are pruned and grown between two steps by the `AdaptiveBudget` that the stores o
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from megalith.core.store_spec import AdaptiveSpec
+from megalith.embeddings.initial_values import TableWindow
+from megalith.embeddings.row_block import WEIGHT, PartSpec
 from megalith.embeddings.stores.adaptive.budget import AdaptiveBudget
 from megalith.embeddings.stores.adaptive.shard import AdaptiveShard
 from megalith.embeddings.stores.base import RowCache, StoreBytes, StoredTable, TierCounts
-from megalith.embeddings.table_state import TableShard
+from megalith.embeddings.stores.dense_shard import DenseShard
+from megalith.embeddings.table_state import TableShard, TableState
 from megalith.ops.chunks.blocks import ChunkShape
 from megalith.ops.chunks.chunked_rows import PADDING_SLOT, ChunkedRows, ResolvedSlots
+from megalith.ops.chunks.ranking import Ranking
+from megalith.ops.chunks.sketch import UNITS, CandidateSketch, CandidateTable
 from megalith.ops.chunks.steps import ChunkStep
 from megalith.ops.optimizer.steps import PhysicalRows
 from megalith.ops.stores.tiered_rows import PooledTable
@@ -71,6 +76,11 @@ class AdaptiveStore:
         ]
         self.pool = ChunkedRows(pooled, shape, _capacity(shape, tables, budget.schedule.peak))
         self.pools = (self.pool,) * len(tables)
+        self.sketch = CandidateSketch([_candidates(table.window, budget) for table in tables])
+        """What rows without a chunk would be worth."""
+        self.ranking = Ranking(self.pool, self.sketch, budget.policy.ranking(), [False] * len(tables))
+        self.numbers = torch.tensor([budget.numbers[table.window.table.name] for table in tables])
+        """Of its tables, among all adaptive ones."""
         none = torch.empty(0)
         self.rows = (PhysicalRows(torch.empty(0, shape.dim, dtype=shape.dtype), none, none),) * len(tables)
         self._tickets = itertools.count(1)
@@ -130,7 +140,7 @@ class AdaptiveStore:
         """Remembers how much rows without a chunk were missed."""
         held = self._held[ticket]
         if held.norms is not None and len(held.norms):
-            self.budget.note_absent(self, held.found.absent, held.norms * held.weight)
+            self.sketch.add(held.found.absent, held.norms, held.weight)
             held.norms = None
 
     def release(self, ticket: int) -> None:
@@ -141,6 +151,14 @@ class AdaptiveStore:
         """The live chunks of a table."""
         return AdaptiveShard(self.pool, table, writes)
 
+    def states(self, table: int) -> Mapping[str, TableState]:
+        """Its part of the sketch, by units of rows."""
+        units = self.sketch.units(table)
+        first, _ = self.sketch.tables[table].units
+        shard = DenseShard(first, 0, {WEIGHT: units})
+        parts = {WEIGHT: PartSpec(torch.uint8, "element")}
+        return {"candidates": TableState(UNITS, units.shape[1], parts, (shard,), optional=True)}
+
     def bytes(self) -> StoreBytes:
         """All that the pool and its part of the sketch take."""
         found = self.pool.statistics().bytes
@@ -150,8 +168,14 @@ class AdaptiveStore:
             index=found.index,
             bookkeeping=found.bookkeeping,
             utility=found.utility,
+            sketch=self.sketch.bytes(),
             free=found.free,
         )
+
+    def used_bytes(self) -> int:
+        """What all rows with a record count as, wherever they lie."""
+        found = self.pool.statistics()
+        return sum(count * size for count, size in zip(found.records, found.row_bytes, strict=True))
 
     def counts(self) -> TierCounts:
         """There is one tier."""
@@ -164,6 +188,13 @@ class AdaptiveStore:
 
 def _padding(table: StoredTable) -> int:
     return -1 if table.spec.padding_index is None else table.spec.padding_index
+
+
+def _candidates(window: TableWindow, budget: AdaptiveBudget) -> CandidateTable:
+    """The part of the sketch for some rows of a table: whole units of it."""
+    whole = budget.candidates(window.table.name)
+    (first, last), unit = window.rows, whole.unit_rows
+    return replace(whole, units=(first // unit, -(-last // unit)), first_row=first)
 
 
 def _capacity(shape: ChunkShape, tables: Sequence[StoredTable], peak: int) -> int:
