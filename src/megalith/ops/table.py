@@ -252,6 +252,22 @@ OPERATORS = (
         twin="megalith.ops.chunks.sketch_twin:CandidateSketchTwin",
         torch_name=None,
     ),
+    Operator(
+        name="chunk_ranking",
+        native=(
+            "mg_ranking_create",
+            "mg_ranking_sums",
+            "mg_ranking_score",
+            "mg_ranking_histogram",
+            "mg_ranking_changes",
+            "mg_ranking_apply",
+            "mg_ranking_forget",
+            "mg_ranking_destroy",
+        ),
+        facade="megalith.ops.chunks.ranking:Ranking",
+        twin="megalith.ops.chunks.ranking_twin:RankingTwin",
+        torch_name=None,
+    ),
 )
 
 # Exported, but not operators: loading, threads, what the processor, the memory and the system offer.

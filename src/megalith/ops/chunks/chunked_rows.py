@@ -112,6 +112,11 @@ class ChunkedRows:
         """What kernels take for the weights of the pool's tables."""
         return self._kernel_address if self._pool else None
 
+    @property
+    def native_handle(self) -> int | None:
+        """The pool in the native core, for what ranks its chunks."""
+        return self._pool
+
     def resolve(
         self,
         lookups: Tensor,

@@ -78,7 +78,7 @@ class CandidateTable:
 
 
 class CandidateSketch:
-    """Candidates of the tables of a pool; ids are those of the pool, as `first_row` says. One thread at a time."""
+    """Candidates of the tables of a pool, by its ids (`CandidateTable.first_row`); for one thread."""
 
     def __init__(self, tables: Sequence[CandidateTable]) -> None:
         self._core = native.library()
@@ -150,9 +150,9 @@ class CandidateSketch:
         check_tensor("state", state, [torch.uint8], 2)
         if state.shape[1] != own.shape[1] or not 0 <= first <= first + len(state) <= len(own):
             raise ConfigError(
-                f"{len(state)} units of {state.shape[1]} bytes from unit {first + described.units[0]} on do not "
-                f"fit into units {described.units[0]} to {described.units[1]} of {own.shape[1]} bytes; load a "
-                "sketch of the same table and bytes."
+                f"{len(state)} units of {state.shape[1]} bytes from unit {first + described.units[0]} on do "
+                f"not fit into units {described.units[0]} to {described.units[1]} of {own.shape[1]} bytes; "
+                "load a sketch of the same table and bytes."
             )
         check_units(described, described.units[0] + first, state)
         own[first : first + len(state)] = state

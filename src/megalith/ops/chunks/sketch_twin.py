@@ -88,4 +88,4 @@ class CandidateSketchTwin:
 
 
 def _is_utility(number: np.float32) -> bool:
-    return bool(np.isfinite(number)) and number > 0
+    return bool(np.isfinite(number) and number > 0)

@@ -1,0 +1,209 @@
+"""Rankings of chunks against plain numpy: the same scores, thresholds and rows, bit for bit."""
+
+import pytest
+import torch
+from chunked_worlds import CAPACITY, PoolWorld
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ranked_worlds import RankedWorld, decided, fill, ranked_bytes, ranked_worlds
+from test_chunked_rows import check_same_rows
+
+from megalith.core.errors import ConfigError, NativeError
+from megalith.ops.chunks.blocks import ChunkShape
+from megalith.ops.chunks.chunked_rows import ChunkedRows
+from megalith.ops.chunks.ranking import Ranking, RankingChanges, threshold
+from megalith.ops.chunks.ranking_sums import RankingSettings
+from megalith.ops.chunks.sketch import UNITS, CandidateSketch, CandidateTable
+from megalith.ops.stores.start_values import StartValues
+from megalith.ops.stores.tiered_rows import PooledTable
+
+SHARES = (0.0, 0.05, 0.3, 0.7, 1.0, 1.5)
+
+
+def both_histograms(native, twin, means):
+    """The native one, checked against the twin's whenever it is asked for."""
+
+    def histogram(level, prefix):
+        found = native.histogram(means, level, prefix)
+        assert torch.equal(found, twin.histogram(means, level, prefix))
+        return found
+
+    return histogram
+
+
+@given(world=ranked_worlds(), share=st.sampled_from(SHARES), seed=st.integers(0, 2**31))
+@settings(deadline=None, max_examples=50)
+def test_a_ranking_is_its_twin_bit_for_bit(world, share, seed):
+    generator = torch.Generator().manual_seed(seed)
+    (pool, sketch, native), (twin_pool, twin_sketch, twin) = places = world.rankings()
+    for _ in range(2):
+        fill(world, places, generator)
+        sums = native.sums()
+        assert torch.equal(sums, twin.sums())
+        means, budget = native.means(sums), int(share * ranked_bytes(pool, world.exempt))
+        key = threshold(both_histograms(native, twin, means), budget)
+        counts = native.changes(means, key)
+        assert torch.equal(counts, twin.changes(means, key))
+        assert RankingChanges(*counts.tolist()).bytes <= budget
+        native.apply(means, key)
+        twin.apply(means, key)
+        assert ranked_bytes(pool, world.exempt) == int(counts[4])
+        check_same_rows(world.pool, pool, twin_pool)
+        pool.compact()
+        for table in range(len(world.pool.rows)):
+            assert torch.equal(sketch.state(table), twin_sketch.state(table))
+            if not world.exempt[table]:
+                assert not pool.masks(table, sketch.entries(table)[0]).any()
+
+
+@given(world=ranked_worlds(), share=st.sampled_from(SHARES), seed=st.integers(0, 2**31))
+@settings(deadline=None, max_examples=40)
+def test_a_threshold_leaves_no_room_for_the_next_key(world, share, seed):
+    """One key lower would not fit, and an exempt table keeps its rows."""
+    generator = torch.Generator().manual_seed(seed)
+    place = world.rankings()[0]
+    fill(world, [place], generator)
+    pool, _, ranking = place
+    budget = int(share * ranked_bytes(pool, world.exempt))
+    before = [pool.ids(table) for table in range(len(world.exempt))]
+    means, key = decided([ranking], budget)
+    assert int(ranking.changes(means, key)[4]) <= budget
+    if key > 0:
+        assert int(ranking.changes(means, key - 1)[4]) > budget
+    ranking.apply(means, key)
+    for table, is_exempt in enumerate(world.exempt):
+        if is_exempt:
+            assert torch.equal(pool.ids(table), before[table])
+
+
+@given(world=ranked_worlds(), share=st.sampled_from(SHARES), seed=st.integers(0, 2**31))
+@settings(deadline=None, max_examples=15)
+def test_threads_change_nothing(world, share, seed):
+    threads, results = torch.get_num_threads(), []
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            generator = torch.Generator().manual_seed(seed)
+            place = pool, sketch, ranking = world.rankings()[0]
+            fill(world, [place], generator)
+            means, key = decided([ranking], int(share * ranked_bytes(pool, world.exempt)))
+            numbers = [means, ranking.sums(), ranking.changes(means, key)]
+            ranking.apply(means, key)
+            states = [sketch.state(table) for table in range(len(world.exempt))]
+            results.append((key, [*numbers, *states], pool.statistics()))
+    finally:
+        torch.set_num_threads(threads)
+    for key, numbers, statistics in results[1:]:
+        assert key == results[0][0]
+        assert statistics == results[0][2]
+        assert all(torch.equal(mine, theirs) for mine, theirs in zip(numbers, results[0][1], strict=True))
+
+
+def part_of(world, units):
+    """A place with some units of the world's only table, as a rank has it."""
+    whole = world.candidates[0]
+    first, last = (min(unit * whole.unit_rows, whole.rows) for unit in units)
+    start = StartValues(3, "t0", world.pool.shape.dim, 0.5, world.pool.shape.dtype, first_row=first)
+    pool = ChunkedRows([PooledTable(max(last - first, 1), start)], world.pool.shape, CAPACITY)
+    sketch = CandidateSketch([CandidateTable(whole.rows, whole.bytes, units, first_row=first)])
+    return pool, sketch, Ranking(pool, sketch, world.settings, [False])
+
+
+@given(
+    world=ranked_worlds(),
+    share=st.sampled_from(SHARES),
+    cut=st.integers(1, UNITS - 1),
+    seed=st.integers(0, 2**31),
+)
+@settings(deadline=None, max_examples=40)
+def test_two_pools_of_half_the_rows_decide_as_one(world, share, cut, seed):
+    generator = torch.Generator().manual_seed(seed)
+    rows = (max(64, world.pool.rows[0]),)
+    world = RankedWorld(
+        PoolWorld(world.pool.shape, rows, (-1,)),
+        [CandidateTable(rows[0], world.candidates[0].bytes)],
+        *(world.settings, (False,), world.few_values),
+    )
+    place = pool, sketch, ranking = world.rankings()[0]
+    fill(world, [place], generator)
+    parts = [part_of(world, units) for units in ((0, cut), (cut, UNITS))]
+    for part_pool, part_sketch, _ in parts:
+        first = part_pool.tables[0].start.first_row
+        ids = pool.ids(0)
+        own = ids[(ids >= first) & (ids < first + part_pool.tables[0].rows)]
+        if part_sketch.tables[0].units[0] * part_sketch.tables[0].unit_rows < rows[0] and len(own):
+            part_pool.load(0, pool.read(0, own)._replace(ids=own - first))
+        begin, end = part_sketch.tables[0].units
+        part_sketch.load_state(0, sketch.state(0)[begin:end])
+    budget = int(share * ranked_bytes(pool, (False,)))
+    means, key = decided([ranking], budget)
+    part_means, part_key = decided([one for *_, one in parts], budget)
+    assert torch.equal(means, part_means)
+    assert key == part_key
+    counts = sum(one.changes(means, key) for *_, one in parts)
+    assert torch.equal(counts, ranking.changes(means, key))
+    for *_, one in (place, *parts):
+        one.apply(means, key)
+    found = [
+        (part_pool.ids(0) + part_pool.tables[0].start.first_row, part_pool.read(0, part_pool.ids(0)))
+        for part_pool, *_ in parts
+        if len(part_pool.ids(0))
+    ]
+    if found:
+        whole = pool.read(0, pool.ids(0))
+        assert torch.equal(torch.cat([ids for ids, _ in found]), whole.ids)
+        for number in range(1, len(whole)):
+            assert torch.equal(torch.cat([block[number] for _, block in found]), whole[number])
+    else:
+        assert not len(pool.ids(0))
+    assert torch.equal(torch.cat([part.state(0) for _, part, _ in parts]), sketch.state(0))
+
+
+def place_of(rows=1000, dim=8, width=2, **settings_):
+    pool = ChunkedRows([PooledTable(rows, StartValues(1, "t", dim, 1.0))], ChunkShape(dim, width), CAPACITY)
+    sketch = CandidateSketch([CandidateTable(rows, 0)])
+    return pool, sketch, Ranking(pool, sketch, RankingSettings(**settings_), [False])
+
+
+def test_chunks_take_their_utilities_with_them():
+    """What grows, what goes and what begins, by hand."""
+    pool, sketch, ranking = place_of(new_utility=0.25)
+    ids = torch.arange(3)
+    pool.rewrite(0, ids, torch.tensor([1, 3, 15]), torch.tensor([4.0, 4.0, 8.0]), torch.tensor([12.0, 0, 0]))
+    sketch.add(torch.tensor([[0, 500]]), torch.tensor([2.0]), 1.0)
+    means = torch.tensor([[4.0, 1.0]])
+    before = [pool.read(0, ids[number : number + 1]) for number in range(3)]
+    # Everything fits: row 0 grows, row 1 has nothing that asks, row 2 is whole, and the candidate begins.
+    ranking.apply(means, 0)
+    assert pool.masks(0, torch.tensor([0, 1, 2, 500])).tolist() == [3, 3, 15, 1]
+    grown = pool.read(0, torch.tensor([0]))
+    assert grown.utilities.tolist() == [4.0, 4.0]
+    assert grown.growth.item() == 8.0
+    assert torch.equal(grown.weights[:2], before[0].weights)
+    begun = pool.read(0, torch.tensor([500]))
+    assert begun.utilities.tolist() == [1.0]
+    assert begun.growth.item() == 1.5
+    assert not len(sketch.entries(0)[0])
+    # Nothing fits: all go, with what they are worth.
+    ranking.apply(means, 1 << 48)
+    assert not len(pool.ids(0))
+    ids, utilities = sketch.entries(0)
+    assert ids.tolist() == [0, 1, 2, 500]
+    assert utilities.tolist() == [16.0, 8.0, 32.0, 2.5]
+
+
+def test_what_changed_in_between_is_refused():
+    pool, _, ranking = place_of()
+    pool.rewrite(0, torch.arange(5), torch.full((5,), 3), torch.ones(5))
+    means, _ = decided([ranking], 100)
+    pool.rewrite(0, torch.tensor([9]), torch.tensor([1]))
+    with pytest.raises(NativeError, match="have changed"):
+        ranking.apply(means, 0)
+    pool.rewrite(0, torch.tensor([9]), torch.tensor([6]))
+    with pytest.raises(NativeError, match="others than its first"):
+        ranking.histogram(means, 0)
+    with pytest.raises(ConfigError, match="is not of the table t"):
+        Ranking(pool, CandidateSketch([CandidateTable(2000, 0)]), RankingSettings(), [False])
+    pool.close()
+    with pytest.raises(ValueError, match="closed"):
+        ranking.sums()
