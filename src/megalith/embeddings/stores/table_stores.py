@@ -249,7 +249,9 @@ def _stores(
     adaptive: dict[ChunkShape, list[StoredTable]] = {}
     for table in tables:
         if isinstance(table.spec.store, AdaptiveSpec):
-            adaptive.setdefault(chunk_shape(table, table.spec.store), []).append(table)
+            assert budget is not None
+            shape = chunk_shape(table, table.spec.store, budget.policy.chunk)
+            adaptive.setdefault(shape, []).append(table)
         elif _kind(table, memory) == "dense":
             dense.append(table)
         else:

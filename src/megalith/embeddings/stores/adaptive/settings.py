@@ -22,6 +22,8 @@ class AdaptivePolicy(Config):
     `budget`."""
     budget: Bytes | None = Field(default=None, ge=1 << 12)
     """All bytes that they may take: weights, state, utilities, index, sketch and free room."""
+    chunk: int = Field(default=16, ge=1)
+    """Columns of a chunk where a table's store does not say: the widest divisor of its dim up to this."""
     gamma: float = Field(default=0.998, gt=0, lt=1)
     """What is left of a utility after a step."""
     interval: int = Field(default=25, ge=1)

@@ -29,21 +29,20 @@ from megalith.ops.chunks.steps import ChunkStep
 from megalith.ops.optimizer.steps import PhysicalRows
 from megalith.ops.stores.tiered_rows import PooledTable
 
-_DEFAULT_WIDTH = 16
 _FOUR_BYTE_SLOTS = 8 << 30
 """Slots of a pool of at most so many bytes are units of four: larger ones waste more behind a record."""
 _ANY_ROOM = 1 << 62
 
 
-def chunk_shape(table: StoredTable, spec: AdaptiveSpec) -> ChunkShape:
-    """How the rows of a table are cut."""
+def chunk_shape(table: StoredTable, spec: AdaptiveSpec, widest: int) -> ChunkShape:
+    """How the rows of a table are cut; `widest` are the columns of a chunk where its spec does not say."""
     dim, dtype, optimizer = table.spec.dim, getattr(torch, table.spec.dtype), table.optimizer
     states = optimizer.first_state, optimizer.second_state
     if spec.chunk is not None:
         return ChunkShape(dim, spec.chunk, dtype, *states)
     whole = ChunkShape(dim, dim, dtype, *states)
     widths = [width for width in range(1, dim + 1) if whole.is_width(width)]
-    narrow = [width for width in widths if width <= _DEFAULT_WIDTH]
+    narrow = [width for width in widths if width <= widest]
     return ChunkShape(dim, max(narrow, default=widths[0]), dtype, *states)
 
 
