@@ -20,9 +20,9 @@ from megalith.core.schema import TableSpec, check_tables
 from megalith.embeddings.autograd import LookupFunction
 from megalith.embeddings.check import Indices, LookupCheck
 from megalith.embeddings.initial_values import TableWindow
+from megalith.embeddings.module_state import first_part, load_first_part, load_rows, stored_rows
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad, StepSettings, optimizer_of_each
 from megalith.embeddings.rounding import RoundingSeeds
-from megalith.embeddings.module_state import first_part, load_first_part, load_rows, stored_rows
 from megalith.embeddings.row_block import WEIGHT, part_specs
 from megalith.embeddings.stores.adaptive.budget import AdaptiveBudget, AdaptiveFigures
 from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy

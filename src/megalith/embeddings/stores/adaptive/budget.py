@@ -77,7 +77,7 @@ class AdaptiveBudget:
         """Chunks of each table, on all ranks, when they were last ranked."""
         self.is_open = True
         """Whether rows begin as soon as a training batch lacks them."""
-        self._last, self._used = 0, 0
+        self._last = self._used = self._begun = 0
 
     def join(self, store: AdaptiveStore) -> None:
         """Takes a store in; all have to be there before the first step."""
@@ -123,12 +123,14 @@ class AdaptiveBudget:
             if factor != 1:
                 store.pool.scale_utilities(factor)
                 store.sketch.scale(factor)
-        used = self._used_bytes(add)
-        begun, limit = used - self._used, self.chunk_bytes(step)
+        used, limit = self._used_bytes(add), self.chunk_bytes(step)
+        if self.is_open:
+            # While it is closed nothing begins: what would is about what did when it was last open.
+            self._begun = used - self._used
         if limit is not None:
             used = self._change(used, limit, add)
         self._used = used
-        self.is_open = limit is None or used + 2 * begun <= limit
+        self.is_open = limit is None or used + 2 * self._begun <= limit
 
     def chunk_bytes(self, step: int) -> int | None:
         """What records and index may take after a step; None is as much as they want."""
@@ -190,9 +192,9 @@ class AdaptiveBudget:
 
     def state_dict(self) -> dict[str, Any]:
         """What the next decisions depend on, beside the rows and the step."""
-        return {"open": self.is_open, "used": self._used}
+        return {"open": self.is_open, "used": self._used, "begun": self._begun}
 
     def load_state_dict(self, state: dict[str, Any], step: int) -> None:
         """Goes on from the state after a step."""
         self._last = step - step % self.policy.interval
-        self.is_open, self._used = state["open"], state["used"]
+        self.is_open, self._used, self._begun = state["open"], state["used"], state["begun"]
