@@ -113,7 +113,7 @@ def _adaptive(adaptive: dict[str, Any]) -> str:
     parts = ("weights", "state", "utility", "index", "sketch", "free", "bookkeeping")
     listed = ", ".join(f"{part} {format_bytes(adaptive[f'{part}_bytes'])}" for part in parts)
     return (
-        f"Adaptive tables: {format_bytes(adaptive['total_bytes'])}, {adaptive['ratio']:.1f} times smaller than "
-        f"dense ({listed}); {format_count(adaptive['pruned'])} chunks pruned, "
+        f"Adaptive tables: {format_bytes(adaptive['total_bytes'])}, {adaptive['ratio']:.1f} times smaller "
+        f"than dense ({listed}); {format_count(adaptive['pruned'])} chunks pruned, "
         f"{format_count(adaptive['grown'])} grown."
     )

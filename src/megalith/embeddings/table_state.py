@@ -50,8 +50,8 @@ class TableShard(Protocol):
 
     @property
     def chunk(self) -> int | None:
-        """Columns of a chunk where rows are cut into some, and what `blocks` leaves out is zeros; None where it
-        has start values."""
+        """Columns of a chunk where rows are cut into some, and what `blocks` leaves out is zeros. None: rows
+        are whole, and it has start values."""
 
     @property
     def files(self) -> PoolTable | None:

@@ -274,8 +274,8 @@ def _stores(
         assert memory.path is not None
         with storage_errors(memory.path):
             parents = _own_folders(memory.path, tiered)
-        for shape, dram in _budget(tiered, memory.dram).items():
-            stores.append(TieredStore(tiered[shape], memory.share(dram, shape), seed, parents))
+        for key, dram in _budget(tiered, memory.dram).items():
+            stores.append(TieredStore(tiered[key], memory.share(dram, key), seed, parents))
     for chunks, tables_of_one_shape in adaptive.items():
         assert budget is not None
         stores.append(AdaptiveStore(tables_of_one_shape, chunks, budget, seed))

@@ -1,4 +1,4 @@
-"""What adaptive tables are at each report: bytes by part, live columns of each table, what a ranking changed."""
+"""What adaptive tables are at each report: bytes by part, live columns of each table, what changed."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class AdaptiveCounts(NamedTuple):
 
 
 class AdaptiveFigures(NamedTuple):
-    """What adaptive tables are now, as reports show them; bytes and dims are of the tables of this process."""
+    """What adaptive tables of this process are now, as reports show them."""
 
     budget_bytes: int | None
     """Of the last ranking's step; None: there is no bound yet."""
