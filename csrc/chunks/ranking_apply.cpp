@@ -15,6 +15,10 @@ float utility_of(const char* record, int64_t at) {
   return float_of(uint32_t{bits} << 16);
 }
 
+void forget_row(const SketchTable& sketch, int64_t row) {
+  sketch_remove(sketch.bucket_of(row), static_cast<uint32_t>(row));
+}
+
 }  // namespace
 
 // A chunk that begins takes its share of the growth utility with it; those that go leave theirs there.
@@ -88,13 +92,15 @@ void Ranking::apply(const TableMeans* means, uint64_t key) {
   for (size_t i = 0; i < candidates_.size(); ++i) {
     const SketchTable& sketch = sketch_of(candidates_[i]);
     rewrite(candidates_[i].table, begun[i]);
-    for (const RowChange& change : begun[i]) sketch_remove(sketch, sketch.first_row + change.row);
-    for (const uint32_t row : live_rows[i]) sketch_remove(sketch, row);
+    for (const RowChange& change : begun[i]) forget_row(sketch, sketch.first_row + change.row);
+    for (const uint32_t row : live_rows[i]) forget_row(sketch, row);
   }
   for (size_t i = 0; i < scored_.size(); ++i) {
     const SketchTable& sketch = sketch_[static_cast<size_t>(scored_[i].table)];
     for (const RowChange& change : smaller[i]) {
-      if (change.kept == 0) sketch_insert(sketch, sketch.row_of(change.row), change.growth);
+      if (change.kept != 0) continue;
+      const int64_t row = sketch.row_of(change.row);
+      sketch_insert(sketch.bucket_of(row), static_cast<uint32_t>(row), change.growth);
     }
   }
   forget();

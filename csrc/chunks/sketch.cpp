@@ -8,7 +8,7 @@
 namespace megalith {
 namespace {
 
-SketchEntry* find_entry(SketchEntry* bucket, int64_t row) {
+SketchEntry* find_entry(SketchEntry* bucket, uint32_t row) {
   for (SketchEntry* entry = bucket; entry < bucket + kBucketEntries && entry->utility > 0; ++entry) {
     if (entry->row == row) return entry;
   }
@@ -28,16 +28,15 @@ void increase(SketchEntry& entry, float utility) {
 
 }  // namespace
 
-bool sketch_increase(const SketchTable& table, int64_t row, float utility) {
-  SketchEntry* entry = find_entry(table.bucket_of(row), row);
+bool sketch_increase(SketchEntry* bucket, uint32_t row, float utility) {
+  SketchEntry* entry = find_entry(bucket, row);
   if (entry == nullptr) return false;
   if (is_utility(utility)) increase(*entry, utility);
   return true;
 }
 
-void sketch_insert(const SketchTable& table, int64_t row, float utility) {
-  if (!is_utility(utility) || sketch_increase(table, row, utility)) return;
-  SketchEntry* bucket = table.bucket_of(row);
+void sketch_insert(SketchEntry* bucket, uint32_t row, float utility) {
+  if (!is_utility(utility) || sketch_increase(bucket, row, utility)) return;
   SketchEntry* last = bucket + kBucketEntries - 1;
   if (last->utility > 0) {
     SketchEntry* smallest = bucket;
@@ -53,11 +52,10 @@ void sketch_insert(const SketchTable& table, int64_t row, float utility) {
     *at = at[-1];
     --at;
   }
-  *at = {static_cast<uint32_t>(row), utility};
+  *at = {row, utility};
 }
 
-void sketch_remove(const SketchTable& table, int64_t row) {
-  SketchEntry* bucket = table.bucket_of(row);
+void sketch_remove(SketchEntry* bucket, uint32_t row) {
   if (SketchEntry* entry = find_entry(bucket, row)) erase_entry(bucket, entry);
 }
 
@@ -71,23 +69,29 @@ MG_EXPORT int32_t mg_sketch_add(const void* tables, int64_t num_tables, const in
                                 float weight, int64_t count) {
   return megalith::guarded("add to the candidates of chunked rows", [&] {
     const auto* described = static_cast<const SketchTable*>(tables);
-    std::vector<uint32_t> rows(static_cast<size_t>(count));
+    struct Addition {
+      SketchEntry* bucket;
+      uint32_t row;
+      float utility;
+    };
+    std::vector<Addition> given(static_cast<size_t>(count));
     for (int64_t i = 0; i < count; ++i) {
       const int64_t table = absent[2 * i];
       if (table < 0 || table >= num_tables) throw std::out_of_range("there is no such table");
-      rows[static_cast<size_t>(i)] = static_cast<uint32_t>(described[table].row_of(absent[2 * i + 1]));
+      const int64_t row = described[table].row_of(absent[2 * i + 1]);
+      given[static_cast<size_t>(i)] = {described[table].bucket_of(row), static_cast<uint32_t>(row), norms[i] * weight};
     }
-    std::vector<int64_t> others;
-    constexpr int64_t kAhead = 16;
-    for (int64_t i = 0; i < count; ++i) {
-      if (i + kAhead < count) {
-        __builtin_prefetch(described[absent[2 * (i + kAhead)]].bucket_of(rows[static_cast<size_t>(i + kAhead)]), 1);
-      }
-      const SketchTable& own = described[absent[2 * i]];
-      if (!megalith::sketch_increase(own, rows[static_cast<size_t>(i)], norms[i] * weight)) others.push_back(i);
+    // Those that have no entry yet move to the front.
+    constexpr size_t kAhead = 16;
+    size_t others = 0;
+    for (size_t i = 0; i < given.size(); ++i) {
+      if (i + kAhead < given.size()) __builtin_prefetch(given[i + kAhead].bucket, 1);
+      const Addition one = given[i];
+      if (!megalith::sketch_increase(one.bucket, one.row, one.utility)) given[others++] = one;
     }
-    for (const int64_t i : others) {
-      megalith::sketch_insert(described[absent[2 * i]], rows[static_cast<size_t>(i)], norms[i] * weight);
+    for (size_t i = 0; i < others; ++i) {
+      if (i + kAhead < others) __builtin_prefetch(given[i + kAhead].bucket, 1);
+      megalith::sketch_insert(given[i].bucket, given[i].row, given[i].utility);
     }
   });
 }
@@ -95,7 +99,10 @@ MG_EXPORT int32_t mg_sketch_add(const void* tables, int64_t num_tables, const in
 MG_EXPORT int32_t mg_sketch_remove(const void* table, const int64_t* ids, int64_t count) {
   return megalith::guarded("remove candidates of chunked rows", [&] {
     const SketchTable& own = *static_cast<const SketchTable*>(table);
-    for (int64_t i = 0; i < count; ++i) megalith::sketch_remove(own, own.row_of(ids[i]));
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t row = own.row_of(ids[i]);
+      megalith::sketch_remove(own.bucket_of(row), static_cast<uint32_t>(row));
+    }
   });
 }
 

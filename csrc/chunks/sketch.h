@@ -46,10 +46,10 @@ struct SketchTable {
 // Whether a number may be a utility that is kept.
 inline bool is_utility(float number) { return number > 0 && number <= 3.4028234663852886e38f; }
 
-// Adds to the entry of a row; whether there is one.
-bool sketch_increase(const SketchTable& table, int64_t row, float utility);
+// Adds to the entry of a row in its bucket; whether there is one.
+bool sketch_increase(SketchEntry* bucket, uint32_t row, float utility);
 // Adds to the entry of a row, or makes one: where a bucket is full, in place of the smallest if that is smaller.
-void sketch_insert(const SketchTable& table, int64_t row, float utility);
-void sketch_remove(const SketchTable& table, int64_t row);
+void sketch_insert(SketchEntry* bucket, uint32_t row, float utility);
+void sketch_remove(SketchEntry* bucket, uint32_t row);
 
 }  // namespace megalith

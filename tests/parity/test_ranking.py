@@ -165,6 +165,38 @@ def place_of(rows=1000, dim=8, width=2, **settings_):
     return pool, sketch, Ranking(pool, sketch, RankingSettings(**settings_), [False])
 
 
+@pytest.mark.parametrize(
+    ("rows", "form"), [(3_000_000, "hash"), (200_000, "ranked bitmap"), (40_000, "array")]
+)
+def test_every_form_of_an_index_and_its_pieces_decide_the_same(rows, form):
+    """Rows enough for several pieces: hashed as they came, and compacted with some that came later."""
+    generator, results = torch.Generator().manual_seed(5), []
+    ids = torch.randperm(rows, generator=generator)[:40_000]
+    masks = torch.tensor([1, 3, 7, 15])[torch.randint(0, 4, (len(ids),), generator=generator)]
+    utilities = torch.rand(len(ids), generator=generator) + 0.01
+    for compacts in (False, True):
+        pool, sketch, ranking = place_of(rows)
+        pool.rewrite(0, ids[500:], masks[500:], utilities[500:])
+        if compacts:
+            pool.compact()
+            assert pool.statistics().index_forms == (form,)
+        pool.rewrite(0, ids[:500], masks[:500], utilities[:500])
+        before, sums = ranked_bytes(pool, (False,)), ranking.sums()
+        assert int(sums[0, 0, 0]) == sum(bin(mask).count("1") for mask in masks.tolist())
+        # No growth utility and no candidate: nothing competes but what lives.
+        assert int(ranking.histogram(ranking.means(sums), 0).sum()) == before
+        assert ranking.scratch_bytes == 4 * int(sums[0, 0, 0] + (masks != 15).sum() + UNITS * 8)
+        means, key = decided([ranking], before // 2)
+        counts = ranking.changes(means, key)
+        ranking.apply(means, key)
+        pool.compact()
+        assert ranked_bytes(pool, (False,)) == int(counts[4]) <= before // 2
+        kept = pool.ids(0)
+        results.append((sums, counts, kept, *pool.read(0, kept), sketch.state(0)))
+        assert len(kept) == len(ids) - int(counts[3])
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(*results, strict=True))
+
+
 def test_chunks_take_their_utilities_with_them():
     """What grows, what goes and what begins, by hand."""
     pool, sketch, ranking = place_of(new_utility=0.25)
