@@ -102,6 +102,8 @@ class ChunkedRows:
         self._core.mg_chunks_pool(self._handle, ctypes.addressof(pool))
         self._kernel_address = pool.value
         self._lock = threading.Lock()
+        self.generation = 0
+        """Grows whenever rows may have moved: slots that were resolved under a smaller one are stale."""
         self.close = weakref.finalize(self, self._core.mg_chunks_destroy, self._handle)
         """Gives the memory back; every use afterwards is refused."""
 
@@ -169,11 +171,13 @@ class ChunkedRows:
         given = ids.data_ptr(), masks.data_ptr(), *map(address, numbers), len(ids)
         with self._lock:
             self._core.mg_chunks_rewrite(self._pool, table, *given)
+            self.generation += 1
 
     def compact(self) -> None:
         """Moves records together, gives memory back, and every index its smallest form."""
         with self._lock:
             self._core.mg_chunks_compact(self._pool)
+            self.generation += 1
 
     def scale_utilities(self, factor: float) -> None:
         """Multiplies all utilities, growth included; exact for powers of two."""
@@ -232,6 +236,7 @@ class ChunkedRows:
                 )
         with self._lock:
             self._core.mg_chunks_load(self._pool, table, *self._addresses(block))
+            self.generation += 1
 
     def statistics(self) -> ChunkedStatistics:
         """What the pool holds and takes now."""

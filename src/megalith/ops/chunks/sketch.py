@@ -139,6 +139,10 @@ class CandidateSketch:
         """A copy of all that a table has, uint8 [units here, bytes of a unit]."""
         return self._state[table].clone()
 
+    def units(self, table: int) -> Tensor:
+        """The memory of a table's units, uint8 [units here, bytes of a unit]: who writes must know them."""
+        return self._state[table]
+
     def load_state(self, table: int, state: Tensor, first_unit: int | None = None) -> None:
         """Takes over units from `first_unit` on (else the first here), as `state` gave them."""
         own, described = self._state[table], self.tables[table]

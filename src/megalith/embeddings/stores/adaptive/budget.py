@@ -1,0 +1,200 @@
+"""`AdaptiveBudget`: what the adaptive tables of a model share, and the ranking of all their chunks.
+
+    budget.after_step(7)      # from `EmbeddingCollection.update`; every `interval` steps it prunes and grows
+
+Between two rankings the budget is open or closed. Open, every row that a training batch lacks begins at once;
+closed, such rows only gather utility in a sketch. Nothing of it depends on how tables are cut over ranks:
+numbers are integers that are added over all of them before anything is decided.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy, BudgetSchedule
+from megalith.embeddings.stores.base import StoreBytes
+from megalith.ops.chunks.ranking import Ranking, RankingChanges, threshold
+from megalith.ops.chunks.ranking_sums import SUM_NUMBERS
+from megalith.ops.chunks.sketch import BUCKET_BYTES, UNITS, CandidateTable
+
+if TYPE_CHECKING:
+    from megalith.embeddings.stores.adaptive.store import AdaptiveStore
+
+AddOverRanks = Callable[[Tensor], Tensor]
+"""Sums an int64 tensor over all ranks, the same on each."""
+
+_ARENA_PART = 1 / 64
+"""Of the budget, for what is free behind and between records and for saying where."""
+
+
+def of_one_process(numbers: Tensor) -> Tensor:
+    """The sum over ranks where there is one."""
+    return numbers
+
+
+class AdaptiveCounts(NamedTuple):
+    """What rankings did so far, and what the last one found."""
+
+    pruned: int = 0
+    """Chunks, as `grown`."""
+    grown: int = 0
+    rankings: int = 0
+    applied: int = 0
+    """Rankings that changed something."""
+
+
+class AdaptiveFigures(NamedTuple):
+    """What adaptive tables of this process are now, as reports show them."""
+
+    budget_bytes: int | None
+    """Of the last ranking's step; None: there is no bound yet."""
+    bytes: StoreBytes
+    dense_bytes: int
+    """Of weights and state, if every row were whole."""
+    mean_dims: dict[str, float]
+    """By table, live columns for each of its rows; as the last ranking found them."""
+    counts: AdaptiveCounts
+    is_open: bool
+
+
+class AdaptiveBudget:
+    """The bytes of all adaptive tables, which of their chunks live, and whether rows may begin."""
+
+    def __init__(self, policy: AdaptivePolicy, dense_bytes: int, rows: Mapping[str, int]) -> None:
+        """Bytes of all adaptive tables as dense ones, and the rows of each by name, on all ranks together."""
+        self.policy, self.schedule = policy, BudgetSchedule(policy, dense_bytes)
+        self.rows = dict(rows)
+        self.numbers = {name: number for number, name in enumerate(rows)}
+        """Of tables, by name."""
+        self.stores: list[AdaptiveStore] = []
+        self.counts = AdaptiveCounts()
+        self.live = torch.zeros(len(rows), dtype=torch.int64)
+        """Chunks of each table, on all ranks, when they were last ranked."""
+        self.is_open = True
+        """Whether rows begin as soon as a training batch lacks them."""
+        self._last = self._used = self._begun = 0
+
+    def join(self, store: AdaptiveStore) -> None:
+        """Takes a store in; all have to be there before the first step."""
+        self.stores.append(store)
+
+    def candidates(self, table: str) -> CandidateTable:
+        """The part of the sketch for a table."""
+        rows = self.rows[table]
+        share = self.policy.sketch * rows / sum(self.rows.values()) if self.schedule.is_limited else 0.0
+        return CandidateTable(rows, int(share * self.schedule.final))
+
+    @property
+    def sketch_bytes(self) -> int:
+        """Of the parts of all tables, on all ranks together."""
+        return sum(self.candidates(table).buckets * UNITS * BUCKET_BYTES for table in self.rows)
+
+    def chunks_of_new_rows(self, chunks: int) -> int:
+        """How many of its `chunks` a new row begins with now; 0 where none may begin."""
+        if not self.is_open:
+            return 0
+        return chunks if self.schedule.at(self._last) is None else min(self.policy.first_chunks, chunks)
+
+    def utility_weight(self, step: int) -> float:
+        """What gradients of a step count, so that older ones fade without being touched."""
+        return float(2.0 ** (step * -math.log2(self.policy.gamma) - self._scale))
+
+    @property
+    def _scale(self) -> int:
+        """Utilities are multiplied with 2 to minus this, as weights grow."""
+        return math.floor(self._last * -math.log2(self.policy.gamma))
+
+    def after_step(self, step: int, add: AddOverRanks = of_one_process) -> None:
+        """Ranks all chunks if it is time; where there are ranks, all of them call it."""
+        if step % self.policy.interval == 0:
+            self.rank(step, add)
+
+    def rank(self, step: int, add: AddOverRanks = of_one_process) -> None:
+        """Prunes and grows chunks so that all bytes fit the budget of a step; decides whether rows begin."""
+        before = self._scale
+        self._last = step
+        factor = 2.0 ** (before - self._scale)
+        for store in self.stores:
+            if factor != 1:
+                store.pool.scale_utilities(factor)
+                store.sketch.scale(factor)
+        used, limit = self._used_bytes(add), self.chunk_bytes(step)
+        if self.is_open:
+            # While it is closed nothing begins: what would is about what did when it was last open.
+            self._begun = used - self._used
+        if limit is not None:
+            used = self._change(used, limit, add)
+        self._used = used
+        self.is_open = limit is None or used + 2 * self._begun <= limit
+
+    def chunk_bytes(self, step: int) -> int | None:
+        """What records and index may take after a step; None is as much as they want."""
+        budget = self.schedule.at(step)
+        return None if budget is None else int((budget - self.sketch_bytes) * (1 - _ARENA_PART))
+
+    def _used_bytes(self, add: AddOverRanks) -> int:
+        """What all rows with a record count as."""
+        used = sum(store.used_bytes() for store in self.stores)
+        return int(add(torch.tensor([used])))
+
+    def _change(self, used: int, limit: int, add: AddOverRanks) -> int:
+        """One ranking over all pools; returns what is used afterwards."""
+        sums = torch.zeros(len(self.rows), 2, SUM_NUMBERS, dtype=torch.int64)
+        for store in self.stores:
+            sums[store.numbers] += store.ranking.sums()
+        sums = add(sums)
+        self.live = sums[:, 0, 0].clone()
+        means = Ranking.means(sums)
+
+        def histogram(level: int, prefix: int) -> Tensor:
+            return add(sum(s.ranking.histogram(means[s.numbers], level, prefix) for s in self.stores))  # type: ignore[arg-type]
+
+        key = threshold(histogram, limit)
+        counted = [store.ranking.changes(means[store.numbers], key) for store in self.stores]
+        changes = RankingChanges(*add(torch.stack(counted).sum(0)).tolist())
+        changed = changes.pruned + changes.grown
+        applies = used > limit or changed > self.policy.least_change * int(self.live.sum())
+        for store in self.stores:
+            if applies and changed:
+                store.ranking.apply(means[store.numbers], key)
+                store.pool.compact()
+            else:
+                store.ranking.forget()
+        pruned, grown, rankings, applied = self.counts
+        self.counts = AdaptiveCounts(pruned, grown, rankings + 1, applied)
+        if not applies:
+            return used
+        self.counts = AdaptiveCounts(
+            pruned + changes.pruned, grown + changes.grown, rankings + 1, applied + int(changed > 0)
+        )
+        return changes.bytes
+
+    def figures(self) -> AdaptiveFigures:
+        """What the tables of this process are now."""
+        taken, dims = StoreBytes(), {}
+        for store in self.stores:
+            taken = taken.plus(store.bytes())
+            found = store.pool.statistics()
+            is_whole = sum(found.records) == found.records[-1]
+            for number, table in enumerate(store.tables):
+                name, width, chunks = table.window.table.name, store.shape.width, store.shape.chunks
+                live = found.rows[number] * chunks if is_whole else int(self.live[self.numbers[name]])
+                dims[name] = live * width / self.rows[name]
+        budget = self.schedule.at(self._last)
+        return AdaptiveFigures(
+            budget, taken, self.schedule.dense_bytes, dims, self.counts, is_open=self.is_open
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next decisions depend on, beside the rows and the step."""
+        return {"open": self.is_open, "used": self._used, "begun": self._begun}
+
+    def load_state_dict(self, state: dict[str, Any], step: int) -> None:
+        """Goes on from the state after a step."""
+        self._last = step - step % self.policy.interval
+        self.is_open, self._used, self._begun = state["open"], state["used"], state["begun"]
