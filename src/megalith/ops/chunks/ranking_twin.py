@@ -148,7 +148,8 @@ class RankingTwin:
             row = self.pool.rows.get((table, row_id))
             live = 0 if row is None else len(_utilities(row))
             spread = np.append(values, np.repeat(values[-1:], self.pool.shape.chunks - len(values)))
-            scores = _positive(spread / (scales[table].numpy() * self.factors))
+            divided = spread / (scales[table].numpy() * self.factors)
+            scores = _positive(np.asarray(divided, dtype=np.float32))
             yield RankedRow(table, row_id, live, self._keys(table, row_id, live, scores))
 
     def _rows(self) -> list[tuple[tuple[int, int], TwinRow]]:
