@@ -24,7 +24,8 @@ from megalith.embeddings.module_state import first_part, load_first_part, load_r
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad, StepSettings, optimizer_of_each
 from megalith.embeddings.rounding import RoundingSeeds
 from megalith.embeddings.row_block import WEIGHT, part_specs
-from megalith.embeddings.stores.adaptive.budget import AdaptiveBudget, AdaptiveFigures
+from megalith.embeddings.stores.adaptive.budget import AdaptiveBudget
+from megalith.embeddings.stores.adaptive.figures import AdaptiveFigures
 from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
 from megalith.embeddings.stores.base import RowCache, StoreBytes, StoredTable, TierCounts
 from megalith.embeddings.stores.resolved import ResolvedIds

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from megalith.core.schema import TableSpec
 from megalith.embeddings.collection import Lookup
-from megalith.embeddings.stores.adaptive.budget import AdaptiveFigures
+from megalith.embeddings.stores.adaptive.figures import AdaptiveFigures
 from megalith.embeddings.stores.base import RowCache, StoreBytes, TierCounts
 from megalith.embeddings.table_state import TableState
 from megalith.models.base import ClickModel

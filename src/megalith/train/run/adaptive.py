@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from megalith.embeddings.stores.adaptive.budget import AdaptiveCounts
+from megalith.embeddings.stores.adaptive.figures import AdaptiveCounts
 from megalith.hardware.free_memory import resident_bytes
 from megalith.train.learner.lookup_model import Tables
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from megalith.embeddings.stores.adaptive.figures import AdaptiveCounts, AdaptiveFigures
 from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy, BudgetSchedule
 from megalith.embeddings.stores.base import StoreBytes
 from megalith.ops.chunks.ranking import Ranking, RankingChanges, threshold
@@ -28,38 +29,26 @@ if TYPE_CHECKING:
 AddOverRanks = Callable[[Tensor], Tensor]
 """Sums an int64 tensor over all ranks, the same on each."""
 
-_ARENA_PART = 1 / 64
-"""Of the budget, for what is free behind and between records and for saying where."""
+_ARENA_PART, _MOST_FREE = 1 / 64, 1 / 8
+"""Of the budget, for what is free behind records and for saying where, and at most with half an extent for
+each length of records, which is what one is partly free on average."""
+_HALF_EXTENT = 32 << 10
+_COUNTED_INDEX = 11
+"""Bytes of an index that a row counts as where chunks compete."""
+
+
+def unused_index_bytes(rows: int, live: float) -> int:
+    """What the index of a table takes less than its live rows count as: it has the smallest of three forms.
+
+    A hash takes 10.6 bytes a live row, a bitmap with ranks a seventh of a byte for each row and four for each
+    live one, an array four for each row (docs/decisions/0018).
+    """
+    return int(_COUNTED_INDEX * live - min(10.6 * live, rows / 7 + 4 * live, 4 * rows))
 
 
 def of_one_process(numbers: Tensor) -> Tensor:
     """The sum over ranks where there is one."""
     return numbers
-
-
-class AdaptiveCounts(NamedTuple):
-    """What rankings did so far, and what the last one found."""
-
-    pruned: int = 0
-    """Chunks, as `grown`."""
-    grown: int = 0
-    rankings: int = 0
-    applied: int = 0
-    """Rankings that changed something."""
-
-
-class AdaptiveFigures(NamedTuple):
-    """What adaptive tables of this process are now, as reports show them."""
-
-    budget_bytes: int | None
-    """Of the last ranking's step; None: there is no bound yet."""
-    bytes: StoreBytes
-    dense_bytes: int
-    """Of weights and state, if every row were whole."""
-    mean_dims: dict[str, float]
-    """By table, live columns for each of its rows; as the last ranking found them."""
-    counts: AdaptiveCounts
-    is_open: bool
 
 
 class AdaptiveBudget:
@@ -75,6 +64,8 @@ class AdaptiveBudget:
         self.counts = AdaptiveCounts()
         self.live = torch.zeros(len(rows), dtype=torch.int64)
         """Chunks of each table, on all ranks, when they were last ranked."""
+        self.num_lengths = 0
+        """Of records, over all shapes of rows; ranks that do not have all of them set it."""
         self.is_open = True
         """Whether rows begin as soon as a training batch lacks them."""
         self._last = self._used = self._begun = 0
@@ -82,6 +73,7 @@ class AdaptiveBudget:
     def join(self, store: AdaptiveStore) -> None:
         """Takes a store in; all have to be there before the first step."""
         self.stores.append(store)
+        self.num_lengths += store.shape.chunks
 
     def candidates(self, table: str) -> CandidateTable:
         """The part of the sketch for a table."""
@@ -123,56 +115,72 @@ class AdaptiveBudget:
             if factor != 1:
                 store.pool.scale_utilities(factor)
                 store.sketch.scale(factor)
-        used, limit = self._used_bytes(add), self.chunk_bytes(step)
+        used, limit = self.used_bytes(add), self.chunk_bytes(step)
         if self.is_open:
             # While it is closed nothing begins: what would is about what did when it was last open.
             self._begun = used - self._used
+        self.is_open = True
         if limit is not None:
-            used = self._change(used, limit, add)
+            used, limit = self._change(used, limit, add)
+            self.is_open = used + 2 * self._begun <= limit
         self._used = used
-        self.is_open = limit is None or used + 2 * self._begun <= limit
 
     def chunk_bytes(self, step: int) -> int | None:
         """What records and index may take after a step; None is as much as they want."""
         budget = self.schedule.at(step)
-        return None if budget is None else int((budget - self.sketch_bytes) * (1 - _ARENA_PART))
+        if budget is None:
+            return None
+        free = min(_MOST_FREE * budget, _ARENA_PART * budget + _HALF_EXTENT * self.num_lengths)
+        return int(budget - self.sketch_bytes - free)
 
-    def _used_bytes(self, add: AddOverRanks) -> int:
+    def used_bytes(self, add: AddOverRanks = of_one_process) -> int:
         """What all rows with a record count as."""
         used = sum(store.used_bytes() for store in self.stores)
         return int(add(torch.tensor([used])))
 
-    def _change(self, used: int, limit: int, add: AddOverRanks) -> int:
-        """One ranking over all pools; returns what is used afterwards."""
+    def _change(self, used: int, limit: int, add: AddOverRanks) -> tuple[int, int]:
+        """One ranking over all pools; returns what is used afterwards, and how much may be."""
         sums = torch.zeros(len(self.rows), 2, SUM_NUMBERS, dtype=torch.int64)
+        rows = torch.zeros(len(self.rows), dtype=torch.int64)
         for store in self.stores:
             sums[store.numbers] += store.ranking.sums()
-        sums = add(sums)
+            rows[store.numbers] += torch.tensor(store.pool.statistics().rows)
+        sums, rows = add(sums), add(rows)
         self.live = sums[:, 0, 0].clone()
         means = Ranking.means(sums)
 
         def histogram(level: int, prefix: int) -> Tensor:
-            return add(sum(s.ranking.histogram(means[s.numbers], level, prefix) for s in self.stores))  # type: ignore[arg-type]
+            of_each = [store.ranking.histogram(means[store.numbers], level, prefix) for store in self.stores]
+            return add(torch.stack(of_each).sum(0))
 
-        key = threshold(histogram, limit)
-        counted = [store.ranking.changes(means[store.numbers], key) for store in self.stores]
-        changes = RankingChanges(*add(torch.stack(counted).sum(0)).tolist())
+        def changes_at(key: int) -> RankingChanges:
+            of_each = [store.ranking.changes(means[store.numbers], key) for store in self.stores]
+            return RankingChanges(*add(torch.stack(of_each).sum(0)).tolist())
+
+        room = limit + self._unused_index(rows, 1.0)
+        key = threshold(histogram, room)
+        changes = changes_at(key)
+        left = (int(rows.sum()) - changes.removed + changes.begun) / max(1, int(rows.sum()))
+        if left < 1:
+            # Fewer rows leave less of what their index does not take.
+            room = limit + self._unused_index(rows, left)
+            key = threshold(histogram, room)
+            changes = changes_at(key)
         changed = changes.pruned + changes.grown
-        applies = used > limit or changed > self.policy.least_change * int(self.live.sum())
+        applies = changed > 0 and (used > room or changed > self.policy.least_change * int(self.live.sum()))
         for store in self.stores:
-            if applies and changed:
+            if applies:
                 store.ranking.apply(means[store.numbers], key)
                 store.pool.compact()
             else:
                 store.ranking.forget()
-        pruned, grown, rankings, applied = self.counts
-        self.counts = AdaptiveCounts(pruned, grown, rankings + 1, applied)
-        if not applies:
-            return used
-        self.counts = AdaptiveCounts(
-            pruned + changes.pruned, grown + changes.grown, rankings + 1, applied + int(changed > 0)
-        )
-        return changes.bytes
+        self.counts = self.counts.after(changes if applies else None)
+        return changes.bytes if applies else used, room
+
+    def _unused_index(self, rows: Tensor, part: float) -> int:
+        """Where only a part of the rows lives that do now."""
+        both = zip(self.rows.values(), rows.tolist(), strict=True)
+        return sum(unused_index_bytes(declared, part * live) for declared, live in both)
 
     def figures(self) -> AdaptiveFigures:
         """What the tables of this process are now."""

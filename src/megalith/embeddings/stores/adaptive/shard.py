@@ -13,19 +13,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from megalith.embeddings.row_block import (
-    GROWTH,
-    PART_NAMES,
-    UTILITY,
-    WEIGHT,
-    PartSpec,
-    Rectangle,
-    RowBlock,
-    Taken,
-    take,
+from megalith.embeddings.row_block import PART_NAMES, WEIGHT, PartSpec, Rectangle, RowBlock, take
+from megalith.embeddings.stores.adaptive.copied_shard import CopiedShard
+from megalith.embeddings.stores.adaptive.live_rows import (
+    WholeRows,
+    lay_over,
+    live_chunks,
+    row_blocks,
+    states_of,
 )
 from megalith.embeddings.stores.row_files import Holds, PoolTable
-from megalith.ops.chunks.blocks import ChunkedBlock, ChunkShape, ExpandedRows, compressed
+from megalith.ops.chunks.blocks import ExpandedRows
 from megalith.ops.chunks.chunked_rows import ChunkedRows
 from megalith.ops.stores.start_values import StartValues
 
@@ -85,10 +83,10 @@ class AdaptiveShard:
     def blocks(self, max_bytes: int) -> Iterator[RowBlock]:
         """The rows that have chunks, those with equally many together."""
         shape = self.pool.shape
-        state = sum({"none": 0, "row": 1, "full": shape.dim}[each] for each in _states(shape))
+        state = sum({"none": 0, "row": 1, "full": shape.dim}[each] for each in states_of(shape))
         step = max(1, max_bytes // (shape.dim * shape.dtype.itemsize + 4 * state + 2 * shape.chunks + 10))
         for block in self.pool.blocks(self.table, step):
-            yield from _row_blocks(block, shape, self.rows[0])
+            yield from row_blocks(block, shape, self.rows[0])
 
     def load(self, block: RowBlock) -> int:
         """Takes what it holds of a block: all chunks that the block has columns of live then."""
@@ -99,7 +97,7 @@ class AdaptiveShard:
         if isinstance(ids, slice):
             ids = torch.arange(ids.start, ids.stop)
         brought = self._held(ids)
-        _lay_over(brought, taken, block, self.rows[0], self.pool.shape)
+        lay_over(brought, taken, block, self.rows[0], self.pool.shape)
         kept = ids != self.pool.tables[self.table].padding
         if bool(kept.any()):
             self.pool.load(self.table, brought.block(kept, self.pool.shape))
@@ -120,14 +118,14 @@ class AdaptiveShard:
         del holds
         return CopiedShard(self, tuple(self.pool.blocks(self.table))) if copy else self
 
-    def _held(self, ids: Tensor) -> _WholeRows:
+    def _held(self, ids: Tensor) -> WholeRows:
         """Rows as they are now with all their columns."""
         shape, count = self.pool.shape, len(ids)
         numbers = {"none": (0,), "row": (count,), "full": (count, shape.dim)}
-        first, second = (torch.zeros(numbers[state]) for state in _states(shape))
-        rows = _WholeRows(
+        first, second = (torch.zeros(numbers[state]) for state in states_of(shape))
+        rows = WholeRows(
             ids,
-            _live(self.pool.masks(self.table, ids), shape),
+            live_chunks(self.pool.masks(self.table, ids), shape),
             torch.zeros(count, dtype=torch.bfloat16),
             torch.zeros(count, shape.chunks, dtype=torch.bfloat16),
             ExpandedRows(torch.zeros(count, shape.dim, dtype=shape.dtype), first, second),
@@ -143,132 +141,3 @@ class AdaptiveShard:
             utilities[torch.arange(shape.chunks) < rows.live[present, None]] = found.utilities
             rows.utilities[present] = utilities
         return rows
-
-
-@dataclass
-class _WholeRows:
-    """Rows with all their columns, of which the first chunks live."""
-
-    ids: Tensor
-    live: Tensor
-    """int64 [rows]: how many chunks."""
-    growth: Tensor
-    utilities: Tensor
-    """[rows, chunks]"""
-    parts: ExpandedRows
-
-    def block(self, kept: Tensor, shape: ChunkShape) -> ChunkedBlock:
-        """Some of them as a pool takes them."""
-        live = self.live[kept]
-        masks = torch.tensor([shape.first_chunks(count) for count in range(shape.chunks + 1)])[live]
-        utilities = self.utilities[kept][torch.arange(shape.chunks) < live[:, None]]
-        rows = ExpandedRows(*(part[kept] if part.numel() else part for part in self.parts))
-        return compressed(shape, self.ids[kept], masks, self.growth[kept], utilities, rows)
-
-
-def _lay_over(rows: _WholeRows, taken: Taken, block: RowBlock, first_row: int, shape: ChunkShape) -> None:
-    """Puts what was taken of a block over rows."""
-    for name, target in zip(PART_NAMES, rows.parts, strict=True):
-        if name in taken.parts:
-            values, columns = taken.parts[name]
-            (target if columns is None else target[:, columns]).copy_(values)
-    columns = taken.parts[WEIGHT].columns if WEIGHT in taken.parts else None
-    if columns is not None:
-        rows.live.clamp_(min=-(-columns.stop // shape.width))
-    if UTILITY in block.parts:
-        # A block of chunks is one of whole rows.
-        begin = int(torch.searchsorted(torch.as_tensor(block.ids), rows.ids[0] + first_row))
-        own = slice(begin, begin + len(rows.ids))
-        utilities = block.parts[UTILITY][own, :]
-        rows.utilities[:, : utilities.shape[1]] = utilities
-        rows.growth.copy_(block.parts[GROWTH][own])
-
-
-def _row_blocks(block: ChunkedBlock, shape: ChunkShape, first_row: int) -> Iterator[RowBlock]:
-    """Rows of a pool as blocks of those with equally many chunks."""
-    live = _live(block.masks, shape)
-    rows = block.expanded(shape)
-    utilities = torch.zeros(len(live), shape.chunks, dtype=torch.bfloat16)
-    utilities[torch.arange(shape.chunks) < live[:, None]] = block.utilities
-    for count in live.unique().tolist():
-        chosen = (live == count).nonzero().view(-1)
-        columns = count * shape.width
-        parts = {
-            name: part[chosen][:, :columns].contiguous() if part.dim() == 2 else part[chosen]
-            for name, part in zip(PART_NAMES, rows, strict=True)
-            if part.numel()
-        }
-        parts |= {UTILITY: utilities[chosen, :count].contiguous(), GROWTH: block.growth[chosen]}
-        yield RowBlock(block.ids[chosen] + first_row, (0, columns), parts)
-
-
-def _live(masks: Tensor, shape: ChunkShape) -> Tensor:
-    """How many chunks live, of masks; always the first ones."""
-    live = ((masks[:, None] >> torch.arange(shape.chunks)) & 1).sum(dim=1)
-    first = torch.tensor([shape.first_chunks(count) for count in range(shape.chunks + 1)])
-    if not torch.equal(first[live], masks):
-        raise ValueError("a row of an adaptive table lacks a chunk before one that lives")
-    return live
-
-
-def _states(shape: ChunkShape) -> tuple[str, str]:
-    return shape.first_state, shape.second_state
-
-
-@dataclass(frozen=True)
-class CopiedShard:
-    """The live chunks of a table as they were: to be read, not changed."""
-
-    live: AdaptiveShard
-    copies: tuple[ChunkedBlock, ...]
-    writes: bool = True
-    sparse: bool = True
-    files: PoolTable | None = None
-
-    @property
-    def start(self) -> StartValues:
-        """How chunks begin."""
-        return self.live.start
-
-    @property
-    def rows(self) -> tuple[int, int]:
-        """First row, and the one behind the last."""
-        return self.live.rows
-
-    @property
-    def columns(self) -> tuple[int, int]:
-        """First column, and the one behind the last."""
-        return self.live.columns
-
-    @property
-    def specs(self) -> dict[str, PartSpec]:
-        """The parts that every store keeps."""
-        return self.live.specs
-
-    @property
-    def chunk(self) -> int:
-        """Columns of a chunk."""
-        return self.live.chunk
-
-    def blocks(self, max_bytes: int) -> Iterator[RowBlock]:
-        """The rows that had chunks."""
-        del max_bytes
-        for block in self.copies:
-            yield from _row_blocks(block, self.live.pool.shape, self.rows[0])
-
-    def load(self, block: RowBlock) -> int:
-        """Refused: it is a record of what was."""
-        raise TypeError(f"rows {self.rows} are held to be saved, not to be loaded")
-
-    def reset(self) -> None:
-        """Refused as well."""
-        raise TypeError(f"rows {self.rows} are held to be saved, not to be reset")
-
-    def clear(self) -> None:
-        """Refused as well."""
-        self.reset()
-
-    def snapshot(self, holds: Holds, copy: bool) -> CopiedShard:
-        """Itself: nothing changes it."""
-        del holds, copy
-        return self

@@ -193,7 +193,9 @@ def _candidates(window: TableWindow, budget: AdaptiveBudget) -> CandidateTable:
     """The part of the sketch for some rows of a table: whole units of it."""
     whole = budget.candidates(window.table.name)
     (first, last), unit = window.rows, whole.unit_rows
-    return replace(whole, units=(first // unit, -(-last // unit)), first_row=first)
+    # Units behind the last row are with it, so that every unit is somewhere.
+    units = first // unit, UNITS if last == window.table.rows else last // unit
+    return replace(whole, units=units, first_row=first)
 
 
 def _capacity(shape: ChunkShape, tables: Sequence[StoredTable], peak: int) -> int:
