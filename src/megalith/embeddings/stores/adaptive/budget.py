@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from megalith.embeddings.stores.adaptive.figures import AdaptiveCounts, AdaptiveFigures
+from megalith.embeddings.stores.adaptive.forgetting import FORGOTTEN, UtilityPredictions
 from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy, BudgetSchedule
 from megalith.embeddings.stores.base import StoreBytes
 from megalith.ops.chunks.ranking import Ranking, RankingChanges, threshold
@@ -69,6 +70,8 @@ class AdaptiveBudget:
         self.is_open = True
         """Whether rows begin as soon as a training batch lacks them."""
         self._last = self._used = self._begun = 0
+        self.predictions = UtilityPredictions(list(rows.values()))
+        """How well utilities predict gradients, by table."""
 
     def join(self, store: AdaptiveStore) -> None:
         """Takes a store in; all have to be there before the first step."""
@@ -103,8 +106,18 @@ class AdaptiveBudget:
 
     def after_step(self, step: int, add: AddOverRanks = of_one_process) -> None:
         """Ranks all chunks if it is time; where there are ranks, all of them call it."""
+        for table in self.predictions.after_step(step, self.utility_weight(step), add):
+            self._forget(table)
         if step % self.policy.interval == 0:
             self.rank(step, add)
+
+    def _forget(self, table: int) -> None:
+        """Leaves little of the utilities of a table whose ids have changed."""
+        for store in self.stores:
+            for own in (store.numbers == table).nonzero().view(-1).tolist():
+                store.pool.scale_utilities(FORGOTTEN, own)
+                store.sketch.scale(FORGOTTEN, own)
+        self.predictions.scale(FORGOTTEN, table)
 
     def rank(self, step: int, add: AddOverRanks = of_one_process) -> None:
         """Prunes and grows chunks so that all bytes fit the budget of a step; decides whether rows begin."""
@@ -115,6 +128,7 @@ class AdaptiveBudget:
             if factor != 1:
                 store.pool.scale_utilities(factor)
                 store.sketch.scale(factor)
+        self.predictions.scale(factor)
         used, limit = self.used_bytes(add), self.chunk_bytes(step)
         if self.is_open:
             # While it is closed nothing begins: what would is about what did when it was last open.
@@ -140,21 +154,25 @@ class AdaptiveBudget:
 
     def _change(self, used: int, limit: int, add: AddOverRanks) -> tuple[int, int]:
         """One ranking over all pools; returns what is used afterwards, and how much may be."""
-        sums = torch.zeros(len(self.rows), 2, SUM_NUMBERS, dtype=torch.int64)
         rows = torch.zeros(len(self.rows), dtype=torch.int64)
         for store in self.stores:
-            sums[store.numbers] += store.ranking.sums()
             rows[store.numbers] += torch.tensor(store.pool.statistics().rows)
-        sums, rows = add(sums), add(rows)
-        self.live = sums[:, 0, 0].clone()
-        means = Ranking.means(sums)
+        rows = add(rows)
+        norms = self._sums(lambda store: store.ranking.sums(), add)
+        self.live = norms[:, 0].clone()
+        means, fades = Ranking.means(norms), self.predictions.fades(self._last)
+
+        def score(store: AdaptiveStore) -> Tensor:
+            return store.ranking.score(means[store.numbers], [fades[own] for own in store.numbers.tolist()])
+
+        scales = Ranking.means(self._sums(score, add))
 
         def histogram(level: int, prefix: int) -> Tensor:
-            of_each = [store.ranking.histogram(means[store.numbers], level, prefix) for store in self.stores]
+            of_each = [store.ranking.histogram(scales[store.numbers], level, prefix) for store in self.stores]
             return add(torch.stack(of_each).sum(0))
 
         def changes_at(key: int) -> RankingChanges:
-            of_each = [store.ranking.changes(means[store.numbers], key) for store in self.stores]
+            of_each = [store.ranking.changes(scales[store.numbers], key) for store in self.stores]
             return RankingChanges(*add(torch.stack(of_each).sum(0)).tolist())
 
         room = limit + self._unused_index(rows, 1.0)
@@ -170,12 +188,19 @@ class AdaptiveBudget:
         applies = changed > 0 and (used > room or changed > self.policy.least_change * int(self.live.sum()))
         for store in self.stores:
             if applies:
-                store.ranking.apply(means[store.numbers], key)
+                store.ranking.apply(scales[store.numbers], key)
                 store.pool.compact()
             else:
                 store.ranking.forget()
         self.counts = self.counts.after(changes if applies else None)
         return changes.bytes if applies else used, room
+
+    def _sums(self, of_store: Callable[[AdaptiveStore], Tensor], add: AddOverRanks) -> Tensor:
+        """What a ranking sums of each table, over all pools and ranks."""
+        sums = torch.zeros(len(self.rows), SUM_NUMBERS, dtype=torch.int64)
+        for store in self.stores:
+            sums[store.numbers] += of_store(store)
+        return add(sums)
 
     def _unused_index(self, rows: Tensor, part: float) -> int:
         """Where only a part of the rows lives that do now."""
@@ -200,9 +225,15 @@ class AdaptiveBudget:
 
     def state_dict(self) -> dict[str, Any]:
         """What the next decisions depend on, beside the rows and the step."""
-        return {"open": self.is_open, "used": self._used, "begun": self._begun}
+        return {
+            "open": self.is_open,
+            "used": self._used,
+            "begun": self._begun,
+            "predictions": self.predictions.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any], step: int) -> None:
         """Goes on from the state after a step."""
         self._last = step - step % self.policy.interval
         self.is_open, self._used, self._begun = state["open"], state["used"], state["begun"]
+        self.predictions.load_state_dict(state["predictions"])
