@@ -35,7 +35,7 @@ class AdaptiveSpec(Config):
 
     kind: Literal["adaptive"] = "adaptive"
     chunk: int | None = Field(default=None, ge=1)
-    """Columns of a chunk; divides the dim. None takes the widest divisor up to 16."""
+    """Columns of a chunk; divides the dim. None takes the widest divisor up to the policy's `chunk`."""
 
 
 class AdmissionSpec(Config):

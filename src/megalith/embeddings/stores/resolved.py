@@ -73,6 +73,13 @@ class ResolvedIds:
                 slots = held.store.arrive(held.ticket)
                 if slots is not None:
                     held.put(slots, self.values)
+        else:
+            for held in self._held:
+                slots = held.store.current(held.ticket)
+                if slots is not None:
+                    # In memory of their own: autograd has noted the values that were looked up.
+                    self.values = self.values.clone()
+                    held.put(slots, self.values)
         return LookupBatch(self.values, self.offsets, self.sample_weights, self.num_features)
 
     def release(self) -> None:

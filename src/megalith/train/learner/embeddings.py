@@ -14,7 +14,8 @@ from megalith.core.schema import TableSpec
 from megalith.core.store_spec import AnyStore, DenseSpec, StoreSpec, TieredSpec, store_in_full
 from megalith.embeddings.memory import memory_of
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad
-from megalith.embeddings.stores.choose import DENSE_PART, choose_stores, is_whole
+from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
+from megalith.embeddings.stores.choose import DENSE_PART, choose_adaptive, choose_stores, is_whole
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.sharding.plan import ExchangeConfig, ShardingPlan
 
@@ -24,7 +25,8 @@ class EmbeddingsConfig(Config):
 
     optimizer: RowOptimizer = RowWiseAdaGrad(lr=0.02)
     stores: dict[str, AnyStore] = {}
-    """By the name of a table, what holds its rows; all others are dense, or as `memory` asks for."""
+    """By the name of a table, what holds its rows; all others are dense, or as `memory` or `adaptive` ask
+    for."""
 
     @field_validator("stores", mode="before")
     @classmethod
@@ -59,10 +61,11 @@ class ShardingConfig(Config):
 
 
 class PlacedTables(NamedTuple):
-    """Tables with what holds their rows, and the budget of those that are not whole in memory."""
+    """Tables with what holds their rows, and the budgets of those that are not whole in memory."""
 
     tables: list[TableSpec]
     memory: TieredMemory | None
+    adaptive: AdaptivePolicy | None = None
 
 
 def place_tables(
@@ -70,11 +73,26 @@ def place_tables(
     optimizer: RowOptimizer,
     memory: TieredMemory | None,
     plan: ShardingPlan | None,
+    adaptive: AdaptivePolicy | None = None,
 ) -> PlacedTables:
     """Where a recipe gives `memory`, tables that are not small are tiered; all of them share the budget.
 
-    Under a plan they are what it says.
+    Under a plan they are what it says. Where a recipe gives `adaptive`, tables that are not small are that.
     """
+    if adaptive is not None:
+        if plan is not None:
+            raise ConfigError("Adaptive tables are trained by one process; start it without torchrun.")
+        tables, adaptive = choose_adaptive(tables, [optimizer] * len(tables), adaptive)
+    tables, memory = _place_tiered(tables, optimizer, memory, plan)
+    return PlacedTables(tables, memory, adaptive)
+
+
+def _place_tiered(
+    tables: Sequence[TableSpec],
+    optimizer: RowOptimizer,
+    memory: TieredMemory | None,
+    plan: ShardingPlan | None,
+) -> tuple[list[TableSpec], TieredMemory | None]:
     chosen: Sequence[StoreSpec]
     if plan is not None:
         kinds = {placement.table: placement.store for placement in plan.placements}
@@ -86,7 +104,7 @@ def place_tables(
                 "caches may take, with memory.dram=4GiB, or regenerate the plan with `megalith plan`."
             )
     if memory is None:
-        return PlacedTables(list(tables), None)
+        return list(tables), None
     world_size = 1 if plan is None else plan.world_size
     if plan is None:
         chosen = choose_stores(tables, [optimizer] * len(tables), memory.dram)
@@ -99,4 +117,4 @@ def place_tables(
     ]
     dense = memory_of(small, [optimizer] * len(small)).total // world_size
     # A plan of one's own may keep more in memory: that is outside of the budget.
-    return PlacedTables(placed, memory.share(memory.dram - min(dense, int(memory.dram * DENSE_PART))))
+    return placed, memory.share(memory.dram - min(dense, int(memory.dram * DENSE_PART)))
