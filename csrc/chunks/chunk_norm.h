@@ -27,33 +27,34 @@ inline float magnitude_of_half(uint32_t bits) {
   return float_of(bits << 13) * 0x1p112f;
 }
 
-using EightFloats = float __attribute__((vector_size(32)));
-
-// Up to eight weights; signs may be lost, as they are squared.
-inline EightFloats eight_weights(const char* weights, int64_t count, int64_t dtype) {
-  EightFloats lanes = {};
+// A weight; its sign may be lost, as it is squared.
+inline float weight_at(const char* weights, int64_t column, int64_t dtype) {
   if (dtype == 0) {
-    if (count == 8) {
-      std::memcpy(&lanes, weights, 32);
-    } else {
-      std::memcpy(&lanes, weights, static_cast<size_t>(count) * 4);
-    }
-    return lanes;
+    float value;
+    std::memcpy(&value, weights + 4 * column, 4);
+    return value;
   }
-  uint16_t stored[8] = {};
-  std::memcpy(stored, weights, static_cast<size_t>(count) * 2);
-  for (int l = 0; l < 8; ++l) {
-    lanes[l] = dtype == 1 ? magnitude_of_half(stored[l] & 0x7fffu) : float_of(uint32_t{stored[l]} << 16);
-  }
-  return lanes;
+  uint16_t bits;
+  std::memcpy(&bits, weights + 2 * column, 2);
+  return dtype == 1 ? magnitude_of_half(bits & 0x7fffu) : float_of(uint32_t{bits} << 16);
 }
 
 inline float chunk_norm(const char* weights, int64_t width, int64_t dtype) {
-  const int64_t bytes = dtype == 0 ? 4 : 2;
+  using EightFloats = float __attribute__((vector_size(32)));
   EightFloats sums = {};
-  for (int64_t column = 0; column < width; column += 8) {
-    const EightFloats lanes = eight_weights(weights + column * bytes, width - column < 8 ? width - column : 8, dtype);
+  int64_t column = 0;
+  for (; column + 8 <= width; column += 8) {
+    EightFloats lanes;
+    if (dtype == 0) {
+      std::memcpy(&lanes, weights + column * 4, 32);
+    } else {
+      for (int l = 0; l < 8; ++l) lanes[l] = weight_at(weights, column + l, dtype);
+    }
     sums += lanes * lanes;
+  }
+  for (int64_t l = 0; column < width; ++column, ++l) {
+    const float weight = weight_at(weights, column, dtype);
+    sums[l] += weight * weight;
   }
   const float even = (sums[0] + sums[4]) + (sums[2] + sums[6]), odd = (sums[1] + sums[5]) + (sums[3] + sums[7]);
   return std::sqrt(even + odd);

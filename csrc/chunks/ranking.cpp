@@ -1,11 +1,13 @@
 #include "chunks/ranking.h"
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
 #include <mutex>
 #include <stdexcept>
+#include <string>
 
 #include "chunks/chunk_norm.h"
+#include "chunks/exact_sums.h"
 #include "parallel.h"
 
 namespace megalith {
@@ -20,15 +22,7 @@ float utility_at(const char* stored) {
 }
 
 // 0 for what is below and for what is no number.
-uint32_t score_bits(float score) { return score > 0 ? bits_of_float(score) : 0; }
-
-// Adds a number to its exponent's mantissas, unless it is negative or not finite.
-void add_exactly(int64_t* sums, float number) {
-  const uint32_t bits = bits_of_float(number), exponent = bits >> 23;
-  if (bits >= 0x7f800000) return;
-  ++sums[0];
-  sums[1 + exponent] += (bits & 0x7fffff) | (exponent ? 0x800000 : 0);
-}
+float positive(float number) { return number > 0 ? number : 0.0f; }
 
 }  // namespace
 
@@ -55,109 +49,122 @@ std::vector<int64_t> Ranking::row_counts() const {
   return counts;
 }
 
+void Ranking::check_unchanged() const {
+  if (counts_ != row_counts()) throw std::logic_error("rows of the pool have changed since their chunks were scored");
+}
+
 void Ranking::sums(int64_t* out) const {
-  const auto all = static_cast<size_t>(rows_.tables().size()) * 2 * kSumNumbers;
-  std::fill_n(out, all, 0);
+  std::fill_n(out, static_cast<int64_t>(rows_.tables().size()) * kSumNumbers, 0);
   const std::vector<Piece> found = pieces();
+  const int64_t chunk_bytes = pool_.width * dtype_bytes(pool_.dtype);
   std::mutex adding;
   for_each_task(static_cast<int64_t>(found.size()), [&](int64_t task) {
     const Piece& piece = found[static_cast<size_t>(task)];
-    int64_t own[2 * kSumNumbers] = {};
-    const int64_t chunk_bytes = pool_.width * dtype_bytes(pool_.dtype);
+    int64_t own[kSumNumbers] = {};
     for_each_row(piece, true, [&](uint32_t, uint32_t slot) {
-      const char* record = record_at(pool_, slot);
       const int64_t live = live_chunks(pool_, slot);
-      const RecordLayout& layout = pool_.layouts[live];
-      for (int64_t chunk = 0; chunk < live; ++chunk) {
-        add_exactly(own, utility_at(record + layout.utilities + 2 * chunk));
-        add_exactly(own + kSumNumbers, chunk_norm(record + layout.weights + chunk * chunk_bytes, pool_.width, pool_.dtype));
+      const char* weights = record_at(pool_, slot) + pool_.layouts[live].weights;
+      for (int64_t chunk = 0; chunk < live; ++chunk, weights += chunk_bytes) {
+        own[0] += add_exactly(own + 1, chunk_norm(weights, pool_.width, pool_.dtype));
       }
     });
     const std::lock_guard<std::mutex> lock(adding);
-    int64_t* table = out + piece.table * 2 * kSumNumbers;
-    for (int64_t i = 0; i < 2 * kSumNumbers; ++i) table[i] += own[i];
+    for (int64_t i = 0; i < kSumNumbers; ++i) out[piece.table * kSumNumbers + i] += own[i];
   });
 }
 
-// The order of operations is part of what a score is.
-float Ranking::live_score(float utility, float norm, const TableMeans& means, int64_t chunk) const {
-  float magnitude = norm / means.norm;
-  magnitude = magnitude > settings_.floor ? magnitude : settings_.floor;
-  magnitude = magnitude < settings_.ceiling ? magnitude : settings_.ceiling;
-  return utility / means.utility * magnitude / factors_[static_cast<size_t>(chunk)];
-}
-
-float Ranking::next_score(float utility, const TableMeans& means, int64_t live) const {
+// Of every chunk that does not live of a row with so many that do. The order of operations is part of what a value is.
+float Ranking::other_value(float utility, float magnitude, int64_t live) const {
   const float share = utility / static_cast<float>(pool_.chunks - live);
-  return share / means.utility * settings_.dead / factors_[static_cast<size_t>(live)] / settings_.hysteresis;
+  return positive(share * magnitude / settings_.hysteresis);
 }
 
-// Writes the scores of a row's live chunks and of its next; how many.
-int64_t Ranking::score_row(const Piece& piece, uint32_t slot, const TableMeans& means, uint32_t* out) const {
+// Writes the values of a row's live chunks and of all others; how many.
+int64_t Ranking::score_row(const Piece& piece, uint32_t slot, const TableMagnitudes& magnitudes, float* out,
+                           int64_t* sums) const {
   const char* record = record_at(pool_, slot);
   const int64_t live = live_chunks(pool_, slot), chunk_bytes = pool_.width * dtype_bytes(pool_.dtype);
   const RecordLayout& layout = pool_.layouts[live];
-  if ((record_mask(pool_, record) & (record_mask(pool_, record) + 1)) != 0) {
+  const uint64_t mask = record_mask(pool_, record);
+  if ((mask & (mask + 1)) != 0) {
     throw std::logic_error("a row of table " + std::to_string(piece.table) + " keeps others than its first chunks");
   }
-  uint32_t least = ~uint32_t{0};
+  const int power = static_cast<int>(magnitudes.sixteenths);
+  float least = std::numeric_limits<float>::infinity();
   for (int64_t chunk = 0; chunk < live; ++chunk) {
     const float norm = chunk_norm(record + layout.weights + chunk * chunk_bytes, pool_.width, pool_.dtype);
-    const float utility = utility_at(record + layout.utilities + 2 * chunk);
-    least = std::min(least, score_bits(live_score(utility, norm, means, chunk)));
+    const float size = norm / magnitudes.mean_norm;
+    const float magnitude = power_of_sixteenths(size > settings_.floor ? size : settings_.floor, power);
+    const float value = positive(utility_at(record + layout.utilities + 2 * chunk) * magnitude);
+    add_exactly(sums, value);
+    least = std::min(least, value);
     out[chunk] = least;
   }
-  if (live < pool_.chunks) out[live] = std::min(least, score_bits(next_score(utility_at(record), means, live)));
-  return num_scores(live);
+  if (live < pool_.chunks) {
+    const float magnitude = power_of_sixteenths(settings_.floor, power), growth = utility_at(record);
+    add_exactly(sums, positive(growth * magnitude));
+    out[live] = std::min(least, other_value(growth, magnitude, live));
+  }
+  return num_values(live);
 }
 
-void Ranking::score(const TableMeans* means) {
+void Ranking::score_candidates(const CandidateUnit& unit, float magnitude, int64_t* sums) const {
+  const SketchTable& own = sketch_of(unit.table);
+  float* values = values_.as<float>() + unit.first;
+  for (int64_t i = 0; i < unit.count; ++i) {
+    const SketchEntry& entry = own.entries[unit.entry + i];
+    if (!(entry.utility > 0)) continue;
+    // A row that has begun since is no candidate.
+    if (index_of(unit.table).find(static_cast<uint32_t>(entry.row - own.first_row)) != 0) continue;
+    add_exactly(sums, positive(entry.utility * magnitude));
+    values[i] = other_value(entry.utility, magnitude, 0);
+  }
+}
+
+void Ranking::score(const TableMagnitudes* magnitudes, int64_t* out) {
   forget();
-  scored_ = pieces();
-  const auto num_pieces = static_cast<int64_t>(scored_.size());
+  std::vector<Piece> found = pieces();
+  const auto num_pieces = static_cast<int64_t>(found.size());
   for_each_task(num_pieces, [&](int64_t task) {
     int64_t count = 0;
-    for_each_row(scored_[static_cast<size_t>(task)], false,
-                 [&](uint32_t, uint32_t slot) { count += num_scores(live_chunks(pool_, slot)); });
-    scored_[static_cast<size_t>(task)].first = count;
+    for_each_row(found[static_cast<size_t>(task)], false,
+                 [&](uint32_t, uint32_t slot) { count += num_values(live_chunks(pool_, slot)); });
+    found[static_cast<size_t>(task)].first = count;
   });
   int64_t total = 0;
-  for (Piece& piece : scored_) {
-    const int64_t count = piece.first;
-    piece.first = total;
-    total += count;
-  }
+  for (Piece& piece : found) total += std::exchange(piece.first, total);
+  std::fill_n(out, static_cast<int64_t>(sketch_.size()) * kSumNumbers, 0);
+  std::vector<CandidateUnit> units;
   for (int64_t table = 0; table < static_cast<int64_t>(sketch_.size()); ++table) {
     if (exempt_[static_cast<size_t>(table)]) continue;
-    const SketchTable& own = sketch_[static_cast<size_t>(table)];
-    const int64_t entries = own.buckets * kBucketEntries;
-    for (int64_t unit = 0; unit < own.last_unit - own.first_unit; ++unit, total += entries) {
-      candidates_.push_back({table, unit * entries, entries, total});
-    }
+    const SketchTable& own = sketch_of(table);
+    const int64_t entries = own.buckets * kBucketEntries, here = own.last_unit - own.first_unit;
+    for (int64_t unit = 0; unit < here; ++unit, total += entries) units.push_back({table, unit * entries, entries, total});
+    out[table * kSumNumbers] = (own.end_row() - own.begin_row()) * pool_.chunks;
   }
-  PageMemory(4 * total).swap(scores_);
-  const auto num_units = static_cast<int64_t>(candidates_.size());
-  for_each_task(num_pieces + num_units, [&](int64_t task) {
-    auto* scores = scores_.as<uint32_t>();
+  PageMemory(4 * total).swap(values_);
+  std::mutex adding;
+  for_each_task(num_pieces + static_cast<int64_t>(units.size()), [&](int64_t task) {
+    int64_t own[kSumNumbers - 1] = {};
+    int64_t table;
     if (task < num_pieces) {
-      const Piece& piece = scored_[static_cast<size_t>(task)];
-      scores += piece.first;
+      const Piece& piece = found[static_cast<size_t>(task)];
+      table = piece.table;
+      float* values = values_.as<float>() + piece.first;
       for_each_row(piece, true, [&](uint32_t, uint32_t slot) {
-        scores += score_row(piece, slot, means[piece.table], scores);
+        values += score_row(piece, slot, magnitudes[table], values, own);
       });
-      return;
+    } else {
+      const CandidateUnit& unit = units[static_cast<size_t>(task - num_pieces)];
+      table = unit.table;
+      const int power = static_cast<int>(magnitudes[table].sixteenths);
+      score_candidates(unit, power_of_sixteenths(settings_.floor, power), own);
     }
-    const CandidateUnit& unit = candidates_[static_cast<size_t>(task - num_pieces)];
-    const SketchTable& own = sketch_of(unit);
-    for (int64_t i = 0; i < unit.count; ++i) {
-      const SketchEntry& entry = own.entries[unit.entry + i];
-      if (!(entry.utility > 0)) continue;
-      // A row that has begun since is no candidate.
-      const auto id = static_cast<uint32_t>(entry.row - own.first_row);
-      if (index_of(unit.table).find(id) != 0) continue;
-      scores[unit.first + i] = score_bits(next_score(entry.utility, means[unit.table], 0));
-    }
+    const std::lock_guard<std::mutex> lock(adding);
+    for (int64_t i = 1; i < kSumNumbers; ++i) out[table * kSumNumbers + i] += own[i - 1];
   });
+  scored_ = std::move(found);
+  candidates_ = std::move(units);
   counts_ = row_counts();
 }
 
@@ -165,56 +172,58 @@ void Ranking::forget() {
   scored_.clear();
   candidates_.clear();
   counts_.clear();
-  PageMemory(0).swap(scores_);
+  PageMemory(0).swap(values_);
 }
 
-void Ranking::check_unchanged() const {
-  if (counts_ != row_counts()) throw std::logic_error("rows of the pool have changed since their chunks were scored");
+Ranking::Divisors Ranking::divisors(const float* scales) const {
+  Divisors found;
+  for (size_t table = 0; table < rows_.tables().size(); ++table) {
+    for (const float factor : factors_) found.push_back(scales[table] * factor);
+  }
+  return found;
 }
 
-uint32_t Ranking::tie_hash(int64_t table, int64_t row, int64_t chunk) const {
-  const uint64_t key = rows_.tables()[static_cast<size_t>(table)].start.row_key(row);
+// Scores of a row's chunks do not rise, as values do not and factors do not fall.
+inline uint32_t Ranking::score_of(const RankedRow& row, const float* divisors, int64_t chunk) const {
+  return bits_of_float(positive(row.values[std::min(chunk, row.live)] / divisors[row.table * pool_.chunks + chunk]));
+}
+
+uint32_t Ranking::tie_hash(const RankedRow& row, int64_t chunk) const {
+  const uint64_t key = rows_.tables()[static_cast<size_t>(row.table)].start.row_key(row.id);
   return static_cast<uint32_t>(mixed(key ^ (0xa24baed4963ee407ull + static_cast<uint64_t>(chunk))) >> 48);
 }
 
-void Ranking::histogram(int64_t level, uint32_t prefix, int64_t* out) const {
+void Ranking::histogram(const float* scales, int64_t level, uint32_t prefix, int64_t* out) const {
   check_unchanged();
   std::vector<int64_t> costs;
-  for (int64_t chunk = 0; chunk < pool_.chunks; ++chunk) costs.push_back(cost(chunk));
-  // Counts the chunks of a row, of which the one at `optional` does not compete with a score of 0.
-  const auto count_row = [&](int64_t* own, int64_t table, int64_t row, const uint32_t* scores, int64_t count,
-                             int64_t optional) {
+  for (int64_t chunk = 0; chunk < pool_.chunks; ++chunk) {
+    costs.push_back(rows_.record_bytes(chunk + 1) - (chunk ? rows_.record_bytes(chunk) : 0));
+  }
+  const Divisors dividing = divisors(scales);
+  const auto count_row = [&](int64_t* own, const RankedRow& row) {
     uint32_t hash = kHistogramSize - 1;
-    for (int64_t chunk = 0; chunk < count; ++chunk) {
-      const uint32_t score = scores[chunk];
-      if (chunk == optional && score == 0) return;
+    for (int64_t chunk = 0; chunk < pool_.chunks; ++chunk) {
+      const uint32_t score = score_of(row, dividing.data(), chunk);
+      // Chunks that nothing asked for do not compete.
+      if (score == 0 && chunk >= row.live) return;
       if (level == 0) {
         own[score >> 16] += costs[static_cast<size_t>(chunk)];
-      } else if (level == 1 && score >> 16 == prefix) {
-        own[score & 0xffff] += costs[static_cast<size_t>(chunk)];
-      } else if (level == 2 && score == prefix) {
-        hash = std::min(hash, tie_hash(table, row, chunk));
+      } else if (level == 1) {
+        if (score >> 16 < prefix) return;
+        if (score >> 16 == prefix) own[score & 0xffff] += costs[static_cast<size_t>(chunk)];
+      } else {
+        if (score < prefix) return;
+        if (score > prefix) continue;
+        hash = std::min(hash, tie_hash(row, chunk));
         own[hash] += costs[static_cast<size_t>(chunk)];
       }
     }
   };
-  const auto num_pieces = static_cast<int64_t>(scored_.size());
-  const int64_t tasks = num_pieces + static_cast<int64_t>(candidates_.size()), workers = num_workers(tasks);
-  std::vector<int64_t> counted(static_cast<size_t>(std::max<int64_t>(workers, 1) * kHistogramSize), 0);
-  for_each_task(tasks, workers, [&](int64_t task, int64_t worker) {
+  const int64_t workers = std::max<int64_t>(1, num_workers(num_tasks()));
+  std::vector<int64_t> counted(static_cast<size_t>(workers * kHistogramSize), 0);
+  for_each_task(num_tasks(), workers, [&](int64_t task, int64_t worker) {
     int64_t* own = counted.data() + worker * kHistogramSize;
-    if (task < num_pieces) {
-      const Piece& piece = scored_[static_cast<size_t>(task)];
-      for_each_scored(piece, [&](uint32_t row, uint32_t, int64_t live, const uint32_t* scores, int64_t count) {
-        count_row(own, piece.table, row, scores, count, live);
-      });
-      return;
-    }
-    const CandidateUnit& unit = candidates_[static_cast<size_t>(task - num_pieces)];
-    const SketchTable& sketch = sketch_of(unit);
-    for (int64_t i = 0; i < unit.count; ++i) {
-      count_row(own, unit.table, sketch.entries[unit.entry + i].row - sketch.first_row, scores_from(unit.first + i), 1, 0);
-    }
+    for_each_ranked(task, [&](const RankedRow& row) { count_row(own, row); });
   });
   std::fill_n(out, kHistogramSize, 0);
   for (int64_t worker = 0; worker < workers; ++worker) {
@@ -223,50 +232,35 @@ void Ranking::histogram(int64_t level, uint32_t prefix, int64_t* out) const {
 }
 
 // How many of a row's chunks have a key of at least this: the first ones.
-int64_t Ranking::num_kept(int64_t table, int64_t row, const uint32_t* scores, int64_t count, int64_t optional,
-                          uint64_t key) const {
+int64_t Ranking::num_kept(const RankedRow& row, const Divisors& divisors, uint64_t key) const {
   const uint64_t limit = key >> 16, least_hash = key & 0xffff;
   uint64_t hash = kHistogramSize - 1;
   int64_t chunk = 0;
-  for (; chunk < count; ++chunk) {
-    if (chunk == optional && scores[chunk] == 0) break;
-    if (scores[chunk] > limit) continue;
-    if (scores[chunk] < limit) break;
-    if (least_hash == 0) continue;
-    hash = std::min<uint64_t>(hash, tie_hash(table, row, chunk));
+  for (; chunk < pool_.chunks; ++chunk) {
+    const uint32_t score = score_of(row, divisors.data(), chunk);
+    if (score < limit || (score == 0 && chunk >= row.live)) break;
+    if (score > limit || least_hash == 0) continue;
+    hash = std::min<uint64_t>(hash, tie_hash(row, chunk));
     if (hash < least_hash) break;
   }
   return chunk;
 }
 
-bool Ranking::is_begun(const CandidateUnit& unit, int64_t at, uint64_t key) const {
-  const SketchTable& sketch = sketch_of(unit);
-  const int64_t id = sketch.entries[unit.entry + at].row - sketch.first_row;
-  return num_kept(unit.table, id, scores_from(unit.first + at), 1, 0, key) == 1;
-}
-
-RankingChanges Ranking::changes(uint64_t key) const {
+RankingChanges Ranking::changes(const float* scales, uint64_t key) const {
   check_unchanged();
+  const Divisors dividing = divisors(scales);
   RankingChanges total{};
   std::mutex adding;
-  const auto num_pieces = static_cast<int64_t>(scored_.size());
-  for_each_task(num_pieces + static_cast<int64_t>(candidates_.size()), [&](int64_t task) {
+  for_each_task(num_tasks(), [&](int64_t task) {
     RankingChanges own{};
-    if (task < num_pieces) {
-      const Piece& piece = scored_[static_cast<size_t>(task)];
-      for_each_scored(piece, [&](uint32_t row, uint32_t, int64_t live, const uint32_t* scores, int64_t count) {
-        const int64_t kept = num_kept(piece.table, row, scores, count, live, key);
-        own.pruned += std::max<int64_t>(live - kept, 0);
-        own.grown += std::max<int64_t>(kept - live, 0);
-        own.removed += kept == 0;
-        own.bytes += kept == 0 ? 0 : rows_.record_bytes(kept);
-      });
-    } else {
-      const CandidateUnit& unit = candidates_[static_cast<size_t>(task - num_pieces)];
-      for (int64_t i = 0; i < unit.count; ++i) own.begun += is_begun(unit, i, key);
-      own.grown = own.begun;
-      own.bytes = own.begun * rows_.record_bytes(1);
-    }
+    for_each_ranked(task, [&](const RankedRow& row) {
+      const int64_t kept = num_kept(row, dividing, key);
+      own.pruned += std::max<int64_t>(row.live - kept, 0);
+      own.grown += std::max<int64_t>(kept - row.live, 0);
+      own.begun += row.live == 0 && kept > 0;
+      own.removed += row.live > 0 && kept == 0;
+      own.bytes += kept ? rows_.record_bytes(kept) : 0;
+    });
     const std::lock_guard<std::mutex> lock(adding);
     total.pruned += own.pruned;
     total.grown += own.grown;
@@ -275,6 +269,28 @@ RankingChanges Ranking::changes(uint64_t key) const {
     total.bytes += own.bytes;
   });
   return total;
+}
+
+// A chunk that begins takes its share of the growth utility with it; those that go leave theirs there.
+Ranking::RowChange Ranking::changed_row(const RankedRow& row, int64_t kept) const {
+  const char* record = row.live ? record_at(pool_, row.slot) : nullptr;
+  const auto count = static_cast<uint8_t>(kept);
+  float growth = 0;
+  if (record) {
+    growth = utility_at(record);
+  } else {
+    const SketchTable& sketch = sketch_of(row.table);
+    growth = sketch_utility(sketch.bucket_of(sketch.first_row + row.id), static_cast<uint32_t>(sketch.first_row + row.id));
+  }
+  if (kept > row.live) {
+    const int64_t others = pool_.chunks - row.live, gained = kept - row.live;
+    const float share = growth / static_cast<float>(others), rest = growth - share * static_cast<float>(gained);
+    return {row.id, count, share, gained == others ? 0.0f : positive(rest)};
+  }
+  for (int64_t chunk = kept; chunk < row.live; ++chunk) {
+    growth += utility_at(record + pool_.layouts[row.live].utilities + 2 * chunk);
+  }
+  return {row.id, count, 0.0f, growth};
 }
 
 }  // namespace megalith

@@ -1,43 +1,10 @@
 // What a threshold does to a pool and its sketch.
 #include <algorithm>
-#include <cstring>
 
-#include "chunks/chunk_norm.h"
 #include "chunks/ranking.h"
 #include "parallel.h"
 
 namespace megalith {
-namespace {
-
-float utility_of(const char* record, int64_t at) {
-  uint16_t bits;
-  std::memcpy(&bits, record + at, 2);
-  return float_of(uint32_t{bits} << 16);
-}
-
-void forget_row(const SketchTable& sketch, int64_t row) {
-  sketch_remove(sketch.bucket_of(row), static_cast<uint32_t>(row));
-}
-
-}  // namespace
-
-// A chunk that begins takes its share of the growth utility with it; those that go leave theirs there.
-Ranking::RowChange Ranking::changed_row(uint32_t row, uint32_t slot, int64_t kept, const TableMeans& means) const {
-  const char* record = record_at(pool_, slot);
-  const int64_t live = live_chunks(pool_, slot);
-  float growth = utility_of(record, 0);
-  if (kept > live) return begun_chunk(row, live, growth, means);
-  for (int64_t chunk = kept; chunk < live; ++chunk) {
-    growth += utility_of(record, pool_.layouts[live].utilities + 2 * chunk);
-  }
-  return {row, static_cast<uint8_t>(kept), 0.0f, growth};
-}
-
-Ranking::RowChange Ranking::begun_chunk(uint32_t row, int64_t live, float growth, const TableMeans& means) const {
-  const float share = growth / static_cast<float>(pool_.chunks - live), least = settings_.new_utility * means.utility;
-  const float rest = growth - share;
-  return {row, static_cast<uint8_t>(live + 1), share > least ? share : least, rest > 0 ? rest : 0.0f};
-}
 
 void Ranking::rewrite(int64_t table, const std::vector<RowChange>& changes) {
   constexpr size_t kRows = 4096;
@@ -57,50 +24,47 @@ void Ranking::rewrite(int64_t table, const std::vector<RowChange>& changes) {
   }
 }
 
-void Ranking::apply(const TableMeans* means, uint64_t key) {
-  check_unchanged();
-  const auto num_pieces = static_cast<int64_t>(scored_.size()), num_units = static_cast<int64_t>(candidates_.size());
-  std::vector<std::vector<RowChange>> smaller(scored_.size()), larger(scored_.size()), begun(candidates_.size());
-  std::vector<std::vector<uint32_t>> live_rows(candidates_.size());
-  for_each_task(num_pieces + num_units, [&](int64_t task) {
-    if (task < num_pieces) {
-      const auto at = static_cast<size_t>(task);
-      const Piece& piece = scored_[at];
-      for_each_scored(piece, [&](uint32_t row, uint32_t slot, int64_t live, const uint32_t* scores, int64_t count) {
-        const int64_t kept = num_kept(piece.table, row, scores, count, live, key);
-        if (kept != live) (kept < live ? smaller : larger)[at].push_back(changed_row(row, slot, kept, means[piece.table]));
-      });
-      return;
-    }
-    const auto at = static_cast<size_t>(task - num_pieces);
-    const CandidateUnit& unit = candidates_[at];
-    const SketchTable& sketch = sketch_of(unit);
-    for (int64_t i = 0; i < unit.count; ++i) {
-      const SketchEntry& entry = sketch.entries[unit.entry + i];
+// Rows that have a record are no candidates.
+void Ranking::drop_known_candidates() const {
+  for (const CandidateUnit& unit : candidates_) {
+    const SketchTable& sketch = sketch_of(unit.table);
+    for (int64_t i = unit.count - 1; i >= 0; --i) {
+      const SketchEntry entry = sketch.entries[unit.entry + i];
       if (!(entry.utility > 0)) continue;
       const auto id = static_cast<uint32_t>(entry.row - sketch.first_row);
-      if (is_begun(unit, i, key)) {
-        begun[at].push_back(begun_chunk(id, 0, entry.utility, means[unit.table]));
-      } else if (index_of(unit.table).find(id) != 0) {
-        live_rows[at].push_back(entry.row);
-      }
+      if (index_of(unit.table).find(id) != 0) sketch_remove(sketch.bucket_of(entry.row), entry.row);
     }
-  });
-  // What goes makes room for what comes.
-  for (size_t i = 0; i < scored_.size(); ++i) rewrite(scored_[i].table, smaller[i]);
-  for (size_t i = 0; i < scored_.size(); ++i) rewrite(scored_[i].table, larger[i]);
-  for (size_t i = 0; i < candidates_.size(); ++i) {
-    const SketchTable& sketch = sketch_of(candidates_[i]);
-    rewrite(candidates_[i].table, begun[i]);
-    for (const RowChange& change : begun[i]) forget_row(sketch, sketch.first_row + change.row);
-    for (const uint32_t row : live_rows[i]) forget_row(sketch, row);
   }
-  for (size_t i = 0; i < scored_.size(); ++i) {
-    const SketchTable& sketch = sketch_[static_cast<size_t>(scored_[i].table)];
-    for (const RowChange& change : smaller[i]) {
+}
+
+void Ranking::apply(const float* scales, uint64_t key) {
+  check_unchanged();
+  const Divisors dividing = divisors(scales);
+  struct TaskChanges {
+    int64_t table = 0;
+    std::vector<RowChange> smaller, larger, begun;
+  };
+  std::vector<TaskChanges> found(static_cast<size_t>(num_tasks()));
+  for_each_task(num_tasks(), [&](int64_t task) {
+    TaskChanges& own = found[static_cast<size_t>(task)];
+    for_each_ranked(task, [&](const RankedRow& row) {
+      own.table = row.table;
+      const int64_t kept = num_kept(row, dividing, key);
+      if (kept == row.live) return;
+      (kept < row.live ? own.smaller : row.live ? own.larger : own.begun).push_back(changed_row(row, kept));
+    });
+  });
+  drop_known_candidates();
+  // What goes makes room for what comes.
+  for (const TaskChanges& own : found) rewrite(own.table, own.smaller);
+  for (const TaskChanges& own : found) rewrite(own.table, own.larger);
+  for (const TaskChanges& own : found) rewrite(own.table, own.begun);
+  drop_known_candidates();
+  for (const TaskChanges& own : found) {
+    for (const RowChange& change : own.smaller) {
       if (change.kept != 0) continue;
-      const int64_t row = sketch.row_of(change.row);
-      sketch_insert(sketch.bucket_of(row), static_cast<uint32_t>(row), change.growth);
+      const int64_t row = sketch_of(own.table).row_of(change.row);
+      sketch_insert(sketch_of(own.table).bucket_of(row), static_cast<uint32_t>(row), change.growth);
     }
   }
   forget();

@@ -8,7 +8,6 @@
 
 using megalith::LockedChunks;
 using megalith::Ranking;
-using megalith::TableMeans;
 
 // `sketch` has a row and `exempt` a byte for each table of the pool, `factors` a number for each chunk.
 MG_EXPORT int32_t mg_ranking_create(void* pool, const void* sketch, const uint8_t* exempt, const float* settings,
@@ -26,41 +25,44 @@ MG_EXPORT int32_t mg_ranking_create(void* pool, const void* sketch, const uint8_
 MG_EXPORT void mg_ranking_destroy(void* ranking) noexcept { delete static_cast<Ranking*>(ranking); }
 
 MG_EXPORT int32_t mg_ranking_sums(void* ranking, void* pool, int64_t* out) {
-  return megalith::guarded("sum the utilities of chunks", [&] {
+  return megalith::guarded("sum the norms of chunks", [&] {
     const LockedChunks held(pool);
     static_cast<Ranking*>(ranking)->sums(out);
   });
 }
 
-// `scratch` receives the bytes that scores take until they are forgotten.
-MG_EXPORT int32_t mg_ranking_score(void* ranking, void* pool, const float* means, int64_t* scratch) {
+// `magnitudes` are the mean norm and the power of each table; `scratch` receives the bytes that values take until they
+// are forgotten.
+MG_EXPORT int32_t mg_ranking_score(void* ranking, void* pool, const float* magnitudes, int64_t* sums,
+                                   int64_t* scratch) {
   return megalith::guarded("score chunks", [&] {
     const LockedChunks held(pool);
     auto* own = static_cast<Ranking*>(ranking);
-    own->score(reinterpret_cast<const TableMeans*>(means));
+    own->score(reinterpret_cast<const megalith::TableMagnitudes*>(magnitudes), sums);
     *scratch = own->scratch_bytes();
   });
 }
 
-MG_EXPORT int32_t mg_ranking_histogram(void* ranking, void* pool, int64_t level, int64_t prefix, int64_t* out) {
+MG_EXPORT int32_t mg_ranking_histogram(void* ranking, void* pool, const float* scales, int64_t level, int64_t prefix,
+                                       int64_t* out) {
   return megalith::guarded("count the bytes of chunks by score", [&] {
     const LockedChunks held(pool);
-    static_cast<Ranking*>(ranking)->histogram(level, static_cast<uint32_t>(prefix), out);
+    static_cast<Ranking*>(ranking)->histogram(scales, level, static_cast<uint32_t>(prefix), out);
   });
 }
 
-MG_EXPORT int32_t mg_ranking_changes(void* ranking, void* pool, int64_t key, int64_t* out) {
+MG_EXPORT int32_t mg_ranking_changes(void* ranking, void* pool, const float* scales, int64_t key, int64_t* out) {
   return megalith::guarded("count the changes of a ranking", [&] {
     const LockedChunks held(pool);
-    const megalith::RankingChanges found = static_cast<Ranking*>(ranking)->changes(static_cast<uint64_t>(key));
+    const megalith::RankingChanges found = static_cast<Ranking*>(ranking)->changes(scales, static_cast<uint64_t>(key));
     std::memcpy(out, &found, sizeof found);
   });
 }
 
-MG_EXPORT int32_t mg_ranking_apply(void* ranking, void* pool, const float* means, int64_t key) {
+MG_EXPORT int32_t mg_ranking_apply(void* ranking, void* pool, const float* scales, int64_t key) {
   return megalith::guarded("prune and grow chunks", [&] {
     const LockedChunks held(pool);
-    static_cast<Ranking*>(ranking)->apply(reinterpret_cast<const TableMeans*>(means), static_cast<uint64_t>(key));
+    static_cast<Ranking*>(ranking)->apply(scales, static_cast<uint64_t>(key));
   });
 }
 

@@ -28,6 +28,11 @@ void increase(SketchEntry& entry, float utility) {
 
 }  // namespace
 
+float sketch_utility(SketchEntry* bucket, uint32_t row) {
+  const SketchEntry* entry = find_entry(bucket, row);
+  return entry ? entry->utility : 0.0f;
+}
+
 bool sketch_increase(SketchEntry* bucket, uint32_t row, float utility) {
   SketchEntry* entry = find_entry(bucket, row);
   if (entry == nullptr) return false;

@@ -29,12 +29,15 @@ struct SketchTable {
   int64_t first_row;    // id 0 of callers is this row
   SketchEntry* entries;
 
+  // [begin, end) of the rows of these units.
+  int64_t begin_row() const { return first_unit * unit_rows < rows ? first_unit * unit_rows : rows; }
+  int64_t end_row() const { return last_unit * unit_rows < rows ? last_unit * unit_rows : rows; }
   int64_t num_buckets() const { return (last_unit - first_unit) * buckets; }
 
   // The row of an id; refuses one that is not of these units.
   int64_t row_of(int64_t id) const {
     const int64_t row = first_row + id;
-    if (id >= 0 && row < rows && row >= first_unit * unit_rows && row < last_unit * unit_rows) return row;
+    if (id >= 0 && row >= begin_row() && row < end_row()) return row;
     throw std::out_of_range("id " + std::to_string(id) + " is not of the units that a sketch has");
   }
   SketchEntry* bucket_of(int64_t row) const {
@@ -46,6 +49,8 @@ struct SketchTable {
 // Whether a number may be a utility that is kept.
 inline bool is_utility(float number) { return number > 0 && number <= 3.4028234663852886e38f; }
 
+// Of the entry of a row in its bucket, or 0.
+float sketch_utility(SketchEntry* bucket, uint32_t row);
 // Adds to the entry of a row in its bucket; whether there is one.
 bool sketch_increase(SketchEntry* bucket, uint32_t row, float utility);
 // Adds to the entry of a row, or makes one: where a bucket is full, in place of the smallest if that is smaller.

@@ -15,8 +15,8 @@ from megalith.ops.chunks.sketch_twin import CandidateSketchTwin
 
 SETTINGS = (
     RankingSettings(),
-    RankingSettings(ceiling=1.0, dead=1.0, new_utility=1.0, hysteresis=1.0),
-    RankingSettings(floor=1.0, ceiling=1.0, power=0.0, hysteresis=1.0),
+    RankingSettings(floor=1.0, columns=1.0, power=1.0, hysteresis=1.0),
+    RankingSettings(floor=100.0, power=0.0, hysteresis=1.0),
 )
 """The last has many ties."""
 
@@ -29,6 +29,7 @@ class RankedWorld:
     candidates: list[CandidateTable]
     settings: RankingSettings
     exempt: tuple[bool, ...]
+    fades: tuple[float, ...] | None
     few_values: bool
     """Whether utilities and weights are few numbers, so that many scores are equal."""
 
@@ -49,7 +50,9 @@ def ranked_worlds(draw, shape=None):
     pool = PoolWorld(shape or draw(shapes()), rows, (-1,) * len(rows))
     candidates = [CandidateTable(count, draw(st.sampled_from([0, 10_000]))) for count in rows]
     exempt = tuple(draw(st.booleans()) and draw(st.booleans()) for _ in rows)
-    return RankedWorld(pool, candidates, draw(st.sampled_from(SETTINGS)), exempt, draw(st.booleans()))
+    steps = st.sampled_from([0.0, 0.07, 0.5, 0.8, 1.0])
+    fades = draw(st.none() | st.tuples(*(steps for _ in rows)))
+    return RankedWorld(pool, candidates, draw(st.sampled_from(SETTINGS)), exempt, fades, draw(st.booleans()))
 
 
 def drawn_numbers(world, count, generator):
@@ -102,10 +105,11 @@ def ranked_bytes(pool, exempt):
     return total
 
 
-def decided(rankings, budget):
-    """Means and the threshold of several rankings together, as ranks decide."""
-    means = rankings[0].means(sum(one.sums() for one in rankings))
+def decided(rankings, budget, fades=None):
+    """Scales and the threshold of several rankings together, as ranks decide."""
+    norms = rankings[0].means(sum(one.sums() for one in rankings))
+    scales = rankings[0].means(sum(one.score(norms, fades) for one in rankings))
     key = threshold(
-        lambda level, prefix: sum(one.histogram(means, level, prefix) for one in rankings), budget
+        lambda level, prefix: sum(one.histogram(scales, level, prefix) for one in rankings), budget
     )
-    return means, key
+    return scales, key

@@ -17,7 +17,7 @@ from megalith.core.errors import CacheFullError, MegalithError, NativeError, Out
 
 ABI_VERSION = 16
 """That of csrc/abi.h; both are raised when a signature changes."""
-ABI_DIGEST = "f8a4b3ee6e308dee"
+ABI_DIGEST = "380706e0a94f959e"
 """Of the signatures together with the version; `tests/architecture` says what to put here."""
 SIMD_LEVELS = ("portable", "avx2", "avx512")
 """The builds of the kernels, the narrowest vector instructions first."""
@@ -174,9 +174,9 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "mg_ranking_create": (_Code, (_pointer,) * 6),
     "mg_ranking_destroy": (None, (_pointer,)),
     "mg_ranking_sums": (_Code, (_pointer,) * 3),
-    "mg_ranking_score": (_Code, (_pointer,) * 4),
-    "mg_ranking_histogram": (_Code, (_pointer, _pointer, _int64, _int64, _pointer)),
-    "mg_ranking_changes": (_Code, (_pointer, _pointer, _int64, _pointer)),
+    "mg_ranking_score": (_Code, (_pointer,) * 5),
+    "mg_ranking_histogram": (_Code, (*(_pointer,) * 3, _int64, _int64, _pointer)),
+    "mg_ranking_changes": (_Code, (*(_pointer,) * 3, _int64, _pointer)),
     "mg_ranking_apply": (_Code, (_pointer, _pointer, _pointer, _int64)),
     "mg_ranking_forget": (None, (_pointer,)),
     # The machine's own speed (bench/embedding/roofline.py, ops/stores/disk_probe.py).

@@ -1,24 +1,26 @@
 """`Ranking`: which chunks of a pool live, when all that may live compete for a number of bytes.
 
     ranking = Ranking(pool, sketch, RankingSettings(), exempt=[False, True])
-    means = ranking.means(added(ranking.sums()))
-    key = threshold(lambda level, prefix: added(ranking.histogram(means, level, prefix)), budget)
-    ranking.changes(means, key)              # (pruned, grown, begun, removed, bytes): is it worth it?
-    ranking.apply(means, key)
+    norms = ranking.means(added(ranking.sums()))
+    scales = ranking.means(added(ranking.score(norms)))
+    key = threshold(lambda level, prefix: added(ranking.histogram(scales, level, prefix)), budget)
+    ranking.changes(scales, key)             # (pruned, grown, begun, removed, bytes): is it worth it?
+    ranking.apply(scales, key)               # or ranking.forget()
     pool.compact()
 
 `added` sums over ranks, histograms and changes also over pools of other shapes; all are integers, so that any
-number of ranks decides the same. Rows keep a prefix of their chunks. With C chunks of `width` columns,
-utilities u and norms of weights n, Z and M their means over the table's live chunks, and the factor of a
-position f(j) = (1 + j * width / columns) ** power:
+number of ranks decides the same. Rows keep a prefix of their C chunks. With utilities u and norms n of the k
+chunks of a row that live, growth utility b, and M the mean of n over the table's live chunks:
 
-    live chunk j = 0..k-1   u_j / Z * min(max(n_j / M, floor), ceiling) / f(j)
-    next of k < C           growth / (C - k) / Z * dead / f(k) / hysteresis
-    first of a candidate    the same with k = 0 and its utility
+    value of a live chunk   u * max(n / M, floor) ** fade
+    of any other            b / (C - k) * floor ** fade / hysteresis
+    of a candidate's        the same with k = 0 and its utility as b
 
-each at most that of the chunk before it; all in float32, in this order. A key is the score's 32 bits and 16
-bits of a hash of (table, id, chunk). Chunks with a key of at least the threshold live; a next chunk that
-nothing asked for, of score 0, does not compete. The twin is in `ranking_twin.py`.
+each at most that of the chunk before it. Chunk j = 0, 1, ... has the score value / (Z * f(j)), where f(j) =
+(1 + j * width / columns) ** power, and Z is the mean of values without hysteresis over all chunks of the
+table, also of rows that nobody knows. All in float32, in this order. A key is the score's 32 bits and 16 bits
+of a hash of (table, id, chunk). Chunks with a key of at least the threshold live; those that do not live and
+that nothing asked for, with score 0, do not compete. The twin is in `ranking_twin.py`.
 """
 
 from __future__ import annotations
@@ -35,7 +37,13 @@ from torch import Tensor
 from megalith.core.errors import ConfigError
 from megalith.ops import native
 from megalith.ops.chunks.chunked_rows import ChunkedRows
-from megalith.ops.chunks.ranking_sums import KEY_BITS, SUM_NUMBERS, RankingSettings, ranking_means
+from megalith.ops.chunks.ranking_sums import (
+    KEY_BITS,
+    SUM_NUMBERS,
+    RankingSettings,
+    fade_sixteenths,
+    ranking_means,
+)
 from megalith.ops.chunks.sketch import CandidateSketch
 
 HISTOGRAM_SIZE = 1 << 16
@@ -59,8 +67,8 @@ class RankingChanges(NamedTuple):
 class Ranking:
     """The chunks of a pool and the candidates of its sketch, by score.
 
-    `histogram` of level 0 keeps all scores, 4 bytes for each chunk that competes, until `apply` or `forget`.
-    In between nobody may train, add to the sketch or change rows (which is refused).
+    `score` keeps 4 bytes for each live chunk, each row that is not whole and each place of the sketch, until
+    `apply` or `forget`. In between nobody may train, add to the sketch or change rows (which is refused).
     """
 
     def __init__(
@@ -71,7 +79,7 @@ class Ranking:
         exempt: Sequence[bool],
     ) -> None:
         self._core = native.library()
-        self._pool, self._sketch, self._settings = pool, sketch, settings
+        self._pool, self._sketch = pool, sketch
         check_tables(pool, sketch, exempt)
         flags = torch.tensor([bool(one) for one in exempt], dtype=torch.uint8)
         numbers, factors = settings.numbers(), settings.factors(pool.shape.chunks, pool.shape.width)
@@ -81,76 +89,89 @@ class Ranking:
             *(numbers.ctypes.data, factors.ctypes.data, ctypes.addressof(handle)),
         )
         self._handle = handle.value
-        self._scored: Tensor | None = None
         self.scratch_bytes = 0
-        """What the scores take until they are forgotten."""
+        """What `score` keeps until it is forgotten."""
         self.close = weakref.finalize(self, self._core.mg_ranking_destroy, self._handle)
         """Gives the memory back; never use the ranking afterwards."""
 
     def sums(self) -> Tensor:
-        """int64 [tables, 2, 257] of utilities and norms of live chunks: how many, and mantissas by exponent.
+        """int64 [tables, 257] of the norms of live chunks: how many, and their mantissas by exponent.
 
-        Numbers that are negative or not finite are left out, and so are exempt tables.
+        Numbers that are not finite are left out, and so are exempt tables.
         """
-        sums = torch.empty((len(self._pool.tables), 2, SUM_NUMBERS), dtype=torch.int64)
+        sums = torch.empty((len(self._pool.tables), SUM_NUMBERS), dtype=torch.int64)
         self._core.mg_ranking_sums(self._handle, self._pool.native_handle, sums.data_ptr())
         return sums
 
     @staticmethod
     def means(total: Tensor) -> Tensor:
-        """float32 [tables, 2]: of utilities and norms, from `sums` added up over ranks.
+        """float32 [tables], from `sums` or from what `score` gives, added up over ranks.
 
-        A table without live chunks, or all of whose numbers are 0, has the mean of all tables, or else 1.
+        A table without numbers, or all of whose numbers are 0, has the mean of all tables, or else 1.
         """
         return ranking_means(total)
 
-    def histogram(self, means: Tensor, level: int, prefix: int = 0) -> Tensor:
+    def score(self, norms: Tensor, fades: Sequence[float] | None = None) -> Tensor:
+        """Values of all chunks that compete, which are kept; int64 [tables, 257], their sums by table.
+
+        `norms` are the tables' mean norms; `fades` (else 1) are powers of magnitudes, in steps of 1/16.
+        """
+        powers = fade_sixteenths(fades, len(self._pool.tables))
+        given = torch.stack([self._numbers(norms), torch.tensor(powers, dtype=torch.float32)], dim=1)
+        sums = torch.empty((len(self._pool.tables), SUM_NUMBERS), dtype=torch.int64)
+        taken = ctypes.c_int64(0)
+        self._core.mg_ranking_score(
+            *(self._handle, self._pool.native_handle, given.data_ptr(), sums.data_ptr()),
+            ctypes.addressof(taken),
+        )
+        self.scratch_bytes = taken.value
+        return sums
+
+    def histogram(self, scales: Tensor, level: int, prefix: int = 0) -> Tensor:
         """int64 [65536]: bytes of the chunks that compete, by 16 bits of their key.
 
         Level 0: the upper half of the score's bits; 1: the lower half where the upper one is `prefix`; 2: the
         hash where the score's bits are `prefix`.
         """
-        self._score(means, again=level == 0)
+        scales = self._numbers(scales)
         counted = torch.empty(HISTOGRAM_SIZE, dtype=torch.int64)
         self._core.mg_ranking_histogram(
-            self._handle, self._pool.native_handle, level, prefix, counted.data_ptr()
+            *(self._handle, self._pool.native_handle, scales.data_ptr(), level, prefix),
+            counted.data_ptr(),
         )
         return counted
 
-    def changes(self, means: Tensor, key: int) -> Tensor:
+    def changes(self, scales: Tensor, key: int) -> Tensor:
         """int64 [5]: what `apply` would change, in the order of `RankingChanges`."""
-        self._score(means)
+        scales = self._numbers(scales)
         counts = torch.empty(len(RankingChanges._fields), dtype=torch.int64)
-        self._core.mg_ranking_changes(self._handle, self._pool.native_handle, key, counts.data_ptr())
+        self._core.mg_ranking_changes(
+            self._handle, self._pool.native_handle, scales.data_ptr(), key, counts.data_ptr()
+        )
         return counts
 
-    def apply(self, means: Tensor, key: int) -> None:
-        """Prunes and grows the pool, and forgets the scores; `pool.compact()` should follow.
+    def apply(self, scales: Tensor, key: int) -> None:
+        """Prunes and grows the pool, and forgets what `score` kept; `pool.compact()` should follow.
 
-        A chunk that begins takes its share of the row's growth utility with it, and at least `new_utility` of
-        the table's mean; chunks that go leave theirs there. Rows that begin leave the sketch, rows that go
-        enter it with all their utility, if its bucket has none larger.
+        Chunks that begin take their share of the row's growth utility with them; those that go leave theirs
+        there. Rows that begin leave the sketch, rows that go enter it with all their utility, if none in
+        its bucket is larger.
         """
-        means = self._score(means)
-        self._scored, self.scratch_bytes = None, 0
-        self._core.mg_ranking_apply(self._handle, self._pool.native_handle, means.data_ptr(), key)
+        scales = self._numbers(scales)
+        self.scratch_bytes = 0
+        self._core.mg_ranking_apply(self._handle, self._pool.native_handle, scales.data_ptr(), key)
 
     def forget(self) -> None:
-        """Gives the memory of the scores back, where nothing is applied."""
-        self._scored, self.scratch_bytes = None, 0
+        """Gives the memory back that `score` took, where nothing is applied."""
+        self.scratch_bytes = 0
         self._core.mg_ranking_forget(self._handle)
 
-    def _score(self, means: Tensor, *, again: bool = False) -> Tensor:
-        means = means.float().contiguous()
-        if means.shape != (len(self._pool.tables), 2):
-            raise ValueError("means are float32 [tables, 2]")
-        if again or self._scored is None or not torch.equal(means, self._scored):
-            taken = ctypes.c_int64(0)
-            self._core.mg_ranking_score(
-                self._handle, self._pool.native_handle, means.data_ptr(), ctypes.addressof(taken)
-            )
-            self._scored, self.scratch_bytes = means.clone(), taken.value
-        return means
+    def _numbers(self, numbers: Tensor) -> Tensor:
+        """One for each table, above 0."""
+        numbers = numbers.float().contiguous()
+        if numbers.shape != (len(self._pool.tables),) or not bool((numbers > 0).all()):
+            raise ValueError("norms and scales are float32 [tables], above 0")
+        return numbers
 
 
 def threshold(histogram: Callable[[int, int], Tensor], budget: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -16,7 +17,7 @@ from megalith.core.errors import ConfigError
 KEY_BITS = 48
 """Of a chunk's key: 32 of its score and 16 of a hash."""
 SUM_NUMBERS = 257
-"""How many numbers were summed, then the sum of their mantissas for each of 256 exponents."""
+"""How many numbers there are, then the sum of their mantissas for each of 256 exponents."""
 
 
 @dataclass(frozen=True)
@@ -24,51 +25,46 @@ class RankingSettings:
     """How chunks are scored; `ranking.py` says how these are used."""
 
     floor: float = 0.5
-    ceiling: float = math.inf
-    dead: float | None = None
-    """What a chunk without weights counts as beside `floor` to `ceiling` of live ones; None: the floor."""
     columns: float = 4.0
     power: float = 1.5
     hysteresis: float = 1.2
-    new_utility: float = 0.0
-    """A chunk begins with so many mean utilities of its table at least."""
 
     def __post_init__(self) -> None:
         for name in ("floor", "columns", "hysteresis"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"ranking.{name} is {getattr(self, name)}; use a number above 0.")
-        if not self.ceiling >= self.floor:
-            raise ConfigError(f"ranking.ceiling is {self.ceiling}; use the floor, {self.floor}, or more.")
-        if not (0 <= self.power < math.inf and 0 <= self.new_utility < math.inf):
-            raise ConfigError("ranking.power and ranking.new_utility are numbers from 0 on.")
-        if self.dead is not None and not 0 < self.dead < math.inf:
-            raise ConfigError(f"ranking.dead is {self.dead}; use a number above 0, or leave it out.")
+        if not 0 <= self.power <= 16:
+            raise ConfigError(f"ranking.power is {self.power}; use a number from 0 to 16.")
 
     def numbers(self) -> npt.NDArray[np.float32]:
-        """float32 [5] as csrc/chunks/ranking.h has them."""
-        dead = self.floor if self.dead is None else self.dead
-        return np.array([self.floor, self.ceiling, dead, self.hysteresis, self.new_utility], dtype=np.float32)
+        """float32 [2] as csrc/chunks/ranking.h has them."""
+        return np.array([self.floor, self.hysteresis], dtype=np.float32)
 
     def factors(self, chunks: int, width: int) -> npt.NDArray[np.float32]:
-        """float32 [chunks]: what scores are divided by, by the chunk's position."""
-        return np.array(
-            [(1 + chunk * width / self.columns) ** self.power for chunk in range(chunks)], dtype=np.float32
-        )
+        """float32 [chunks]: what scores are divided by, by the chunk's position; they do not fall."""
+        factors = [(1 + chunk * width / self.columns) ** self.power for chunk in range(chunks)]
+        if max(factors) > 1e30:
+            raise ConfigError(f"ranking.columns is {self.columns}; use more, scores of later chunks vanish.")
+        return np.array(factors, dtype=np.float32)
+
+
+def fade_sixteenths(fades: Sequence[float] | None, tables: int) -> list[int]:
+    """Powers of magnitudes, 0 to 1, as whole sixteenths; all 1 if none are given."""
+    if fades is None:
+        return [16] * tables
+    if len(fades) != tables or not all(0 <= fade <= 1 for fade in fades):
+        raise ValueError("fades are a number from 0 to 1 for each table")
+    return [int(16 * fade) for fade in fades]
 
 
 def ranking_means(total: Tensor) -> Tensor:
-    """float32 [tables, 2]: means of utilities and norms, from `Ranking.sums` added up.
+    """float32 [tables]: means of numbers that were summed by exponent, int64 [tables, 257].
 
-    A table without live chunks, or all of whose numbers are 0, has the mean of all tables, or else 1.
+    A table without numbers, or all of whose numbers are 0, has the mean of all tables, or else 1.
     """
-    sums = total.tolist()
-    everything = total.sum(dim=0).tolist()
-    fallback = [exact_mean(numbers) or 1.0 for numbers in everything]
-    means = [
-        [exact_mean(numbers) or other for numbers, other in zip(table, fallback, strict=True)]
-        for table in sums
-    ]
-    return torch.tensor(means, dtype=torch.float32).view(len(sums), 2)
+    everything = exact_mean(total.sum(dim=0).tolist()) or 1.0
+    means = [exact_mean(numbers) or everything for numbers in total.tolist()]
+    return torch.tensor(means, dtype=torch.float32)
 
 
 def exact_mean(numbers: list[int]) -> float:

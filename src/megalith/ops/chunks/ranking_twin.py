@@ -12,7 +12,7 @@ from torch import Tensor
 
 from megalith.ops.chunks.chunked_rows_twin import ChunkedRowsTwin, TwinRow
 from megalith.ops.chunks.ranking import HISTOGRAM_SIZE, RankingChanges
-from megalith.ops.chunks.ranking_sums import SUM_NUMBERS, RankingSettings, ranking_means
+from megalith.ops.chunks.ranking_sums import SUM_NUMBERS, RankingSettings, fade_sixteenths, ranking_means
 from megalith.ops.chunks.sketch_twin import CandidateSketchTwin
 
 Floats = npt.NDArray[np.float32]
@@ -20,7 +20,7 @@ _GOLDEN, _TIES, _BITS = 0x9E3779B97F4A7C15, 0xA24BAED4963EE407, 2**64 - 1
 
 
 class RankedRow(NamedTuple):
-    """A row with the keys of its live chunks and, if something asked for it, of its next."""
+    """A row with the keys of its chunks, up to the last that lives or that something asked for."""
 
     table: int
     id: int
@@ -43,62 +43,92 @@ class RankingTwin:
         exempt: Sequence[bool],
     ) -> None:
         self.pool, self.sketch, self.exempt = pool, sketch, exempt
-        self.floor, self.ceiling, self.dead, self.hysteresis, self.new_utility = settings.numbers()
+        self.floor, self.hysteresis = settings.numbers()
         self.factors = settings.factors(pool.shape.chunks, pool.shape.width)
+        self.values: dict[tuple[int, int], Floats] = {}
+        """By table and id: of all chunks that compete."""
 
     def sums(self) -> Tensor:
-        """How many utilities and norms live chunks of each table have, and their mantissas by exponent."""
-        sums = np.zeros((len(self.pool.tables), 2, SUM_NUMBERS), dtype=np.int64)
+        """How many norms live chunks of each table have, and their mantissas by exponent."""
+        sums = np.zeros((len(self.pool.tables), SUM_NUMBERS), dtype=np.int64)
         for (table, _), row in self._rows():
-            for number, values in enumerate((_utilities(row), self._norms(row))):
-                for bits in values.view(np.uint32).tolist():
-                    if bits < 0x7F800000:
-                        exponent = bits >> 23
-                        sums[table, number, 0] += 1
-                        sums[table, number, 1 + exponent] += bits & 0x7FFFFF | bool(exponent) << 23
+            norms = self._norms(row)
+            sums[table, 0] += np.isfinite(norms).sum()
+            _add_exactly(sums[table], norms)
         return torch.from_numpy(sums)
 
     @staticmethod
     def means(total: Tensor) -> Tensor:
-        """Of utilities and norms."""
+        """Of each table."""
         return ranking_means(total)
 
-    def histogram(self, means: Tensor, level: int, prefix: int = 0) -> Tensor:
+    def score(self, norms: Tensor, fades: Sequence[float] | None = None) -> Tensor:
+        """Keeps the values of all chunks that compete; their sums by table."""
+        shape, self.values = self.pool.shape, {}
+        sums = np.zeros((len(self.pool.tables), SUM_NUMBERS), dtype=np.int64)
+        powers = fade_sixteenths(fades, len(self.pool.tables))
+        others = [_power(np.array([self.floor]), power) for power in powers]
+        for (table, row_id), row in self._rows():
+            utilities, growth = _utilities(row), np.float32(row.growth.float().item())
+            sizes = self._norms(row) / norms[table].numpy()
+            sizes = np.where(sizes > self.floor, sizes, self.floor).astype(np.float32)
+            values = _positive(utilities * _power(sizes, powers[table]))
+            _add_exactly(sums[table], values)
+            live = len(values)
+            if live < shape.chunks:
+                _add_exactly(sums[table], _positive(growth * others[table]))
+                values = np.append(values, self._others(growth, others[table], live))
+            self.values[table, row_id] = np.minimum.accumulate(values)
+        for table, is_exempt in enumerate(self.exempt):
+            if is_exempt:
+                continue
+            own = self.sketch.tables[table]
+            first, last = (min(unit * own.unit_rows, own.rows) for unit in own.units)
+            sums[table, 0] = (last - first) * shape.chunks
+            ids, found = self.sketch.entries(table)
+            for row_id, utility in zip(ids.tolist(), found.numpy(), strict=True):
+                if (table, row_id) not in self.pool.rows:
+                    _add_exactly(sums[table], _positive(utility * others[table]))
+                    self.values[table, row_id] = self._others(utility, others[table], 0)
+        return torch.from_numpy(sums)
+
+    def histogram(self, scales: Tensor, level: int, prefix: int = 0) -> Tensor:
         """Bytes of the chunks that compete, by 16 bits of their key."""
         counted = torch.zeros(HISTOGRAM_SIZE, dtype=torch.int64)
         bytes_ = (0, *self.pool.row_bytes[1:])
-        for row in self.ranked(means):
+        for row in self.ranked(scales):
             for chunk, key in enumerate(row.keys):
                 if level == 0 or key >> 48 - 16 * level == prefix:
                     counted[key >> 32 - 16 * level & 0xFFFF] += bytes_[chunk + 1] - bytes_[chunk]
         return counted
 
-    def changes(self, means: Tensor, key: int) -> Tensor:
+    def changes(self, scales: Tensor, key: int) -> Tensor:
         """What `apply` would change."""
         total = np.zeros(len(RankingChanges._fields), dtype=np.int64)
-        for row in self.ranked(means):
+        for row in self.ranked(scales):
             kept = row.kept(key)
             bytes_ = self.pool.row_bytes[kept] if kept else 0
             begins, goes = row.live == 0 and kept > 0, row.live > 0 and kept == 0
             total += [max(row.live - kept, 0), max(kept - row.live, 0), begins, goes, bytes_]
         return torch.from_numpy(total)
 
-    def apply(self, means: Tensor, key: int) -> None:
+    def apply(self, scales: Tensor, key: int) -> None:
         """Prunes and grows."""
         left: list[tuple[int, int, np.float32]] = []
         for table, (ids, _) in enumerate(map(self.sketch.entries, range(len(self.pool.tables)))):
             if not self.exempt[table]:
                 here = [row for row in ids.tolist() if (table, row) in self.pool.rows]
                 self.sketch.remove(table, torch.tensor(here, dtype=torch.int64))
-        for row in list(self.ranked(means)):
+        for row in list(self.ranked(scales)):
             kept, own = row.kept(key), (row.table, row.id)
             if kept == row.live:
                 continue
             utility, growth = np.float32(0), self._growth(row)
             if kept > row.live:
-                share = growth / np.float32(self.pool.shape.chunks - row.live)
-                utility = max(share, self.new_utility * np.float32(means[row.table, 0]))
-                growth = growth - share if growth - share > 0 else np.float32(0)
+                others, gained = self.pool.shape.chunks - row.live, kept - row.live
+                utility = growth / np.float32(others)
+                rest = growth - utility * np.float32(gained)
+                growth = rest if gained < others and rest > 0 else np.float32(0)
             else:
                 for number in _utilities(self.pool.rows[own])[kept:]:
                     growth = growth + number
@@ -112,23 +142,15 @@ class RankingTwin:
         for table, row_id, utility in left:
             self.sketch.add(torch.tensor([[table, row_id]]), torch.tensor([float(utility)]), 1.0)
 
-    def ranked(self, means: Tensor) -> Iterator[RankedRow]:
-        """All that competes: rows with a record, then candidates."""
-        for (table, row_id), row in sorted(self._rows(), key=lambda item: item[0]):
-            live = len(_utilities(row))
-            scores = self._live_scores(row, *means[table].numpy())
-            if live < self.pool.shape.chunks:
-                growth = np.float32(row.growth.float().item())
-                scores = np.append(scores, self._next_score(growth, np.float32(means[table, 0]), live))
+    def ranked(self, scales: Tensor) -> Iterator[RankedRow]:
+        """All that competes: rows with a record, and candidates."""
+        for (table, row_id), values in sorted(self.values.items(), key=lambda item: item[0]):
+            row = self.pool.rows.get((table, row_id))
+            live = 0 if row is None else len(_utilities(row))
+            spread = np.append(values, np.repeat(values[-1:], self.pool.shape.chunks - len(values)))
+            divided = spread / (scales[table].numpy() * self.factors)
+            scores = _positive(np.asarray(divided, dtype=np.float32))
             yield RankedRow(table, row_id, live, self._keys(table, row_id, live, scores))
-        for table in range(len(self.pool.tables)):
-            if self.exempt[table]:
-                continue
-            ids, utilities = self.sketch.entries(table)
-            for row_id, utility in zip(ids.tolist(), utilities.numpy(), strict=True):
-                if (table, row_id) not in self.pool.rows:
-                    score = self._next_score(utility, np.float32(means[table, 0]), 0)
-                    yield RankedRow(table, row_id, 0, self._keys(table, row_id, 0, np.array([score])))
 
     def _rows(self) -> list[tuple[tuple[int, int], TwinRow]]:
         return [item for item in self.pool.rows.items() if not self.exempt[item[0][0]]]
@@ -151,22 +173,14 @@ class RankingTwin:
             sums = sums[:, :half] + sums[:, half : 2 * half]
         return np.sqrt(sums[:, 0])
 
-    def _live_scores(self, row: TwinRow, mean_utility: np.float32, mean_norm: np.float32) -> Floats:
-        utilities = _utilities(row)
-        magnitudes = self._norms(row) / mean_norm
-        magnitudes = np.where(magnitudes > self.floor, magnitudes, self.floor)
-        magnitudes = np.where(magnitudes < self.ceiling, magnitudes, self.ceiling).astype(np.float32)
-        scores = utilities / mean_utility * magnitudes / self.factors[: len(utilities)]
-        return np.asarray(scores, dtype=np.float32)
-
-    def _next_score(self, utility: np.float32, mean: np.float32, live: int) -> np.float32:
+    def _others(self, utility: np.float32, magnitude: Floats, live: int) -> Floats:
+        """The value of each chunk that does not live."""
         share = utility / np.float32(self.pool.shape.chunks - live)
-        return share / mean * self.dead / self.factors[live] / self.hysteresis
+        return _positive(np.asarray(share * magnitude / self.hysteresis, dtype=np.float32))
 
     def _keys(self, table: int, row_id: int, live: int, scores: Floats) -> list[int]:
-        found = np.where(scores > 0, scores, 0).astype(np.float32)
-        bits = np.minimum.accumulate(found.view(np.uint32)).tolist()
-        if live < len(bits) and bits[live] == 0:
+        bits = scores.view(np.uint32).tolist()
+        while len(bits) > live and bits[-1] == 0:
             bits.pop()
         start = self.pool.tables[table].start
         row_key = _mixed(start.table_seed + (row_id + start.first_row) * _GOLDEN)
@@ -178,6 +192,27 @@ def _utilities(row: TwinRow) -> Floats:
     """Of live chunks, which are the first."""
     live = row.mask.bit_count() if row.mask >= 0 else 64 - (~row.mask).bit_count()
     return row.utilities[:live].float().numpy()
+
+
+def _positive(numbers: Floats) -> Floats:
+    return np.where(numbers > 0, numbers, 0).astype(np.float32)
+
+
+def _power(numbers: Floats, sixteenths: int) -> Floats:
+    if sixteenths == 16:
+        return numbers
+    power, root = np.ones_like(numbers), numbers
+    for bit in (8, 4, 2, 1):
+        root = np.sqrt(root)
+        power = power * root if sixteenths & bit else power
+    return power
+
+
+def _add_exactly(sums: npt.NDArray[np.int64], numbers: Floats) -> None:
+    for bits in numbers.view(np.uint32).tolist():
+        if bits < 0x7F800000:
+            exponent = bits >> 23
+            sums[1 + exponent] += bits & 0x7FFFFF | bool(exponent) << 23
 
 
 def _mixed(x: int) -> int:

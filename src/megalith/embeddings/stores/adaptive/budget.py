@@ -20,7 +20,6 @@ from megalith.embeddings.stores.adaptive.figures import AdaptiveCounts, Adaptive
 from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy, BudgetSchedule
 from megalith.embeddings.stores.base import StoreBytes
 from megalith.ops.chunks.ranking import Ranking, RankingChanges, threshold
-from megalith.ops.chunks.ranking_sums import SUM_NUMBERS
 from megalith.ops.chunks.sketch import BUCKET_BYTES, UNITS, CandidateTable
 
 if TYPE_CHECKING:
@@ -140,21 +139,18 @@ class AdaptiveBudget:
 
     def _change(self, used: int, limit: int, add: AddOverRanks) -> tuple[int, int]:
         """One ranking over all pools; returns what is used afterwards, and how much may be."""
-        sums = torch.zeros(len(self.rows), 2, SUM_NUMBERS, dtype=torch.int64)
-        rows = torch.zeros(len(self.rows), dtype=torch.int64)
-        for store in self.stores:
-            sums[store.numbers] += store.ranking.sums()
-            rows[store.numbers] += torch.tensor(store.pool.statistics().rows)
-        sums, rows = add(sums), add(rows)
-        self.live = sums[:, 0, 0].clone()
-        means = Ranking.means(sums)
+        rows = self._by_table(lambda store: torch.tensor(store.pool.statistics().rows), add)
+        sums = self._by_table(lambda store: store.ranking.sums(), add)
+        self.live = sums[:, 0].clone()
+        norms = Ranking.means(sums)
+        scales = Ranking.means(self._by_table(lambda store: store.ranking.score(norms[store.numbers]), add))
 
         def histogram(level: int, prefix: int) -> Tensor:
-            of_each = [store.ranking.histogram(means[store.numbers], level, prefix) for store in self.stores]
+            of_each = [store.ranking.histogram(scales[store.numbers], level, prefix) for store in self.stores]
             return add(torch.stack(of_each).sum(0))
 
         def changes_at(key: int) -> RankingChanges:
-            of_each = [store.ranking.changes(means[store.numbers], key) for store in self.stores]
+            of_each = [store.ranking.changes(scales[store.numbers], key) for store in self.stores]
             return RankingChanges(*add(torch.stack(of_each).sum(0)).tolist())
 
         room = limit + self._unused_index(rows, 1.0)
@@ -170,12 +166,20 @@ class AdaptiveBudget:
         applies = changed > 0 and (used > room or changed > self.policy.least_change * int(self.live.sum()))
         for store in self.stores:
             if applies:
-                store.ranking.apply(means[store.numbers], key)
+                store.ranking.apply(scales[store.numbers], key)
                 store.pool.compact()
             else:
                 store.ranking.forget()
         self.counts = self.counts.after(changes if applies else None)
         return changes.bytes if applies else used, room
+
+    def _by_table(self, numbers: Callable[[AdaptiveStore], Tensor], add: AddOverRanks) -> Tensor:
+        """Whole numbers of all tables, [tables, ...], added over ranks."""
+        of_each = [numbers(store) for store in self.stores]
+        total = torch.zeros(len(self.rows), *of_each[0].shape[1:], dtype=torch.int64)
+        for store, own in zip(self.stores, of_each, strict=True):
+            total[store.numbers] += own
+        return add(total)
 
     def _unused_index(self, rows: Tensor, part: float) -> int:
         """Where only a part of the rows lives that do now."""

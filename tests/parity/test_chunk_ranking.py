@@ -20,12 +20,12 @@ from megalith.ops.stores.tiered_rows import PooledTable
 SHARES = (0.0, 0.05, 0.3, 0.7, 1.0, 1.5)
 
 
-def both_histograms(native, twin, means):
+def both_histograms(native, twin, scales):
     """The native one, checked against the twin's whenever it is asked for."""
 
     def histogram(level, prefix):
-        found = native.histogram(means, level, prefix)
-        assert torch.equal(found, twin.histogram(means, level, prefix))
+        found = native.histogram(scales, level, prefix)
+        assert torch.equal(found, twin.histogram(scales, level, prefix))
         return found
 
     return histogram
@@ -40,13 +40,16 @@ def test_a_ranking_is_its_twin_bit_for_bit(world, share, seed):
         fill(world, places, generator)
         sums = native.sums()
         assert torch.equal(sums, twin.sums())
-        means, budget = native.means(sums), int(share * ranked_bytes(pool, world.exempt))
-        key = threshold(both_histograms(native, twin, means), budget)
-        counts = native.changes(means, key)
-        assert torch.equal(counts, twin.changes(means, key))
+        norms, budget = native.means(sums), int(share * ranked_bytes(pool, world.exempt))
+        sums = native.score(norms, world.fades)
+        assert torch.equal(sums, twin.score(norms, world.fades))
+        scales = native.means(sums)
+        key = threshold(both_histograms(native, twin, scales), budget)
+        counts = native.changes(scales, key)
+        assert torch.equal(counts, twin.changes(scales, key))
         assert RankingChanges(*counts.tolist()).bytes <= budget
-        native.apply(means, key)
-        twin.apply(means, key)
+        native.apply(scales, key)
+        twin.apply(scales, key)
         assert ranked_bytes(pool, world.exempt) == int(counts[4])
         check_same_rows(world.pool, pool, twin_pool)
         pool.compact()
@@ -66,11 +69,11 @@ def test_a_threshold_leaves_no_room_for_the_next_key(world, share, seed):
     pool, _, ranking = place
     budget = int(share * ranked_bytes(pool, world.exempt))
     before = [pool.ids(table) for table in range(len(world.exempt))]
-    means, key = decided([ranking], budget)
-    assert int(ranking.changes(means, key)[4]) <= budget
+    scales, key = decided([ranking], budget, world.fades)
+    assert int(ranking.changes(scales, key)[4]) <= budget
     if key > 0:
-        assert int(ranking.changes(means, key - 1)[4]) > budget
-    ranking.apply(means, key)
+        assert int(ranking.changes(scales, key - 1)[4]) > budget
+    ranking.apply(scales, key)
     for table, is_exempt in enumerate(world.exempt):
         if is_exempt:
             assert torch.equal(pool.ids(table), before[table])
@@ -86,9 +89,9 @@ def test_threads_change_nothing(world, share, seed):
             generator = torch.Generator().manual_seed(seed)
             place = pool, sketch, ranking = world.rankings()[0]
             fill(world, [place], generator)
-            means, key = decided([ranking], int(share * ranked_bytes(pool, world.exempt)))
-            numbers = [means, ranking.sums(), ranking.changes(means, key)]
-            ranking.apply(means, key)
+            scales, key = decided([ranking], int(share * ranked_bytes(pool, world.exempt)), world.fades)
+            numbers = [scales, ranking.sums(), ranking.changes(scales, key)]
+            ranking.apply(scales, key)
             states = [sketch.state(table) for table in range(len(world.exempt))]
             results.append((key, [*numbers, *states], pool.statistics()))
     finally:
@@ -122,7 +125,7 @@ def test_two_pools_of_half_the_rows_decide_as_one(world, share, cut, seed):
     world = RankedWorld(
         PoolWorld(world.pool.shape, rows, (-1,)),
         [CandidateTable(rows[0], world.candidates[0].bytes)],
-        *(world.settings, (False,), world.few_values),
+        *(world.settings, (False,), None, world.few_values),
     )
     place = pool, sketch, ranking = world.rankings()[0]
     fill(world, [place], generator)
@@ -136,14 +139,14 @@ def test_two_pools_of_half_the_rows_decide_as_one(world, share, cut, seed):
         begin, end = part_sketch.tables[0].units
         part_sketch.load_state(0, sketch.state(0)[begin:end])
     budget = int(share * ranked_bytes(pool, (False,)))
-    means, key = decided([ranking], budget)
-    part_means, part_key = decided([one for *_, one in parts], budget)
-    assert torch.equal(means, part_means)
+    scales, key = decided([ranking], budget, world.fades)
+    part_scales, part_key = decided([one for *_, one in parts], budget)
+    assert torch.equal(scales, part_scales)
     assert key == part_key
-    counts = sum(one.changes(means, key) for *_, one in parts)
-    assert torch.equal(counts, ranking.changes(means, key))
+    counts = sum(one.changes(scales, key) for *_, one in parts)
+    assert torch.equal(counts, ranking.changes(scales, key))
     for *_, one in (place, *parts):
-        one.apply(means, key)
+        one.apply(scales, key)
     found = [
         (part_pool.ids(0) + part_pool.tables[0].start.first_row, part_pool.read(0, part_pool.ids(0)))
         for part_pool, *_ in parts
@@ -182,13 +185,13 @@ def test_every_form_of_an_index_and_its_pieces_decide_the_same(rows, form):
             assert pool.statistics().index_forms == (form,)
         pool.rewrite(0, ids[:500], masks[:500], utilities[:500])
         before, sums = ranked_bytes(pool, (False,)), ranking.sums()
-        assert int(sums[0, 0, 0]) == sum(bin(mask).count("1") for mask in masks.tolist())
+        assert int(sums[0, 0]) == sum(bin(mask).count("1") for mask in masks.tolist())
+        scales, key = decided([ranking], before // 2)
         # No growth utility and no candidate: nothing competes but what lives.
-        assert int(ranking.histogram(ranking.means(sums), 0).sum()) == before
-        assert ranking.scratch_bytes == 4 * int(sums[0, 0, 0] + (masks != 15).sum() + UNITS * 8)
-        means, key = decided([ranking], before // 2)
-        counts = ranking.changes(means, key)
-        ranking.apply(means, key)
+        assert int(ranking.histogram(scales, 0).sum()) == before
+        assert ranking.scratch_bytes == 4 * int(sums[0, 0] + (masks != 15).sum() + UNITS * 8)
+        counts = ranking.changes(scales, key)
+        ranking.apply(scales, key)
         pool.compact()
         assert ranked_bytes(pool, (False,)) == int(counts[4]) <= before // 2
         kept = pool.ids(0)
@@ -199,41 +202,59 @@ def test_every_form_of_an_index_and_its_pieces_decide_the_same(rows, form):
 
 def test_chunks_take_their_utilities_with_them():
     """What grows, what goes and what begins, by hand."""
-    pool, sketch, ranking = place_of(new_utility=0.25)
-    ids = torch.arange(3)
+    pool, sketch, ranking = place_of(floor=1e6)
+    ids, ones = torch.arange(3), torch.ones(1)
     pool.rewrite(0, ids, torch.tensor([1, 3, 15]), torch.tensor([4.0, 4.0, 8.0]), torch.tensor([12.0, 0, 0]))
     sketch.add(torch.tensor([[0, 500]]), torch.tensor([2.0]), 1.0)
-    means = torch.tensor([[4.0, 1.0]])
-    before = [pool.read(0, ids[number : number + 1]) for number in range(3)]
-    # Everything fits: row 0 grows, row 1 has nothing that asks, row 2 is whole, and the candidate begins.
-    ranking.apply(means, 0)
-    assert pool.masks(0, torch.tensor([0, 1, 2, 500])).tolist() == [3, 3, 15, 1]
+    before = pool.read(0, ids[:1])
+    sums = ranking.score(ones, [0.0])
+    assert int(sums[0, 0]) == 4000
+    assert ranking.means(sums).item() == pytest.approx((4 + 12 + 8 + 32 + 2) / 4000)
+    # Values 4 and 4 / 1.2 of row 0, 0.5 / 1.2 of the candidate; factors 1, 1.5 ** 1.5, 2 ** 1.5, 2.5 ** 1.5.
+    limit = int(torch.tensor(0.4).view(torch.int32)) << 16
+    assert RankingChanges(*ranking.changes(ones, limit).tolist())[:4] == (0, 3 + 1, 1, 0)
+    limit = int(torch.tensor(1.5).view(torch.int32)) << 16
+    assert RankingChanges(*ranking.changes(ones, limit).tolist())[:4] == (0, 1, 0, 0)
+    ranking.apply(ones, limit)
+    assert pool.masks(0, torch.tensor([0, 1, 2, 500])).tolist() == [3, 3, 15, 0]
     grown = pool.read(0, torch.tensor([0]))
     assert grown.utilities.tolist() == [4.0, 4.0]
     assert grown.growth.item() == 8.0
-    assert torch.equal(grown.weights[:2], before[0].weights)
+    assert torch.equal(grown.weights[:2], before.weights)
+    # Everything fits: row 1 has nothing that asks, row 2 is whole, the others become it.
+    ranking.score(ones, [0.0])
+    ranking.apply(ones, 0)
+    assert pool.masks(0, torch.tensor([0, 1, 2, 500])).tolist() == [15, 3, 15, 15]
     begun = pool.read(0, torch.tensor([500]))
-    assert begun.utilities.tolist() == [1.0]
-    assert begun.growth.item() == 1.5
+    assert begun.utilities.tolist() == [0.5] * 4
+    assert begun.growth.item() == 0
     assert not len(sketch.entries(0)[0])
     # Nothing fits: all go, with what they are worth.
-    ranking.apply(means, 1 << 48)
+    ranking.score(ones)
+    ranking.apply(ones, 1 << 48)
     assert not len(pool.ids(0))
     ids, utilities = sketch.entries(0)
     assert ids.tolist() == [0, 1, 2, 500]
-    assert utilities.tolist() == [16.0, 8.0, 32.0, 2.5]
+    assert utilities.tolist() == [16.0, 8.0, 32.0, 2.0]
 
 
 def test_what_changed_in_between_is_refused():
     pool, _, ranking = place_of()
     pool.rewrite(0, torch.arange(5), torch.full((5,), 3), torch.ones(5))
-    means, _ = decided([ranking], 100)
+    with pytest.raises(NativeError, match="have changed"):
+        ranking.histogram(torch.ones(1), 0)
+    scales, _ = decided([ranking], 100)
     pool.rewrite(0, torch.tensor([9]), torch.tensor([1]))
     with pytest.raises(NativeError, match="have changed"):
-        ranking.apply(means, 0)
+        ranking.apply(scales, 0)
     pool.rewrite(0, torch.tensor([9]), torch.tensor([6]))
     with pytest.raises(NativeError, match="others than its first"):
-        ranking.histogram(means, 0)
+        ranking.score(scales)
+    for odd in (torch.zeros(1), torch.ones(2), torch.tensor([torch.nan])):
+        with pytest.raises(ValueError, match="above 0"):
+            ranking.score(odd)
+    with pytest.raises(ValueError, match="fades"):
+        ranking.score(scales, [1.5])
     with pytest.raises(ConfigError, match="is not of the table t"):
         Ranking(pool, CandidateSketch([CandidateTable(2000, 0)]), RankingSettings(), [False])
     pool.close()
