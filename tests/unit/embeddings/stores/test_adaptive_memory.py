@@ -50,7 +50,7 @@ print(json.dumps([figures.bytes.memory, resident() - before, figures.budget_byte
     ("rows", "ratio", "begin", "steps", "first_chunks"),
     [
         (1_000_000, 1, 1, 24, 4),
-        (3_000_000, 4, 1, 40, 4),
+        (8_000_000, 4, 2, 60, 4),
         (12_000_000, 16, 4, 60, 1),
         (40_000_000, 64, 64, 40, 1),
     ],

@@ -21,7 +21,6 @@ from megalith.embeddings.stores.adaptive.forgetting import FORGOTTEN, UtilityPre
 from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy, BudgetSchedule
 from megalith.embeddings.stores.base import StoreBytes
 from megalith.ops.chunks.ranking import Ranking, RankingChanges, threshold
-from megalith.ops.chunks.ranking_sums import SUM_NUMBERS
 from megalith.ops.chunks.sketch import BUCKET_BYTES, UNITS, CandidateTable
 
 if TYPE_CHECKING:
@@ -154,18 +153,15 @@ class AdaptiveBudget:
 
     def _change(self, used: int, limit: int, add: AddOverRanks) -> tuple[int, int]:
         """One ranking over all pools; returns what is used afterwards, and how much may be."""
-        rows = torch.zeros(len(self.rows), dtype=torch.int64)
-        for store in self.stores:
-            rows[store.numbers] += torch.tensor(store.pool.statistics().rows)
-        rows = add(rows)
-        norms = self._sums(lambda store: store.ranking.sums(), add)
-        self.live = norms[:, 0].clone()
-        means, fades = Ranking.means(norms), self.predictions.fades(self._last)
+        rows = self._by_table(lambda store: torch.tensor(store.pool.statistics().rows), add)
+        sums = self._by_table(lambda store: store.ranking.sums(), add)
+        self.live = sums[:, 0].clone()
+        norms, fades = Ranking.means(sums), self.predictions.fades(self._last)
 
         def score(store: AdaptiveStore) -> Tensor:
-            return store.ranking.score(means[store.numbers], [fades[own] for own in store.numbers.tolist()])
+            return store.ranking.score(norms[store.numbers], [fades[own] for own in store.numbers.tolist()])
 
-        scales = Ranking.means(self._sums(score, add))
+        scales = Ranking.means(self._by_table(score, add))
 
         def histogram(level: int, prefix: int) -> Tensor:
             of_each = [store.ranking.histogram(scales[store.numbers], level, prefix) for store in self.stores]
@@ -195,12 +191,13 @@ class AdaptiveBudget:
         self.counts = self.counts.after(changes if applies else None)
         return changes.bytes if applies else used, room
 
-    def _sums(self, of_store: Callable[[AdaptiveStore], Tensor], add: AddOverRanks) -> Tensor:
-        """What a ranking sums of each table, over all pools and ranks."""
-        sums = torch.zeros(len(self.rows), SUM_NUMBERS, dtype=torch.int64)
-        for store in self.stores:
-            sums[store.numbers] += of_store(store)
-        return add(sums)
+    def _by_table(self, numbers: Callable[[AdaptiveStore], Tensor], add: AddOverRanks) -> Tensor:
+        """Whole numbers of all tables, [tables, ...], added over ranks."""
+        of_each = [numbers(store) for store in self.stores]
+        total = torch.zeros(len(self.rows), *of_each[0].shape[1:], dtype=torch.int64)
+        for store, own in zip(self.stores, of_each, strict=True):
+            total[store.numbers] += own
+        return add(total)
 
     def _unused_index(self, rows: Tensor, part: float) -> int:
         """Where only a part of the rows lives that do now."""
