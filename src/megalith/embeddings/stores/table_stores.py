@@ -279,6 +279,8 @@ def _stores(
     for chunks, tables_of_one_shape in adaptive.items():
         assert budget is not None
         stores.append(AdaptiveStore(tables_of_one_shape, chunks, budget, seed))
+    if budget is not None:
+        budget.check()
     return stores
 
 

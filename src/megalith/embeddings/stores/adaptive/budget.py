@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from megalith.core.errors import ConfigError
+from megalith.core.units import format_bytes
 from megalith.embeddings.stores.adaptive.figures import AdaptiveCounts, AdaptiveFigures
 from megalith.embeddings.stores.adaptive.forgetting import FORGOTTEN, UtilityPredictions
 from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy, BudgetSchedule
@@ -76,6 +78,16 @@ class AdaptiveBudget:
         """Takes a store in; all have to be there before the first step."""
         self.stores.append(store)
         self.num_lengths += store.shape.chunks
+
+    def check(self) -> None:
+        """Refuses a budget that has no room for chunks, once all stores are there."""
+        left = self.chunk_bytes(self.schedule.end)
+        if left is not None and left <= 0:
+            raise ConfigError(
+                f"The budget of adaptive tables is {format_bytes(self.schedule.final)}, and looking for rows "
+                f"to grow in {len(self.rows)} tables takes {format_bytes(self.sketch_bytes)}; give them more "
+                "(adaptive.budget, adaptive.ratio), or keep small tables dense."
+            )
 
     def candidates(self, table: str) -> CandidateTable:
         """The part of the sketch for a table."""
