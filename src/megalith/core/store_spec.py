@@ -16,6 +16,8 @@ from pydantic import Field, model_validator
 from megalith.core.config import Config
 
 StoreKind = Literal["dense", "tiered", "adaptive", "dynamic"]
+ADAPTIVE_UNITS = 64
+"""Parts of an adaptive table, each of as many rows but for the last ones; none is ever cut."""
 
 
 class DenseSpec(Config):
@@ -36,6 +38,23 @@ class AdaptiveSpec(Config):
     kind: Literal["adaptive"] = "adaptive"
     chunk: int | None = Field(default=None, ge=1)
     """Columns of a chunk; divides the dim. None takes the widest divisor up to the policy's `chunk`."""
+
+
+def unit_rows(rows: int) -> int:
+    """Rows of a unit of an adaptive table."""
+    return -(-rows // ADAPTIVE_UNITS)
+
+
+def unit_edges(rows: int, parts: int) -> list[int]:
+    """Where an adaptive table is cut into `parts` of about equal rows, or as many as it has units.
+
+    >>> unit_edges(1000, 3)
+    [0, 336, 672, 1000]
+    """
+    unit = unit_rows(rows)
+    units = -(-rows // unit)
+    parts = min(parts, units)
+    return [min(rows, unit * (units * part // parts)) for part in range(parts + 1)]
 
 
 class AdmissionSpec(Config):

@@ -70,7 +70,7 @@ class Trainer:
         self._pipeline: Pipeline | None = None
         self._evaluator = RunEvaluator(recipe, self.dataset, eval_split, self.learner, self._depth)
         self._tiers = TierMetrics(self.learner.embeddings, self.ranks, is_tiered=recipe.memory is not None)
-        self._adaptive = AdaptiveMetrics(self.learner.embeddings)
+        self._adaptive = AdaptiveMetrics(self.learner.embeddings, self.ranks)
         self.step = 0
         self.best = self._evaluator.best
         self.metrics = TrainingMetrics(recipe.train.window_samples)

@@ -17,8 +17,9 @@ from megalith.core.store_spec import AdaptiveSpec
 from megalith.core.units import format_bytes
 from megalith.embeddings.check import Indices
 from megalith.embeddings.descriptors import CollectionLookups
-from megalith.embeddings.memory import check_fits, memory_of, taking_memory
+from megalith.embeddings.memory import check_fits, taking_memory
 from megalith.embeddings.stores.adaptive.budget import AdaptiveBudget
+from megalith.embeddings.stores.adaptive.make_budget import make_budget
 from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
 from megalith.embeddings.stores.adaptive.store import AdaptiveStore, chunk_shape
 from megalith.embeddings.stores.base import RowCache, RowStore, StoreBytes, StoredTable, TierCounts
@@ -50,7 +51,7 @@ class TableStores:
         adaptive: AdaptivePolicy | AdaptiveBudget | None = None,
     ) -> None:
         """A budget for `adaptive` tables that is given is shared with others, and whoever made it ranks."""
-        self.budget = _budget_of(tables, adaptive)
+        self.budget = adaptive if isinstance(adaptive, AdaptiveBudget) else make_budget(tables, adaptive)
         """What adaptive tables share, None where there are none."""
         self._ranks_chunks = not isinstance(adaptive, AdaptiveBudget)
         self.stores = _stores(tables, seed, device, memory, self.budget)
@@ -218,22 +219,6 @@ class TableStores:
             return torch.cat([each[first:last] for first, last in ranges])
 
         return spread(values), copied, None if sample_weights is None else spread(sample_weights)
-
-
-def _budget_of(
-    tables: Sequence[StoredTable], adaptive: AdaptivePolicy | AdaptiveBudget | None
-) -> AdaptiveBudget | None:
-    own = [table for table in tables if isinstance(table.spec.store, AdaptiveSpec)]
-    if isinstance(adaptive, AdaptiveBudget) or not own:
-        return adaptive if isinstance(adaptive, AdaptiveBudget) else None
-    if adaptive is None:
-        raise ConfigError(
-            f"Table '{own[0].spec.name}' is adaptive: say how much memory all such tables may take, with "
-            "adaptive=AdaptivePolicy(ratio=16)."
-        )
-    specs = [table.spec for table in own]
-    dense = memory_of(specs, [table.optimizer for table in own]).total
-    return AdaptiveBudget(adaptive, dense, {spec.name: spec.rows for spec in specs})
 
 
 def _stores(

@@ -77,11 +77,10 @@ def place_tables(
 ) -> PlacedTables:
     """Where a recipe gives `memory`, tables that are not small are tiered; all of them share the budget.
 
-    Under a plan they are what it says. Where a recipe gives `adaptive`, tables that are not small are that.
+    Under a plan they are what it says. Where a recipe gives `adaptive`, tables that are not small are that,
+    with or without a plan.
     """
     if adaptive is not None:
-        if plan is not None:
-            raise ConfigError("Adaptive tables are trained by one process; start it without torchrun.")
         tables, adaptive = choose_adaptive(tables, [optimizer] * len(tables), adaptive)
     tables, memory = _place_tiered(tables, optimizer, memory, plan)
     return PlacedTables(tables, memory, adaptive)
@@ -96,8 +95,8 @@ def _place_tiered(
     chosen: Sequence[StoreSpec]
     if plan is not None:
         kinds = {placement.table: placement.store for placement in plan.placements}
-        chosen = [DenseSpec() if kinds[table.name] == "dense" else TieredSpec() for table in tables]
-        behind_caches = [table.name for table in tables if kinds[table.name] != "dense"]
+        chosen = [TieredSpec() if kinds[table.name] == "tiered" else DenseSpec() for table in tables]
+        behind_caches = [table.name for table in tables if kinds[table.name] == "tiered"]
         if behind_caches and memory is None:
             raise ConfigError(
                 f"The plan keeps table '{behind_caches[0]}' on disk behind a cache; say how much memory "

@@ -72,7 +72,7 @@ class Learner:
         optimizer, seed = config.embeddings.optimizer, config.seed
         tables, memory, adaptive = place_tables(tables, optimizer, config.memory, plan, config.adaptive)
         self.tables = tables
-        check_memory(tables, optimizer, plan, ranks, memory, second_copy)
+        check_memory(tables, optimizer, plan, ranks, memory, second_copy, adaptive)
         # One seed makes the start values of the dense part; tables take theirs from it and their name.
         torch.manual_seed(config.seed)
         self.dense = config.model.build(ModelInputs(len(schema.numeric), schema.categorical))
@@ -83,7 +83,9 @@ class Learner:
             self.embeddings = EmbeddingCollection(tables, optimizer, seed, memory=memory, adaptive=adaptive)
             self._model = LookupModel(self.dense, self.embeddings)
         else:
-            sharded = ShardedEmbeddingCollection(tables, plan, optimizer, seed, memory=memory)
+            sharded = ShardedEmbeddingCollection(
+                tables, plan, optimizer, seed, memory=memory, adaptive=adaptive
+            )
             self.embeddings, self._model = sharded, Replica(self.dense, sharded, ranks)
         self.optimizer = build_dense_optimizer(config.dense, self.dense.parameters())
 

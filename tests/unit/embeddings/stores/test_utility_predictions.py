@@ -87,7 +87,7 @@ def test_its_state_goes_on_in_the_middle_of_a_window():
 
     _, predictions, table = run(halt, hits)
     again = UtilityPredictions([ROWS, ROWS])
-    again.load_state_dict(predictions.state_dict())
+    again.load_state_dict(predictions.state_dict(lambda sums: sums), is_first=True)
     table.predictions, forgot = again, []
     for step in range(halt + 1, change + WINDOW + 1):
         table.step(hits(step), 1.0)
