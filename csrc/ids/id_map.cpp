@@ -173,6 +173,14 @@ void IdMap::load(int64_t number, const IdBlockArrays& block, int64_t count) {
   end_change();
 }
 
+void IdMap::clear(int64_t number) {
+  begin_change();
+  auto empty = std::make_unique<IdTable>(number, table(number).settings(), here_);
+  empty->set_segment(table(number).segment());
+  tables_[static_cast<size_t>(number)] = std::move(empty);
+  end_change();
+}
+
 int64_t IdMap::scratch_bytes() const {
   size_t bytes = grouped_.order.capacity() * 8 + grouped_.positions.capacity() * 4 + grouped_.ends.capacity() * 8 +
                  grouped_.partitions.capacity();

@@ -43,6 +43,8 @@ class IdMap {
   void load(int64_t table, const IdBlockArrays& block, int64_t count);
   // Goes on after a batch, with scores of its segments.
   void resume(int64_t batch, const int64_t* segments);
+  // Forgets all ids of a table, and what was counted of it.
+  void clear(int64_t table);
 
   // What the last call changed, by table, then by partition.
   const IdChanges& changes() const { return changes_; }

@@ -39,6 +39,9 @@ class IdTable {
   void begin_segment(int64_t segment);
   // As it was saved.
   void set_segment(int64_t segment) { segment_ = segment; }
+  int64_t segment() const { return segment_; }
+  // What it was made with, and its bound as it is now.
+  const IdTableSettings& settings() const { return settings_; }
 
   void change_bound(int64_t bound, IdChanges& changes);
   // The next ids in rising order, at most `room`, those above `after` if there is one; how many.

@@ -16,7 +16,7 @@ from megalith.checkpoint.pool_reader import PoolReader
 from megalith.checkpoint.state import StateMismatch, leaves_of, put_values
 from megalith.checkpoint.tensor_file import TensorFile
 from megalith.core.errors import CheckpointError
-from megalith.embeddings.row_block import Rectangle, RowBlock
+from megalith.embeddings.row_block import PartRecord, Rectangle, RowBlock
 from megalith.embeddings.stores.row_files import AdoptedFiles, RowPool, StartRecord
 from megalith.embeddings.table_state import TableShard, TableState
 
@@ -31,6 +31,9 @@ def read_into(
     `fix` ends the sentence about a damaged file. Returns the segment files that pools have taken.
     """
     leaves = leaves_of(state)
+    for path, table in list(leaves.tables.items()):
+        if table.is_optional and not _has(table, manifest.tables.get(path)):
+            del leaves.tables[path]
     open_file = cache(lambda name: TensorFile(folder / name))
     try:
         for path, table in leaves.tables.items():
@@ -71,10 +74,22 @@ def _share_rows(shard: TableShard, rectangle: SparseRecord) -> bool:
     return shard.rows[0] < rectangle.rows[1] and rectangle.rows[0] < shard.rows[1]
 
 
+def _has(table: TableState, record: TableRecord | None) -> bool:
+    """Whether the checkpoint has a table as it is here."""
+    if record is None or (record.rows, record.dim) != (table.rows, table.dim):
+        return False
+    return {name: PartRecord.of(spec) for name, spec in table.parts.items()} == record.parts
+
+
 def _compare(path: str, table: TableState, record: TableRecord | None) -> None:
     if record is None:
         raise StateMismatch(f"it has no table '{path}'")
-    if (record.rows, record.dim) != (table.rows, table.dim):
+    if record.is_raw != table.is_raw:
+        raise StateMismatch(
+            f"table '{path}' is {'dynamic' if record.is_raw else 'not dynamic'} there and "
+            f"{'dynamic' if table.is_raw else 'not dynamic'} here"
+        )
+    if (0 if table.is_raw else record.rows, record.dim) != (0 if table.is_raw else table.rows, table.dim):
         raise StateMismatch(
             f"table '{path}' is {record.rows} x {record.dim} there and {table.rows} x {table.dim} here"
         )
@@ -108,7 +123,10 @@ def _read_table(table: TableState, record: TableRecord, open_file: OpenFile, fol
         if _holds(table, block):
             numbers = table.load(_block(table, block, open_file))
             taken += 0 if block.sparse else numbers
-    if taken != table.held_numbers(Rectangle(sparse.rows, sparse.columns) for sparse in record.sparse):
+    # A dynamic table holds any number of ids up to its bound.
+    if not table.is_raw and taken != table.held_numbers(
+        Rectangle(sparse.rows, sparse.columns) for sparse in record.sparse
+    ):
         raise CheckpointError(
             f"{folder} lacks rows of table '{path}'; go back to an older checkpoint with --from-step."
         )
@@ -133,7 +151,7 @@ def _block(table: TableState, record: BlockRecord, open_file: OpenFile) -> RowBl
         inside &= ids.dtype == torch.int64 and ids.shape == (record.count,) and bool((ids.diff() > 0).all())
     else:
         ids = range(record.first, record.first + record.count)
-    if not inside or ids[0] < 0 or ids[-1] >= table.rows:
+    if not inside or not (table.is_raw or 0 <= ids[0] <= ids[-1] < table.rows):
         raise CheckpointError(
             f"Checkpoint file {file.path} is damaged: '{record.name}' has rows of no table."
         )

@@ -67,6 +67,8 @@ class ExpirySpec(Config):
     """The latest event time of its uses is older than so many seconds."""
     score: float | None = Field(default=None, gt=0)
     """Its score, in uses as they count now, is below."""
+    interval: int = Field(default=100, ge=1)
+    """Batches that train between two looks at what has expired: each reads all rows of the map."""
 
 
 class DynamicSpec(Config):

@@ -22,8 +22,9 @@ from megalith.embeddings.check import Indices, LookupCheck
 from megalith.embeddings.initial_values import TableWindow
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad, StepSettings, optimizer_of_each
 from megalith.embeddings.rounding import RoundingSeeds
-from megalith.embeddings.row_block import WEIGHT, RowBlock, part_specs
+from megalith.embeddings.row_block import WEIGHT, RowBlock
 from megalith.embeddings.stores.base import RowCache, StoreBytes, StoredTable, TierCounts
+from megalith.embeddings.stores.dynamic.settings import sized_table
 from megalith.embeddings.stores.resolved import ResolvedIds
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.embeddings.stores.table_stores import TableStores
@@ -84,9 +85,10 @@ class EmbeddingCollection(nn.Module):
     ) -> None:
         super().__init__()
         check_tables(tables)
-        self.tables = tuple(tables)
         self.optimizer: RowOptimizer = optimizer or RowWiseAdaGrad()
         self.optimizers = optimizer_of_each(tables, self.optimizer, table_optimizers or {})
+        tables = [sized_table(*each) for each in zip(tables, self.optimizers, strict=True)]
+        self.tables = tuple(tables)
         self.seed, self.stochastic_rounding, self.output_dtype = seed, stochastic_rounding, output_dtype
         self.lr_factor = 1.0
         """Multiplies every optimizer's learning rate; a schedule sets it before each step."""
@@ -136,12 +138,10 @@ class EmbeddingCollection(nn.Module):
 
     def table_states(self) -> dict[str, TableState]:
         """Every table as a checkpoint sees it; loading writes into the rows."""
-        return {
-            table.name: TableState(
-                table.rows, table.dim, part_specs(table, optimizer), (self.shard(table.name),)
-            )
-            for table, optimizer in zip(self.tables, self.optimizers, strict=True)
-        }
+        states: dict[str, TableState] = {}
+        for position in range(len(self.tables)):
+            states.update(self.stores.states(position))
+        return states
 
     def _in_memory(self, table: str) -> PhysicalRows:
         position = self._positions[table]

@@ -136,9 +136,11 @@ def _show(out: Path, prepared: PrepareResult) -> None:
             for name, split in schema.splits.items()
         ],
     )
-    ids = sum(feature.num_ids for feature in schema.categorical)
+    ids = sum(feature.num_ids or 0 for feature in schema.categorical)
+    raw = sum(feature.is_raw for feature in schema.categorical)
     say(
-        f"{len(schema.numeric)} numeric columns, {len(schema.categorical)} features with {ids:,} ids; "
+        f"{len(schema.numeric)} numeric columns, {len(schema.categorical) - raw} features with {ids:,} ids"
+        f"{f' and {raw} with raw ids' if raw else ''}; "
         f"peak memory {format_bytes(float(str(result['peak_memory_bytes'])))}."
     )
     if schema.bad_rows:

@@ -11,7 +11,7 @@ a function of (seed, table, id, column), and rounding of (seed, step, table, id,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import NamedTuple, Protocol
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from megalith.core.schema import TableSpec
 from megalith.embeddings.initial_values import TableWindow
 from megalith.embeddings.optimizers import RowOptimizer
-from megalith.embeddings.table_state import TableShard
+from megalith.embeddings.table_state import TableShard, TableState
 from megalith.ops.optimizer.steps import PhysicalRows
 
 
@@ -120,6 +120,10 @@ class RowStore(Protocol):
 
     def shard(self, table: int, writes: bool = True) -> TableShard:
         """A table's rows as a checkpoint sees them; `writes` is false of all copies but one."""
+
+    def states(self, table: int, writes: bool = True) -> Mapping[str, TableState]:
+        """A table as a checkpoint sees it, by name, its rows and whatever else the store knows of it; what is
+        loaded first comes first."""
 
     def bytes(self) -> StoreBytes:
         """What the store takes now."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from megalith.embeddings.initial_values import initial_values
 from megalith.embeddings.row_block import WEIGHT
 from megalith.embeddings.stores.base import RowCache, StoreBytes, StoredTable, TierCounts
 from megalith.embeddings.stores.dense_shard import DenseShard
-from megalith.embeddings.table_state import TableShard
+from megalith.embeddings.table_state import TableShard, TableState, rows_state
 from megalith.ops.embedding.native_tables import allocate_table
 from megalith.ops.optimizer.steps import PhysicalRows
 
@@ -21,7 +21,10 @@ class DenseStore:
 
     ids_are_slots = True
 
-    def __init__(self, table: StoredTable, seed: int, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, table: StoredTable, seed: int, device: torch.device | str = "cpu", *, begins: bool = True
+    ) -> None:
+        """Without `begins` rows are zeros until somebody writes them, and take no memory until then."""
         self.tables, self._seed = (table,), seed
         rows, dim, optimizer = table.spec.rows, table.spec.dim, table.optimizer
 
@@ -29,10 +32,16 @@ class DenseStore:
             if shape == "none":
                 return torch.zeros(0, device=device)
             # On huge pages like the rows: numbers of two rows are rarely on one page.
-            numbers = allocate_table(rows, dim if shape == "full" else 1, torch.float32).zero_()
+            columns = dim if shape == "full" else 1
+            numbers = (
+                allocate_table(rows, columns, torch.float32).zero_() if begins else torch.zeros(rows, columns)
+            )
             return (numbers if shape == "full" else numbers.view(-1)).to(device)
 
-        weight = initial_values(table.window, seed).to(device)
+        if begins:
+            weight = initial_values(table.window, seed).to(device)
+        else:
+            weight = torch.zeros(rows, dim, dtype=getattr(torch, table.spec.dtype), device=device)
         self.rows = (PhysicalRows(weight, state(optimizer.first_state), state(optimizer.second_state)),)
 
     def padding(self, table: int) -> int:
@@ -61,6 +70,11 @@ class DenseStore:
         window = self.tables[table].window
         kept = {name: part for name, part in parts.items() if part.numel()}
         return DenseShard(window.rows[0], window.columns[0], kept, writes, window.start_values(self._seed))
+
+    def states(self, table: int, writes: bool = True) -> Mapping[str, TableState]:
+        """Its rows are all there is."""
+        spec = self.tables[table].spec
+        return {spec.name: rows_state(spec, self.shard(table, writes))}
 
     def bytes(self) -> StoreBytes:
         """All in memory."""

@@ -20,10 +20,12 @@ from megalith.embeddings.memory import check_fits, taking_memory
 from megalith.embeddings.stores.base import RowCache, RowStore, StoreBytes, StoredTable, TierCounts
 from megalith.embeddings.stores.choose import is_whole
 from megalith.embeddings.stores.dense import DenseStore
+from megalith.embeddings.stores.dynamic.settings import inner_table
+from megalith.embeddings.stores.dynamic.store import DynamicStore
 from megalith.embeddings.stores.resolved import HeldRows, ResolvedIds
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.embeddings.stores.tiered import LEAST_ROWS, RowShape, TieredStore
-from megalith.embeddings.table_state import TableShard
+from megalith.embeddings.table_state import TableShard, TableState
 from megalith.ops.embedding.descriptors import LookupDescriptor
 from megalith.ops.optimizer.steps import PhysicalRows
 
@@ -139,6 +141,11 @@ class TableStores:
         store, own = self._places[table]
         return store.shard(own, writes)
 
+    def states(self, table: int) -> Mapping[str, TableState]:
+        """A table as a checkpoint sees it, with what else its store knows of it."""
+        store, own = self._places[table]
+        return store.states(own)
+
     def bytes(self) -> StoreBytes:
         """What all stores take."""
         total = StoreBytes()
@@ -187,14 +194,18 @@ class TableStores:
 def _stores(
     tables: Sequence[StoredTable], seed: int, device: torch.device | str, memory: TieredMemory | None
 ) -> list[RowStore]:
-    """The store of each table; tables whose rows have one shape share a tiered one."""
+    """The store of each table; tables whose rows have one shape share a tiered one, dynamic ones a map."""
     dense: list[StoredTable] = []
     tiered: dict[str, list[StoredTable]] = {}
-    for table in tables:
+    dynamic = [table for table in tables if table.spec.is_dynamic]
+    under_dynamic = {table.spec.name for table in dynamic}
+    for table in (inner_table(table) if table.spec.is_dynamic else table for table in tables):
         if _kind(table, memory) == "dense":
             dense.append(table)
         else:
-            tiered.setdefault(RowShape(table).key, []).append(table)
+            # Row numbers of a dynamic table are nobody's ids: they have a pool of their own.
+            own = "-dynamic" if table.spec.name in under_dynamic else ""
+            tiered.setdefault(RowShape(table).key + own, []).append(table)
     for table in dense:
         # Before memory is asked for: rows beyond these would be taken for others.
         if table.spec.rows > MAX_DENSE_ROWS:
@@ -204,8 +215,12 @@ def _stores(
         check_fits(specs, optimizers)
     elif tiered:
         raise ConfigError("Tiered tables are kept in this machine's memory; leave `device` at cpu.")
+    elif dynamic:
+        raise ConfigError("Dynamic tables are kept in this machine's memory; leave `device` at cpu.")
     with taking_memory(specs, optimizers):
-        stores: list[RowStore] = [DenseStore(table, seed, device) for table in dense]
+        stores: list[RowStore] = [
+            DenseStore(table, seed, device, begins=table.spec.name not in under_dynamic) for table in dense
+        ]
     if tiered:
         assert memory is not None
         assert memory.path is not None
@@ -213,7 +228,10 @@ def _stores(
             parents = _own_folders(memory.path, tiered)
         for shape, dram in _budget(tiered, memory.dram).items():
             stores.append(TieredStore(tiered[shape], memory.share(dram, shape), seed, parents))
-    return stores
+    if not dynamic:
+        return stores
+    inner = [store for store in stores if store.tables[0].spec.name in under_dynamic]
+    return [*(store for store in stores if store not in inner), DynamicStore(dynamic, inner, seed)]
 
 
 def _own_folders(path: Path, shapes: Container[str]) -> list[Path]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from megalith.embeddings.stores.base import RowCache, StoreBytes, StoredTable, T
 from megalith.embeddings.stores.row_files import clear_rows, layout_digest
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.embeddings.stores.tiered_shard import SegmentPool
-from megalith.embeddings.table_state import TableShard
+from megalith.embeddings.table_state import TableShard, TableState, rows_state
 from megalith.ops.embedding.native_tables import allocate_table
 from megalith.ops.optimizer.steps import PhysicalRows
 from megalith.ops.stores.tiered_rows import DiskSettings, PooledTable, PoolStatistics, TieredRows
@@ -170,6 +170,11 @@ class TieredStore:
         if self._segments is None:
             self._segments = SegmentPool(self.pool)
         return self._segments.shard(table, writes)
+
+    def states(self, table: int, writes: bool = True) -> Mapping[str, TableState]:
+        """Its rows are all there is."""
+        spec = self.tables[table].spec
+        return {spec.name: rows_state(spec, self.shard(table, writes))}
 
     def bytes(self) -> StoreBytes:
         """Rows in memory as they were allocated, and files as they are."""

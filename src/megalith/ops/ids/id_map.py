@@ -187,6 +187,12 @@ class IdMap:
             self._core.mg_ids_resume(self._map, batch, self._clock(batch)[1].ctypes.data)
             self.batch = batch
 
+    def clear(self, table: int) -> None:
+        """Forgets all ids of a table, what was counted of ids without a row, and its statistics."""
+        self._check_table(table)
+        with self._lock:
+            self._core.mg_ids_clear(self._map, table)
+
     def counter(self, table: int) -> Tensor:
         """What is counted of ids without a row: uint8 [partitions here, bytes]."""
         state = torch.empty(self._counter_shape(table), dtype=torch.uint8)
