@@ -25,8 +25,8 @@ MAX_DENSE_ROWS = 2**32 - 1
 class FeatureSpec(Config):
     """A categorical feature: ids in [0, num_ids), one a sample or several.
 
-    `num_ids` of None stands for raw ids: any 64-bit value, for tables with a dynamic store. `max_length` is the
-    most ids a sample may hold; 1 means exactly one, None means any number.
+    `num_ids` of None stands for raw ids: any 64-bit value, for tables with a dynamic store. `max_length` is
+    the most ids a sample may hold; 1 means exactly one, None means any number.
     """
 
     name: str

@@ -118,6 +118,16 @@ class EmbeddingCollection(nn.Module):
         return not self.stores.ids_are_slots
 
     @property
+    def event_time(self) -> int | None:
+        """When the batches that come happened, in seconds since 1970; ids may expire by it."""
+        return None if self.stores.dynamic is None else self.stores.dynamic.now
+
+    @event_time.setter
+    def event_time(self, time: int) -> None:
+        if self.stores.dynamic is not None:
+            self.stores.dynamic.now = time
+
+    @property
     def output_dim(self) -> int:
         """Columns of the pooled output."""
         return self.lookups.output_dim

@@ -45,6 +45,8 @@ class TableStores:
         memory: TieredMemory | None = None,
     ) -> None:
         self.stores = _stores(tables, seed, device, memory)
+        self.dynamic = next((store for store in self.stores if isinstance(store, DynamicStore)), None)
+        """The store of all dynamic tables, where there are some."""
         number_of = {table.spec.name: number for number, table in enumerate(tables)}
         places = {
             number_of[table.spec.name]: (store, own)
