@@ -24,6 +24,7 @@ from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad, StepSet
 from megalith.embeddings.rounding import RoundingSeeds
 from megalith.embeddings.row_block import WEIGHT, RowBlock
 from megalith.embeddings.stores.base import RowCache, StoreBytes, StoredTable, TierCounts
+from megalith.embeddings.stores.dynamic.counts import DynamicCounts
 from megalith.embeddings.stores.dynamic.settings import sized_table
 from megalith.embeddings.stores.resolved import ResolvedIds
 from megalith.embeddings.stores.settings import TieredMemory
@@ -165,6 +166,10 @@ class EmbeddingCollection(nn.Module):
         """What the tiers of the tables' stores did so far."""
         return self.stores.counts()
 
+    def dynamic_counts(self) -> DynamicCounts | None:
+        """What dynamic tables did so far; None where there are none."""
+        return None if self.stores.dynamic is None else self.stores.dynamic.dynamic_counts()
+
     def bytes(self) -> StoreBytes:
         """What the tables take: weights, state, index and bookkeeping in memory, and files."""
         return self.stores.bytes()
@@ -294,7 +299,8 @@ class EmbeddingCollection(nn.Module):
     def get_extra_state(self) -> dict[str, Any]:
         """Weights, optimizer state and the step count, by table name, for `state_dict`.
 
-        Of tables that are not whole in memory it holds the rows that were trained, and `ids` says which.
+        Of tables that are not whole in memory it holds the rows that were trained, and `ids` says which;
+        what else their stores know is in `side`.
         """
         rows = {table.name: self._stored_rows(table) for table in self.tables}
         return {
@@ -302,6 +308,10 @@ class EmbeddingCollection(nn.Module):
             "weights": {name: parts.pop(WEIGHT) for name, (_, parts) in rows.items()},
             "states": {name: parts for name, (_, parts) in rows.items()},
             "ids": {name: ids for name, (ids, _) in rows.items() if ids is not None},
+            "side": {
+                name: dict(next(state.blocks(_BLOCK_BYTES)).parts)
+                for name, state in self._side_states().items()
+            },
         }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
@@ -311,6 +321,9 @@ class EmbeddingCollection(nn.Module):
                 "The saved tables are not those of this collection; load it with its own recipe."
             )
         self.num_steps = int(state["num_steps"])
+        for name, side in self._side_states().items():
+            if name in state.get("side", {}):
+                side.load(RowBlock(range(side.rows), (0, side.dim), state["side"][name]))
         for table in self.tables:
             shard, name = self.shard(table.name), table.name
             ids: Tensor | range | None = state.get("ids", {}).get(name)
@@ -321,6 +334,10 @@ class EmbeddingCollection(nn.Module):
             shard.load(
                 RowBlock(ids, (0, table.dim), {WEIGHT: state["weights"][name], **state["states"][name]})
             )
+
+    def _side_states(self) -> dict[str, TableState]:
+        """What stores know beside the rows of their tables."""
+        return {name: state for name, state in self.table_states().items() if name not in self._positions}
 
     def _stored_rows(self, table: TableSpec) -> tuple[Tensor | None, dict[str, Tensor]]:
         """The ids of a table's trained rows, None for all, and their parts."""

@@ -28,6 +28,7 @@ from megalith.train.loop import LoopSteps
 from megalith.train.pipeline import Pipeline
 from megalith.train.prediction.tiers import PlannedRun, predict_tiers
 from megalith.train.recipe import Recipe
+from megalith.train.run.dynamic_tables import DynamicMetrics, EvictedLog
 from megalith.train.run.folder import RunFolder, drop_entries_after
 from megalith.train.run.reporter import Reporter
 from megalith.train.run.summary import RunEnding, write_summary
@@ -67,6 +68,9 @@ class Trainer:
         self._pipeline: Pipeline | None = None
         self._evaluator = RunEvaluator(recipe, self.dataset, eval_split, self.learner, self._depth)
         self._tiers = TierMetrics(self.learner.embeddings, self.ranks, is_tiered=recipe.memory is not None)
+        self._dynamic = DynamicMetrics(self.learner.embeddings)
+        if recipe.embeddings.log_evicted:
+            self.learner.log_evicted(EvictedLog(self.run.evicted).write)
         self._steps = LoopSteps(recipe.train, len(self.loader))
         self.total_steps = self._steps.total
         self.step = 0
@@ -100,6 +104,7 @@ class Trainer:
     def _drop_later(self, went_back: bool) -> None:
         """Drops what was reported after this step and, if an older one was asked for, later checkpoints."""
         drop_entries_after(self.run.metrics, self.step)
+        EvictedLog(self.run.evicted).drop_after(self.step)
         if went_back:
             self.store.drop_after(self.step)
             self.run.summary.unlink(missing_ok=True)
@@ -185,7 +190,8 @@ class Trainer:
                     reported = self.step
                     if self.ranks.is_first:
                         entry = self._train_entry(factor, now - clock)
-                        reporter.write(entry if tiers is None else {**entry, "tiers": tiers})
+                        stores = {"tiers": tiers, "dynamic": self._dynamic.take()}
+                        reporter.write(entry | {key: found for key, found in stores.items() if found})
                     clock = now
                     tracer.flush()
                 if self._evaluator.split is not None and self._steps.evaluates_after(self.step):

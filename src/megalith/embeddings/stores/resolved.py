@@ -71,7 +71,12 @@ class ResolvedIds:
             self._has_arrived = True
             for held in self._held:
                 slots = held.store.arrive(held.ticket)
-                if slots is not None:
+                if slots is None:
+                    continue
+                if len(self._held) == 1 and slots.dtype == self.values.dtype:
+                    # No dense table: all values are this store's.
+                    self.values = slots
+                else:
                     held.put(slots, self.values)
         return LookupBatch(self.values, self.offsets, self.sample_weights, self.num_features)
 

@@ -10,7 +10,6 @@ from pydantic import Field
 from megalith.core.config import Config
 from megalith.core.store_spec import Bytes
 
-
 LEAST_DISK = 64 << 20
 """Files are filled 16 MiB at a time, several of them at once, for each shape of rows."""
 

@@ -30,6 +30,9 @@ class EmbeddingsConfig(Config):
     """By the name of a table, what holds its rows, "*" being every table not named; all others are dense, or
     as `memory` asks for."""
 
+    log_evicted: bool = False
+    """Whether ids of dynamic tables that lose their row are written to the run's evicted.jsonl."""
+
     @field_validator("stores", mode="before")
     @classmethod
     def _stores_in_full(cls, stores: object) -> object:

@@ -41,6 +41,19 @@ class _Tiers(_Record):
     disk_bytes: int
 
 
+class _Dynamic(_Record):
+    """What dynamic tables did since the last report; ids, bound and bytes are those at its moment."""
+
+    ids: int
+    bound: int
+    map_bytes: int
+    lookups: int
+    admitted: int
+    refused: int
+    evicted: int
+    unknown_share: float | None = None
+
+
 class _TrainEntry(_Entry):
     samples: int
     loss: float | None = None
@@ -48,6 +61,7 @@ class _TrainEntry(_Entry):
     samples_per_second: float
     window: dict[str, float | None]
     tiers: _Tiers | None = None
+    dynamic: _Dynamic | None = None
 
 
 class _EvalEntry(_Entry):

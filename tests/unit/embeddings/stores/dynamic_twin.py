@@ -1,4 +1,4 @@
-"""A dynamic table in plain words: `IdMapTwin` decides, a table of row numbers that is whole in memory trains."""
+"""A dynamic table in plain words: `IdMapTwin` decides, a table of row numbers in memory trains."""
 
 import torch
 
@@ -78,7 +78,9 @@ class DynamicTwin:
         found, new, _ = self.map.resolve(asked, ids, self.batch, trains)
         for number, row, id_ in new:
             name = self.tables[number].name
-            self.inner.weight(name)[row] = start_values_twin(self.store.starts[number], torch.tensor([id_]))[0]
+            self.inner.weight(name)[row] = start_values_twin(self.store.starts[number], torch.tensor([id_]))[
+                0
+            ]
             for state in self.inner.state(name).values():
                 state[row] = 0
         rows = torch.empty(len(spread), dtype=torch.int64)

@@ -79,7 +79,8 @@ class DynamicShard:
     def load(self, block: RowBlock) -> int:
         """Gives the ids of a block rows, as far as there is room: where there is not, the best by the policy
         stay, whatever the order of blocks. Returns the block's numbers."""
-        numbers, _ = self.load_ids(block)
+        numbers, evicted = self.load_ids(block)
+        self.store.tell_evicted(evicted, self.store.ids.batch)
         return numbers
 
     def load_ids(self, block: RowBlock) -> tuple[int, EvictedIds]:

@@ -9,7 +9,7 @@ results do not depend on the depth of a pipeline, and a batch that is not traine
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -21,6 +21,7 @@ from megalith.core.errors import DataError
 from megalith.embeddings.row_block import WEIGHT, RowBlock
 from megalith.embeddings.stores.base import RowCache, RowStore, StoreBytes, StoredTable, TierCounts
 from megalith.embeddings.stores.dynamic.batches import DynamicBatch, DynamicBatches
+from megalith.embeddings.stores.dynamic.counts import DynamicCounts
 from megalith.embeddings.stores.dynamic.settings import (
     UNKNOWN_ID,
     dynamic_rows,
@@ -31,7 +32,7 @@ from megalith.embeddings.stores.dynamic.shard import DynamicShard
 from megalith.embeddings.stores.dynamic.side_states import clock_state, counter_state, unknown_state
 from megalith.embeddings.stores.dynamic.values import InnerLookups, without_padding
 from megalith.embeddings.table_state import ReadableShard, TableShard, TableState, rows_state
-from megalith.ops.ids.changes import NewIdRows
+from megalith.ops.ids.changes import EvictedIds, NewIdRows
 from megalith.ops.ids.id_map import IdMap
 from megalith.ops.optimizer.steps import PhysicalRows
 from megalith.ops.stores.start_rows import BegunRows, StartRows, start_rows_
@@ -62,6 +63,8 @@ class DynamicStore:
         """By table, what scores of a checkpoint are multiplied by, which may be of another policy."""
         self.now: int | None = None
         """The event time of the batches that come, in seconds: for tables whose ids expire by it."""
+        self.on_evicted: Callable[[int, EvictedIds], None] | None = None
+        """Told of ids that lost their row, and in which batch."""
         self._seed = seed
         self._start_rows = StartRows(self.rows, self.starts)
         self._unknown = np.array([rows.unknown for rows in self.numbers], dtype=np.int32)
@@ -159,6 +162,13 @@ class DynamicStore:
             total = total.plus(store.counts())
         return total
 
+    def dynamic_counts(self) -> DynamicCounts:
+        """What its tables did so far."""
+        total = DynamicCounts(map_bytes=sum(self.ids.bytes().values()))
+        for table in range(len(self.tables)):
+            total = total.plus(DynamicCounts.of(self.ids.statistics(table), 0))
+        return total
+
     def caches(self) -> Sequence[RowCache]:
         """None that could be predicted from the data: which ids have a row changes."""
         return ()
@@ -190,13 +200,19 @@ class DynamicStore:
         """The rows of a batch, int32, with rows for ids without one; and rows that begin."""
         number = self.ids.batch + 1 if batch.trains else self.ids.batch
         if batch.trains and self._looks_every and number % self._looks_every == 0:
-            self.ids.expire(number, self._time())
+            self.tell_evicted(self.ids.expire(number, self._time()), number)
         given = without_padding(batch.lookups, batch.values, self._paddings)
         times = None
         if batch.trains and any(table.timed for table in self.ids.tables):
             times = torch.full((len(given.values),), self._time())
-        rows, new, _ = self.ids.resolve(given.lookups, given.values, number, batch.trains, times)
+        rows, new, evicted = self.ids.resolve(given.lookups, given.values, number, batch.trains, times)
+        self.tell_evicted(evicted, number)
         return given.placed(rows, self._unknown, [own.padding for own in self.numbers]), new
+
+    def tell_evicted(self, evicted: EvictedIds, batch: int) -> None:
+        """Tells whoever wants to know of ids that lost their row."""
+        if self.on_evicted is not None and len(evicted.ids):
+            self.on_evicted(batch, evicted)
 
     def _probed(self, lookups: Tensor, values: Tensor) -> Tensor:
         """The rows that ids have by now; nothing changes."""
