@@ -6,7 +6,7 @@
     DIR/vocabulary/...             raw value -> id of each categorical feature, where ids come from one
 
 Ids: 0 is a missing value, 1 a value outside the vocabulary, 2 and up the vocabulary by falling count. Raw ids
-(`num_ids` is null; int64 columns) are what `data.prepare.raw_ids` makes of values: the smallest 64-bit number
+(`num_ids` is null; int64 columns) are what `data.readers.raw_ids` makes of values: the smallest 64-bit number
 is a missing one. Folders with such features have version 2.
 """
 
