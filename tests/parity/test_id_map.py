@@ -171,3 +171,16 @@ def test_an_evaluation_changes_nothing():
     assert before[0] == after[0]
     assert torch.equal(before[1], after[1])
     assert before[2] == after[2]
+
+
+@given(world=id_worlds())
+def test_a_table_that_was_cleared_decides_as_the_twin(world):
+    world = without_saving(world)
+    native, twin = NativeRun(world), TwinRun(world)
+    for number, step in enumerate(world.steps):
+        assert native.run(step) == twin.run(step), step
+        if number == len(world.steps) // 2:
+            for one in (*native.maps, twin.map):
+                one.clear(0)
+            assert native.saved(0) == twin.map.scan(0) == []
+    assert native.maps[0].statistics(0)[:2] == tuple(twin.map.statistics[0][n] for n in ("lookups", "hits"))

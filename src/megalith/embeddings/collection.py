@@ -9,7 +9,7 @@ Weights are buffers, not parameters: no dense optimizer, and no gradient tensor,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -25,7 +25,9 @@ from megalith.embeddings.rounding import RoundingSeeds
 from megalith.embeddings.row_block import WEIGHT, RowBlock
 from megalith.embeddings.stores.base import RowCache, StoreBytes, StoredTable, TierCounts
 from megalith.embeddings.stores.dynamic.counts import DynamicCounts
+from megalith.embeddings.stores.dynamic.id_vectors import export_ids, import_ids
 from megalith.embeddings.stores.dynamic.settings import sized_table
+from megalith.embeddings.stores.dynamic.store import DynamicStore
 from megalith.embeddings.stores.resolved import ResolvedIds
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.embeddings.stores.table_stores import TableStores
@@ -125,6 +127,7 @@ class EmbeddingCollection(nn.Module):
 
     @event_time.setter
     def event_time(self, time: int) -> None:
+        """Set before each batch that trains, where tables expire by it."""
         if self.stores.dynamic is not None:
             self.stores.dynamic.now = time
 
@@ -153,6 +156,22 @@ class EmbeddingCollection(nn.Module):
         for position in range(len(self.tables)):
             states.update(self.stores.states(position))
         return states
+
+    def export_ids(self, table: str, max_bytes: int = _BLOCK_BYTES) -> Iterator[RowBlock]:
+        """The ids of a dynamic table that have a row, with `weight` and `score`, uses as they count now."""
+        return export_ids(*self._dynamic(table), max_bytes)
+
+    def import_ids(self, table: str, blocks: Iterable[RowBlock]) -> int:
+        """Takes ids with `weight` and perhaps `score` and optimizer state; how many of them have a row then.
+
+        Where there is no room the best stay by the table's policy, of ids that were there and of new ones.
+        """
+        return import_ids(*self._dynamic(table), blocks)
+
+    def _dynamic(self, table: str) -> tuple[DynamicStore, int]:
+        if self.stores.dynamic is None or table not in self.stores.dynamic.names:
+            raise ConfigError(f"Table '{table}' is not dynamic; only dynamic ones import and export ids.")
+        return self.stores.dynamic, self.stores.dynamic.names.index(table)
 
     def _in_memory(self, table: str) -> PhysicalRows:
         position = self._positions[table]

@@ -10,6 +10,7 @@ import megalith as mg
 from megalith.core.errors import ConfigError, DataError
 from megalith.core.store_spec import TieredSpec
 from megalith.embeddings.optimizers import LAMB, LARS, SGD, AdaGrad, Adam, RowWiseAdaGrad, RowWiseAdam
+from megalith.embeddings.row_block import RowBlock
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.ops.ids.policies import bound_for
 from megalith.ops.stores.start_values import start_values_twin
@@ -308,3 +309,41 @@ def test_a_state_dict_brings_ids_rows_and_counters_back():
     second.load_state_dict(first.state_dict())
     for _ in range(8):
         assert torch.equal(*train([first, second]))
+
+
+def test_ids_with_vectors_and_scores_go_from_one_table_to_another():
+    some = [table("t", ("f",), 4, 64, eviction={"kind": "lfu"})]
+    first, second = (mg.EmbeddingCollection(some, Adam(lr=0.1), seed=seed) for seed in (1, 2))
+    generator = torch.Generator().manual_seed(7)
+    ids = torch.cat([torch.tensor(EXTREMES), torch.arange(50)]).unique()
+    for _ in range(5):
+        step(first, *batch_of(generator, ids, 1, 30))
+    blocks = list(first.export_ids("t", max_bytes=500))
+    assert len(blocks) > 1
+    counted = sum(len(block.ids) for block in blocks)
+    assert second.import_ids("t", blocks) == counted == dynamic_store(first).ids.statistics(0).ids
+    for block in blocks:
+        with torch.no_grad():
+            assert torch.equal(second(block.ids, torch.arange(len(block.ids) + 1)), block.parts["weight"])
+    again = list(second.export_ids("t", max_bytes=1 << 20))
+    assert sorted(torch.cat([b.parts["score"] for b in again]).tolist()) == sorted(
+        torch.cat([b.parts["score"] for b in blocks]).tolist()
+    )
+    # Ids used more often stay where there is no room.
+    small = mg.EmbeddingCollection([table("t", ("f",), 4, 64, eviction={"kind": "lfu"})], Adam(lr=0.1))
+    many = RowBlock(
+        torch.arange(1000), (0, 4), {"weight": torch.rand(1000, 4), "score": torch.arange(1000.0)}
+    )
+    assert small.import_ids("t", [many]) == 64
+    (kept,) = small.export_ids("t")
+    assert kept.ids.min() > 500
+
+
+def test_imports_that_do_not_fit_are_one_sentence():
+    emb = mg.EmbeddingCollection([table(), mg.TableSpec(name="s", rows=9, dim=2, features=("g",))])
+    with pytest.raises(ConfigError, match="Table 's' is not dynamic"):
+        emb.import_ids("s", [])
+    with pytest.raises(DataError, match="table 't' need a `weight` of 4 columns"):
+        emb.import_ids("t", [RowBlock(torch.arange(3), (0, 4), {"weight": torch.rand(3, 2)})])
+    with pytest.raises(DataError, match="Id 7 is imported into table 't' twice"):
+        emb.import_ids("t", [RowBlock(torch.tensor([7, 7]), (0, 4), {"weight": torch.rand(2, 4)})])

@@ -81,6 +81,11 @@ class DynamicStore:
         self._halves = [number for number, table in enumerate(tables) if table.spec.dtype != "float32"]
         self._has_begun = False
 
+    @property
+    def names(self) -> list[str]:
+        """Of its tables."""
+        return [table.spec.name for table in self.tables]
+
     def padding(self, table: int) -> int:
         """The slot that reads as zeros."""
         store, own = self.places[table]
