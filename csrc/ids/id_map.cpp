@@ -76,11 +76,17 @@ void IdMap::for_each_partition(const Body& body) {
 void IdMap::resolve(const IdLookup* lookups, int64_t num_lookups, int64_t num_values, const IdBatch& batch,
                     const ScoreClock& clock) {
   if (batch.trains) check_order(batch.number);
-  group(lookups, num_lookups, num_values, batch.values);
+  const bool guessed = std::any_of(batch.rows, batch.rows + num_values, [](int32_t row) { return row >= 0; });
+  // What is refused, an id of another process, is refused before anything changes; guesses come from an earlier call.
+  if (!guessed) group(lookups, num_lookups, num_values, batch);
   begin_change();
   if (batch.trains) {
     batch_ = batch.number;
     begin_segments(clock.segments);
+  }
+  if (guessed) {
+    confirm(lookups, num_lookups, batch, clock);
+    group(lookups, num_lookups, num_values, batch);
   }
   for_each_partition([&](int64_t partition, int64_t worker) {
     resolve_partition(partition, lookups, num_lookups, batch, clock, misses_[static_cast<size_t>(worker)]);
@@ -88,8 +94,16 @@ void IdMap::resolve(const IdLookup* lookups, int64_t num_lookups, int64_t num_va
   end_change();
 }
 
-// Counts, then places: the order of the values within a partition and a lookup stays.
-void IdMap::group(const IdLookup* lookups, int64_t num_lookups, int64_t num_values, const int64_t* values) {
+void IdMap::confirm(const IdLookup* lookups, int64_t num_lookups, const IdBatch& batch, const ScoreClock& clock) {
+  for (int64_t l = 0; l < num_lookups; ++l) {
+    const IdLookup& lookup = lookups[l];
+    table(lookup.table).confirm(batch, lookup.first, lookup.last, clock.weights[lookup.table]);
+  }
+}
+
+// Counts, then places: the order of the values within a partition and a lookup stays. Values that have a row are left out.
+void IdMap::group(const IdLookup* lookups, int64_t num_lookups, int64_t num_values, const IdBatch& batch) {
+  const int64_t* values = batch.values;
   grouped_.order.resize(static_cast<size_t>(num_lookups));
   std::iota(grouped_.order.begin(), grouped_.order.end(), 0);
   std::stable_sort(grouped_.order.begin(), grouped_.order.end(),
@@ -100,8 +114,9 @@ void IdMap::group(const IdLookup* lookups, int64_t num_lookups, int64_t num_valu
   int64_t total = 0;
   for (int64_t l = 0; l < num_lookups; ++l) {
     const IdLookup& lookup = lookups[grouped_.order[static_cast<size_t>(l)]];
-    total += lookup.last - lookup.first;
     for (int64_t i = lookup.first; i < lookup.last; ++i) {
+      if (batch.rows[i] >= 0) continue;
+      ++total;
       const int64_t partition = id_partition(hash_id(values[i]));
       if (!here_.has(partition)) {
         throw std::runtime_error("id " + std::to_string(values[i]) + " is of partition " + std::to_string(partition) +
@@ -121,6 +136,7 @@ void IdMap::group(const IdLookup* lookups, int64_t num_lookups, int64_t num_valu
   for (int64_t l = 0; l < num_lookups; ++l) {
     const IdLookup& lookup = lookups[grouped_.order[static_cast<size_t>(l)]];
     for (int64_t i = lookup.first; i < lookup.last; ++i) {
+      if (batch.rows[i] >= 0) continue;
       int64_t& to = ends[static_cast<size_t>(grouped_.partitions[static_cast<size_t>(i)] * num_lookups + l)];
       grouped_.positions[static_cast<size_t>(to++)] = static_cast<uint32_t>(i);
     }

@@ -52,8 +52,7 @@ void IdPartition::look_up(const IdBatch& batch, const uint32_t* positions, int64
       batch.rows[position] = records_->row(number_, slot);
       if (!batch.trains) continue;
       IdRecord& record = records_->at(number_, slot);
-      record.last = batch.number;
-      record.score = added(record.score, weight);
+      note_use(record, batch.number, weight);
       if (records_->timed()) {
         uint32_t& time = records_->time(number_, slot);
         time = std::max(time, static_cast<uint32_t>(batch.times[position]));

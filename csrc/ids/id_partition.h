@@ -133,6 +133,12 @@ class IdPartition {
 
   int32_t row_at(uint32_t slot) const { return records_->row(number_, slot); }
 
+  // Of values that were found elsewhere.
+  void count_hits(int64_t hits) {
+    counted_.lookups += hits;
+    counted_.hits += hits;
+  }
+
   uint32_t size() const { return size_; }
   uint32_t high() const { return high_; }
   int64_t index_bytes() const { return index_.bytes(); }

@@ -27,6 +27,39 @@ void IdTable::begin_segment(int64_t segment) {
   segment_ = segment;
 }
 
+void IdTable::confirm(const IdBatch& batch, int64_t first, int64_t last, double weight) {
+  constexpr int64_t kAhead = 16;
+  const auto partitions = static_cast<uint32_t>(here_.count());
+  const uint32_t end = high() * partitions;
+  int64_t hits = 0;
+  for (int64_t i = first; i < last; ++i) {
+    if (i + kAhead < last) {
+      const auto coming = static_cast<uint32_t>(batch.rows[i + kAhead]);
+      if (coming < end) records_.prefetch(coming % partitions, coming / partitions);
+    }
+    const auto row = static_cast<uint32_t>(batch.rows[i]);
+    if (row >= end) {
+      batch.rows[i] = -1;
+      continue;
+    }
+    const uint32_t partition = row % partitions, slot = row / partitions;
+    IdRecord& record = records_.at(partition, slot);
+    if (record.id != batch.values[i] || record.last == 0) {
+      batch.rows[i] = -1;
+      continue;
+    }
+    ++hits;
+    if (!batch.trains) continue;
+    note_use(record, batch.number, weight);
+    if (records_.timed()) {
+      uint32_t& time = records_.time(partition, slot);
+      time = std::max(time, static_cast<uint32_t>(batch.times[i]));
+    }
+  }
+  // Counts of a table are those of its partitions together.
+  if (batch.trains) partitions_.front().count_hits(hits);
+}
+
 void IdTable::change_bound(int64_t bound, IdChanges& changes) {
   for (int64_t p = here_.first; p < here_.last; ++p) partition(p).shrink(capacity_of(p, bound), changes);
   records_.resize(capacity_of(0, bound), high());

@@ -12,7 +12,7 @@ from megalith.embeddings.row_block import WEIGHT
 from megalith.embeddings.stores.base import RowCache, StoreBytes, StoredTable, TierCounts
 from megalith.embeddings.stores.dense_shard import DenseShard
 from megalith.embeddings.table_state import TableShard, TableState, rows_state
-from megalith.ops.embedding.native_tables import allocate_table
+from megalith.ops.embedding.native_tables import allocate_table, allocate_zeros
 from megalith.ops.optimizer.steps import PhysicalRows
 
 
@@ -34,14 +34,16 @@ class DenseStore:
             # On huge pages like the rows: numbers of two rows are rarely on one page.
             columns = dim if shape == "full" else 1
             numbers = (
-                allocate_table(rows, columns, torch.float32).zero_() if begins else torch.zeros(rows, columns)
+                allocate_table(rows, columns, torch.float32).zero_()
+                if begins
+                else allocate_zeros(rows, columns, torch.float32)
             )
             return (numbers if shape == "full" else numbers.view(-1)).to(device)
 
         if begins:
             weight = initial_values(table.window, seed).to(device)
         else:
-            weight = torch.zeros(rows, dim, dtype=getattr(torch, table.spec.dtype), device=device)
+            weight = allocate_zeros(rows, dim, getattr(torch, table.spec.dtype)).to(device)
         self.rows = (PhysicalRows(weight, state(optimizer.first_state), state(optimizer.second_state)),)
 
     def padding(self, table: int) -> int:

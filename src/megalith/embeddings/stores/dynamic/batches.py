@@ -19,6 +19,8 @@ class DynamicBatch:
     values: Tensor
     """int64: raw ids"""
     trains: bool
+    guesses: Tensor | None = None
+    """int32: rows that ids had when it was resolved, -1 where none; they spare a search."""
     guessed: list[tuple[RowStore, int]] = field(default_factory=list)
     """Rows that it probably uses, brought into memory ahead: they may be let go at any time."""
     held: list[tuple[RowStore, int]] = field(default_factory=list)

@@ -30,13 +30,16 @@ from megalith.embeddings.stores.dynamic.settings import (
 )
 from megalith.embeddings.stores.dynamic.shard import DynamicShard
 from megalith.embeddings.stores.dynamic.side_states import clock_state, counter_state, unknown_state
-from megalith.embeddings.stores.dynamic.values import InnerLookups, without_padding
+from megalith.embeddings.stores.dynamic.values import InnerLookups, MappedValues, without_padding
 from megalith.embeddings.table_state import ReadableShard, TableShard, TableState, rows_state
 from megalith.ops.ids.changes import EvictedIds, NewIdRows
 from megalith.ops.ids.id_map import IdMap
 from megalith.ops.optimizer.steps import PhysicalRows
 from megalith.ops.stores.start_rows import BegunRows, StartRows, start_rows_
 from megalith.ops.stores.start_values import StartValues, start_values_twin
+
+_SEARCHED_AT_ONCE = 8
+"""Lookups: some tenths of a millisecond."""
 
 
 class DynamicStore:
@@ -68,6 +71,8 @@ class DynamicStore:
         self._seed = seed
         self._start_rows = StartRows(self.rows, self.starts)
         self._unknown = np.array([rows.unknown for rows in self.numbers], dtype=np.int32)
+        self._zero_rows = [rows.padding for rows in self.numbers]
+        self._timed = [number for number, table in enumerate(self.ids.tables) if table.timed]
         self._paddings = [table.spec.padding_index for table in tables]
         looks = [store.expiry for store in stores]
         ruled = [look for look in looks if (look.batches, look.seconds, look.score) != (None, None, None)]
@@ -94,16 +99,22 @@ class DynamicStore:
     def expect(self, lookups: Tensor, values: Tensor, ahead: int) -> None:
         """Keeps the rows of ids that have one by now."""
         if self._moving:
-            rows = self._probed(lookups, values)
+            given = without_padding(lookups, values.long().contiguous(), self._paddings)
+            rows = self._placed(given, self._searched(given))
             for own in self._moving:
                 own.store.expect(own.of(lookups), rows, ahead)
 
     def resolve(self, lookups: Tensor, values: Tensor, *, trains: bool, wait: bool) -> tuple[Tensor, int]:
-        """Begins to read the rows of ids that have one by now; slots come with `arrive`."""
-        del wait
+        """Looks up which ids have a row by now and begins to read these; slots come with `arrive`.
+
+        Only a caller that runs ahead, in another thread, `wait`s: then the search is off the thread that
+        computes, which has only to see that rows are still those of their ids.
+        """
         batch = DynamicBatch(lookups, values.long().contiguous(), trains)
-        if self._moving:
-            rows = self._probed(lookups, batch.values)
+        if self._moving or wait:
+            given = without_padding(lookups, batch.values, self._paddings)
+            batch.guesses = found = self._searched(given)
+            rows = self._placed(given, found.clone()) if self._moving else found
             for own in self._moving:
                 self._batches.guess(batch, own.store, own.of(lookups), rows)
         return torch.zeros(len(values), dtype=torch.int32), self._batches.add(batch)
@@ -208,22 +219,28 @@ class DynamicStore:
             self.tell_evicted(self.ids.expire(number, self._time()), number)
         given = without_padding(batch.lookups, batch.values, self._paddings)
         times = None
-        if batch.trains and any(table.timed for table in self.ids.tables):
+        if batch.trains and self._timed:
             times = torch.full((len(given.values),), self._time())
-        rows, new, evicted = self.ids.resolve(given.lookups, given.values, number, batch.trains, times)
+        asked = given.lookups, given.values, number, batch.trains, times
+        rows, new, evicted = self.ids.resolve(*asked, guesses=batch.guesses)
+        batch.guesses = None
         self.tell_evicted(evicted, number)
-        return given.placed(rows, self._unknown, [own.padding for own in self.numbers]), new
+        return self._placed(given, rows), new
 
     def tell_evicted(self, evicted: EvictedIds, batch: int) -> None:
         """Tells whoever wants to know of ids that lost their row."""
         if self.on_evicted is not None and len(evicted.ids):
             self.on_evicted(batch, evicted)
 
-    def _probed(self, lookups: Tensor, values: Tensor) -> Tensor:
-        """The rows that ids have by now; nothing changes."""
-        given = without_padding(lookups, values.long().contiguous(), self._paddings)
-        rows = self.ids.resolve(given.lookups, given.values, self.ids.batch, trains=False).rows
-        return given.placed(rows, self._unknown, [own.padding for own in self.numbers])
+    def _searched(self, given: MappedValues) -> Tensor:
+        """The rows that ids have by now; nothing changes. Some lookups at a time: others wait for the map."""
+        rows = torch.from_numpy(np.full(len(given.values), -1, dtype=np.int32))
+        for some in given.lookups.split(_SEARCHED_AT_ONCE):
+            self.ids.resolve(some, given.values, self.ids.batch, trains=False, guesses=rows)
+        return rows
+
+    def _placed(self, given: MappedValues, rows: Tensor) -> Tensor:
+        return given.placed(rows, self._unknown, self._zero_rows)
 
     def _brought(self, batch: DynamicBatch, rows: Tensor, new: NewIdRows) -> tuple[Tensor, Tensor]:
         """The slots of a batch's rows and of new ones, int64, all in memory."""
@@ -250,11 +267,10 @@ class DynamicStore:
 
     def _time(self) -> int:
         if self.now is None:
-            timed = [number for number, table in enumerate(self.ids.tables) if table.timed]
-            if not timed:
+            if not self._timed:
                 return 0
             raise DataError(
-                f"Ids of table '{self.tables[timed[0]].spec.name}' expire by event time (expiry.seconds), "
+                f"Ids of table '{self.names[self._timed[0]]}' expire by event time (expiry.seconds), "
                 "and the batch has none; set `event_time` of the collection before each batch, or expire by "
                 "batches."
             )
