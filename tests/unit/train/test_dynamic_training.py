@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import signal
 
 import pytest
@@ -13,6 +14,7 @@ from forked import Forked
 from megalith.cli.app import app
 from megalith.core.errors import CheckpointError
 from megalith.core.files import read_jsonl
+from megalith.report import write_report
 from megalith.train.recipe import load_recipe
 from megalith.train.run.folder import RunFolder
 from megalith.train.trainer import Trainer
@@ -80,6 +82,22 @@ def test_a_run_killed_at_any_instant_resumes_bit_identically(
     with Forked(train_until_call, recipe, folder, overrides, wanted, "MainThread") as process:
         assert process.wait() == -signal.SIGKILL
     assert outcome(trained(recipe, folder, *overrides)) == outcome(whole_dynamic)
+
+
+def test_the_report_draws_what_came_and_went(whole_dynamic, tmp_path):
+    write_report(whole_dynamic.folder, tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    charts = json.loads(re.search(r'id="charts">(.*?)</script>', page, re.DOTALL)[1])
+    drawn = {chart["key"]: chart["figure"]["data"] for chart in charts}
+    entries = dynamic_entries(whole_dynamic)
+    ids, bound = drawn["dynamic-ids"]
+    assert ids["y"] == [entry["ids"] for entry in entries]
+    assert bound["y"] == [entry["bound"] for entry in entries]
+    admitted, evicted, expired = drawn["dynamic-turnover"]
+    assert admitted["y"][0] == 1000 * entries[0]["admitted"] / (7 * 256)
+    assert sum(evicted["y"]) > 0 < sum(expired["y"])
+    (unknown,) = drawn["dynamic-unknown"]
+    assert unknown["y"] == [entry["unknown_share"] for entry in entries]
 
 
 @pytest.mark.slow

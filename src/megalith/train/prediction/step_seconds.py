@@ -19,7 +19,6 @@ from megalith.data.batch import Batch
 from megalith.data.dataset import Dataset, DatasetSchema
 from megalith.data.loader import Loader
 from megalith.embeddings.memory import memory_of
-from megalith.embeddings.stores.dynamic.settings import sized_table
 from megalith.train.learner.learner import Learner, LearnerConfig
 
 _TABLE_BYTES = 128 << 20
@@ -53,10 +52,7 @@ def _cut(config: LearnerConfig, schema: DatasetSchema) -> DatasetSchema:
     while most:
         features = tuple(_at_most(feature, most) for feature in schema.categorical)
         optimizer = config.embeddings.optimizer
-        tables = [
-            sized_table(table, optimizer)
-            for table in config.embeddings.with_stores(config.model.tables(features))
-        ]
+        tables = config.embeddings.with_stores(config.model.tables(features))
         # Dynamic tables keep their bound: their ids may be any.
         cut = [table for table in tables if not table.is_dynamic]
         if memory_of(cut, [optimizer] * len(cut)).total <= _TABLE_BYTES:
