@@ -163,3 +163,14 @@ def test_the_command_goes_on_with_another_bound(recipe, tmp_path):
     assert dynamic_entries(RunFolder(folder))[-1]["bound"] == 26 * 90
     refused = CliRunner().invoke(app, ["train", str(folder), "model.dim=8"])
     assert "leave model.dim=8 out" in str(refused.exception)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("depth", [0, 2])
+def test_rows_on_disk_underneath_give_the_same_run(recipe, tmp_path, whole_dynamic, depth):
+    tiered = (stores(over={"kind": "tiered"}), *DYNAMIC[1:], "memory={dram: 48KiB}")
+    run = trained(recipe, tmp_path / "run", *tiered, f"train.pipeline={depth}", "data.eval_batch_size=64")
+    reference = trained(recipe, tmp_path / "dense", *DYNAMIC, "data.eval_batch_size=64")
+    assert outcome(run) == outcome(reference)
+    assert dynamic_entries(run) == dynamic_entries(whole_dynamic)
+    assert sum(line["tiers"]["reads"] for line in read_jsonl(run.metrics) if line["kind"] == "train") > 100
