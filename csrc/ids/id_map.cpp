@@ -78,20 +78,34 @@ void IdMap::resolve(const IdLookup* lookups, int64_t num_lookups, int64_t num_va
   if (batch.trains) check_order(batch.number);
   const bool guessed = std::any_of(batch.rows, batch.rows + num_values, [](int32_t row) { return row >= 0; });
   // What is refused, an id of another process, is refused before anything changes; guesses come from an earlier call.
-  if (!guessed) group(lookups, num_lookups, num_values, batch);
+  if (!guessed || !batch.trains) search(lookups, num_lookups, batch);
   begin_change();
-  if (batch.trains) {
-    batch_ = batch.number;
-    begin_segments(clock.segments);
+  if (!batch.trains) {
+    end_change();
+    return;
   }
-  if (guessed) {
-    confirm(lookups, num_lookups, batch, clock);
-    group(lookups, num_lookups, num_values, batch);
-  }
+  batch_ = batch.number;
+  begin_segments(clock.segments);
+  confirm(lookups, num_lookups, batch, clock);
+  group(lookups, num_lookups, num_values, batch);
   for_each_partition([&](int64_t partition, int64_t worker) {
     resolve_partition(partition, lookups, num_lookups, batch, clock, misses_[static_cast<size_t>(worker)]);
   });
   end_change();
+}
+
+void IdMap::search(const IdLookup* lookups, int64_t num_lookups, const IdBatch& batch) const {
+  const int64_t workers = settings_.threads == 1 ? 1 : num_workers(num_lookups);
+  const auto one = [&](int64_t l) {
+    const IdLookup& lookup = lookups[l];
+    tables_.at(static_cast<size_t>(lookup.table))->search(batch, lookup.first, lookup.last);
+  };
+  if (workers <= 1) {
+    for (int64_t l = 0; l < num_lookups; ++l) one(l);
+  } else {
+    for_each_task(num_lookups, std::min(workers, settings_.threads == 0 ? workers : settings_.threads),
+                  [&](int64_t l, int64_t) { one(l); });
+  }
 }
 
 void IdMap::confirm(const IdLookup* lookups, int64_t num_lookups, const IdBatch& batch, const ScoreClock& clock) {

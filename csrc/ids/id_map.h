@@ -75,6 +75,8 @@ class IdMap {
   void begin_change();
   void end_change();
   void check_order(int64_t batch) const;
+  // Finds the rows of values, in their order, by several threads; nothing changes.
+  void search(const IdLookup* lookups, int64_t num_lookups, const IdBatch& batch) const;
   // Notes the uses of values whose row was known ahead and is still theirs; the rows of all others become -1.
   void confirm(const IdLookup* lookups, int64_t num_lookups, const IdBatch& batch, const ScoreClock& clock);
   void group(const IdLookup* lookups, int64_t num_lookups, int64_t num_values, const IdBatch& batch);

@@ -46,11 +46,10 @@ void IdPartition::look_up(const IdBatch& batch, const uint32_t* positions, int64
       const uint32_t slot = find(hashes[i], id);
       if (slot == IdIndex::kNoSlot) {
         batch.rows[position] = -1;
-        if (batch.trains) misses.push_back({id, position});
+        misses.push_back({id, position});
         continue;
       }
       batch.rows[position] = records_->row(number_, slot);
-      if (!batch.trains) continue;
       IdRecord& record = records_->at(number_, slot);
       note_use(record, batch.number, weight);
       if (records_->timed()) {
@@ -59,7 +58,6 @@ void IdPartition::look_up(const IdBatch& batch, const uint32_t* positions, int64
       }
     }
   }
-  if (!batch.trains) return;
   counted_.lookups += count;
   counted_.hits += count - static_cast<int64_t>(misses.size() - missed);
 }

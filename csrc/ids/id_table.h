@@ -43,6 +43,8 @@ class IdTable {
   // What it was made with, and its bound as it is now.
   const IdTableSettings& settings() const { return settings_; }
 
+  // Rows of values [first, last), -1 where the id has none; nothing changes.
+  void search(const IdBatch& batch, int64_t first, int64_t last) const;
   // Notes the uses of values [first, last) whose guessed row has their id; the rows of all others become -1.
   void confirm(const IdBatch& batch, int64_t first, int64_t last, double weight);
   void change_bound(int64_t bound, IdChanges& changes);
