@@ -9,15 +9,30 @@ Stores nest: `over` is the one underneath, for kinds that have one.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from megalith.core.config import Config
+from megalith.core.errors import ConfigError
+from megalith.core.units import parse_bytes
 
 StoreKind = Literal["dense", "tiered", "adaptive", "dynamic"]
 ADAPTIVE_UNITS = 64
 """Parts of an adaptive table, each of as many rows but for the last ones; none is ever cut."""
+
+
+def _bytes(size: Any) -> Any:
+    """A size in bytes, also as text such as 4GiB."""
+    if not isinstance(size, str):
+        return size
+    try:
+        return parse_bytes(size)
+    except ConfigError as error:
+        raise ValueError(str(error).rstrip(".")) from error
+
+
+Bytes = Annotated[int, BeforeValidator(_bytes)]
 
 
 class DenseSpec(Config):
@@ -63,7 +78,7 @@ class AdmissionSpec(Config):
     kind: Literal["always", "count", "probability"] = "always"
     count: int = Field(default=2, ge=1, le=65535)
     probability: float = Field(default=0.1, gt=0, le=1)
-    counter_bytes: int = Field(default=1 << 20, ge=4096)
+    counter_bytes: Bytes = Field(default=1 << 20, ge=4096)
     """Memory for counting ids that have no row."""
 
 
@@ -86,6 +101,8 @@ class ExpirySpec(Config):
     """The latest event time of its uses is older than so many seconds."""
     score: float | None = Field(default=None, gt=0)
     """Its score, in uses as they count now, is below."""
+    interval: int = Field(default=100, ge=1)
+    """Batches that train between two looks at what has expired: each reads all rows of the map."""
 
 
 class DynamicSpec(Config):
@@ -94,7 +111,7 @@ class DynamicSpec(Config):
     kind: Literal["dynamic"] = "dynamic"
     bound: int | None = Field(default=None, ge=64, le=2**31 - 2)
     """Rows. Give this or `bound_bytes`."""
-    bound_bytes: int | None = Field(default=None, ge=1)
+    bound_bytes: Bytes | None = Field(default=None, ge=1)
     """Memory for rows, optimizer state and the map of ids together."""
     admission: AdmissionSpec = AdmissionSpec()
     eviction: EvictionSpec = EvictionSpec()

@@ -25,6 +25,8 @@ from megalith.embeddings.stores.adaptive.store import AdaptiveStore, chunk_shape
 from megalith.embeddings.stores.base import RowCache, RowStore, StoreBytes, StoredTable, TierCounts
 from megalith.embeddings.stores.choose import is_whole
 from megalith.embeddings.stores.dense import DenseStore
+from megalith.embeddings.stores.dynamic.settings import inner_table
+from megalith.embeddings.stores.dynamic.store import DynamicStore
 from megalith.embeddings.stores.resolved import HeldRows, ResolvedIds
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.embeddings.stores.tiered import LEAST_ROWS, RowShape, TieredStore
@@ -55,6 +57,8 @@ class TableStores:
         """What adaptive tables share, None where there are none."""
         self._ranks_chunks = not isinstance(adaptive, AdaptiveBudget)
         self.stores = _stores(tables, seed, device, memory, self.budget)
+        self.dynamic = next((store for store in self.stores if isinstance(store, DynamicStore)), None)
+        """The store of all dynamic tables, where there are some."""
         number_of = {table.spec.name: number for number, table in enumerate(tables)}
         places = {
             number_of[table.spec.name]: (store, own)
@@ -125,7 +129,7 @@ class TableStores:
         merged: Tensor | None = values.clone() if dense else None
         for store, lookups in self._ranges(offsets):
             slots, ticket = store.resolve(lookups, values, trains=trains, wait=wait)
-            held.append(HeldRows(store, ticket, lookups))
+            held.append(HeldRows(store, ticket, lookups, is_only=len(self.stores) == 1))
             if merged is None:
                 merged = slots
             else:
@@ -228,19 +232,29 @@ def _stores(
     memory: TieredMemory | None,
     budget: AdaptiveBudget | None,
 ) -> list[RowStore]:
-    """The store of each table; tables whose rows have one shape share a tiered or an adaptive one."""
+    """The store of each table; tables whose rows have one shape share a tiered or an adaptive one, dynamic
+    ones a map."""
     dense: list[StoredTable] = []
     tiered: dict[str, list[StoredTable]] = {}
     adaptive: dict[ChunkShape, list[StoredTable]] = {}
-    for table in tables:
+    dynamic = [table for table in tables if table.spec.is_dynamic]
+    under_dynamic = {table.spec.name for table in dynamic}
+    for table in (inner_table(table) if table.spec.is_dynamic else table for table in tables):
         if isinstance(table.spec.store, AdaptiveSpec):
+            if table.spec.name in under_dynamic:
+                raise ConfigError(
+                    f"Table '{table.spec.name}' is dynamic over adaptive rows, which no store holds yet; "
+                    "leave `over` out, or make it tiered."
+                )
             assert budget is not None
             shape = chunk_shape(table, table.spec.store, budget.policy.chunk)
             adaptive.setdefault(shape, []).append(table)
         elif _kind(table, memory) == "dense":
             dense.append(table)
         else:
-            tiered.setdefault(RowShape(table).key, []).append(table)
+            # Row numbers of a dynamic table are nobody's ids: they have a pool of their own.
+            own = "-dynamic" if table.spec.name in under_dynamic else ""
+            tiered.setdefault(RowShape(table).key + own, []).append(table)
     for table in dense:
         # Before memory is asked for: rows beyond these would be taken for others.
         if table.spec.rows > MAX_DENSE_ROWS:
@@ -248,12 +262,14 @@ def _stores(
     specs, optimizers = [table.spec for table in dense], [table.optimizer for table in dense]
     if torch.device(device).type == "cpu":
         check_fits(specs, optimizers)
-    elif tiered or adaptive:
+    elif tiered or adaptive or dynamic:
         raise ConfigError(
-            "Tiered and adaptive tables are kept in this machine's memory; leave `device` at cpu."
+            "Tiered, adaptive and dynamic tables are kept in this machine's memory; leave `device` at cpu."
         )
     with taking_memory(specs, optimizers):
-        stores: list[RowStore] = [DenseStore(table, seed, device) for table in dense]
+        stores: list[RowStore] = [
+            DenseStore(table, seed, device, begins=table.spec.name not in under_dynamic) for table in dense
+        ]
     if tiered:
         assert memory is not None
         assert memory.path is not None
@@ -266,7 +282,10 @@ def _stores(
         stores.append(AdaptiveStore(tables_of_one_shape, chunks, budget, seed))
     if budget is not None:
         budget.check()
-    return stores
+    if not dynamic:
+        return stores
+    inner = [store for store in stores if store.tables[0].spec.name in under_dynamic]
+    return [*(store for store in stores if store not in inner), DynamicStore(dynamic, inner, seed)]
 
 
 def _own_folders(path: Path, shapes: Container[str]) -> list[Path]:

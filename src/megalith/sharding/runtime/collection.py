@@ -27,6 +27,7 @@ from megalith.embeddings.stores.adaptive.figures import AdaptiveFigures
 from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
 from megalith.embeddings.stores.base import RowCache, StoreBytes, TierCounts
 from megalith.embeddings.stores.choose import is_whole
+from megalith.embeddings.stores.dynamic.counts import DynamicCounts
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.embeddings.table_state import TableState
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
@@ -219,6 +220,10 @@ class ShardedEmbeddingCollection(nn.Module):
     def counts(self) -> TierCounts:
         """What the tiers of this worker's stores did so far."""
         return self._lookup.counts()
+
+    def dynamic_counts(self) -> DynamicCounts | None:
+        """None: dynamic tables are not sharded yet."""
+        return None
 
     def bytes(self) -> StoreBytes:
         """What the tables of this worker take: in memory, and files."""

@@ -14,6 +14,7 @@ from megalith.embeddings.memory import check_fits, memory_of
 from megalith.embeddings.optimizers import RowOptimizer
 from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
 from megalith.embeddings.stores.choose import adaptive_bytes, is_adaptive, is_behind_cache, is_whole
+from megalith.embeddings.stores.dynamic.settings import inner_spec
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.hardware.free_memory import available_bytes
 from megalith.sharding.plan import ShardingPlan
@@ -39,6 +40,8 @@ def check_memory(
     # A collective: no rank takes memory while another still measures what is free.
     available = ranks.from_each(available_bytes)
     size = 1 if plan is None else ranks_a_host(plan.world_size)
+    # Of a dynamic table it is the rows underneath.
+    tables = [inner_spec(table) for table in tables]
     whole = [table for table in tables if is_whole(table)]
     optimizers = [optimizer] * len(whole)
     tiered = [table for table in tables if is_behind_cache(table)]
