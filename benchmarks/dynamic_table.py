@@ -1,13 +1,13 @@
 """What a step takes with dynamic tables, beside the same step with static tables of the same rows.
 
     python benchmarks/dynamic_table.py --out benchmarks/results/dynamic-table.json
-    python benchmarks/dynamic_table.py --dims 16 --rounds 40 --rows 20000
+    python benchmarks/dynamic_table.py --rows 30000 --rounds 40 --threads 1 --clock thread
 
 26 tables, batches of 2,048, ids by Zipf's law. Static tables read row numbers, dynamic ones the same rows as
-ids all over 64 bits, resolved a batch ahead as the pipeline of a run does. Steps of both take turns, in one
-process, on the same batches; the median of each, and the median ratio of neighbours. `hits`: every id has its
-row. `turnover`: dynamic tables have rows for a part of the ids, so ids come and go, which a static table does
-not have to do.
+ids all over 64 bits, resolved a batch ahead as the pipeline of a run does (`direct`: not ahead). Steps take
+turns, in one process, on the same batches; the median of each, and the median ratio of neighbours. `hits`:
+every id has its row. `turnover`: dynamic tables have rows for a part of the ids, so ids come and go, which a
+static table does not have to do.
 """
 
 from __future__ import annotations
@@ -54,28 +54,36 @@ def compare(given: argparse.Namespace, dim: int, model: str, share: float) -> di
     batches = [draw(given, seed) for seed in range(given.batches)]
     bound = bound_for(given.rows) if share == 1.0 else max(64, int(given.rows * share))
     store = {"kind": "dynamic", "bound": bound}
-    static, dynamic = (TrainedTables(given, dim, model, batches, own) for own in (None, store))
-    fill(given, dynamic.tables)
-    spent: dict[str, list[float]] = {"static": [], "dynamic": []}
+    candidates = {
+        "static": TrainedTables(given, dim, model, batches, None),
+        "dynamic": TrainedTables(given, dim, model, batches, store),
+        "direct": TrainedTables(given, dim, model, batches, store, ahead=False),
+    }
+    for name in ("dynamic", "direct"):
+        fill(given, candidates[name].tables)
+    clock = time.thread_time if given.clock == "thread" else time.perf_counter
+    spent: dict[str, list[float]] = {name: [] for name in candidates}
+    before = candidates["dynamic"].tables.dynamic_counts()
     for number in range(given.rounds + given.warm):
-        order = [("static", static), ("dynamic", dynamic)]
-        for name, one in order if number % 2 else reversed(order):
-            began = time.perf_counter()
-            one.step(number)
+        for name in list(candidates)[:: 1 if number % 2 else -1]:
+            began = clock()
+            candidates[name].step(number)
             if number >= given.warm:
-                spent[name].append(time.perf_counter() - began)
-    ratios = [d / s for d, s in zip(spent["dynamic"], spent["static"], strict=True)]
-    counts = dynamic.tables.dynamic_counts()
+                spent[name].append(clock() - began)
+    counts = candidates["dynamic"].tables.dynamic_counts()
     assert counts is not None
+    assert before is not None
+    counted = counts.since(before)
+    found: dict[str, Any] = {"dim": dim, "model": model, "ids": "hits" if share == 1.0 else "turnover"}
+    found |= {f"{name}_ms": round(1000 * median(each), 3) for name, each in spent.items()}
+    for name in ("dynamic", "direct"):
+        ratios = [own / other for own, other in zip(spent[name], spent["static"], strict=True)]
+        found[f"{name}_ratio"] = round(median(ratios), 3)
+    steps = given.rounds + given.warm
     return {
-        "dim": dim,
-        "model": model,
-        "ids": "hits" if share == 1.0 else "turnover",
-        "static_ms": round(1000 * median(spent["static"]), 3),
-        "dynamic_ms": round(1000 * median(spent["dynamic"]), 3),
-        "ratio": round(median(ratios), 3),
-        "evicted_a_step": round(counts.evicted / (given.rounds + given.warm), 1),
-        "hit_rate": round(counts.hits / counts.lookups, 4),
+        **found,
+        "evicted_a_step": round(counted.evicted / steps, 1),
+        "hit_rate": round(counted.hits / counted.lookups, 4),
     }
 
 
@@ -83,8 +91,16 @@ class TrainedTables:
     """Tables with a model over them, and batches."""
 
     def __init__(
-        self, given: argparse.Namespace, dim: int, model: str, batches: list[np.ndarray], store: Any
+        self,
+        given: argparse.Namespace,
+        dim: int,
+        model: str,
+        batches: list[np.ndarray],
+        store: Any,
+        *,
+        ahead: bool = True,
     ) -> None:
+        self.runs_ahead = ahead and store is not None
         specs = [
             mg.TableSpec(name=f"t{n}", rows=given.rows, dim=dim, features=(f"f{n}",), store=store)
             for n in range(TABLES)
@@ -112,7 +128,7 @@ class TrainedTables:
 
     def step(self, number: int) -> None:
         """A step of training on a batch; one that is resolved ahead where there is something to gain."""
-        if not self.tables.prepares_ahead:
+        if not self.runs_ahead:
             out = self.tables(self.values[number % len(self.values)], self.offsets)
         else:
             resolved = (self.ahead or self.thread.submit(self.prepare, number)).result()
@@ -156,6 +172,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--warm", type=int, default=20)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--clock", choices=["wall", "thread"], default="wall", help="thread: that computes")
     parser.add_argument("--out", type=Path)
     return parser.parse_args()
 

@@ -247,12 +247,14 @@ class IdMap:
     def _clock(self, batch: int) -> tuple[np.ndarray, np.ndarray]:
         if not 0 <= batch <= _MOST_BATCHES:
             raise ValueError(f"batch {batch} is not a number from 0 to {_MOST_BATCHES}")
-        if self._clock_now is None or (self._clock_moves and self._clock_now[0] != batch):
+        # Threads ask for different batches at once: each gets what it has seen or made itself.
+        known = self._clock_now
+        if known is None or (self._clock_moves and known[0] != batch):
             clocks = [table.eviction.score_clock(batch) for table in self.tables]
             weights = np.array([clock.weight for clock in clocks], dtype=np.float64)
             segments = np.array([clock.segment for clock in clocks], dtype=np.int64)
-            self._clock_now = batch, weights, segments
-        return self._clock_now[1:]
+            self._clock_now = known = batch, weights, segments
+        return known[1:]
 
     def _changes(self, counts: ctypes.Array[ctypes.c_int64]) -> tuple[NewIdRows, EvictedIds, MovedIdRows]:
         """Asks what the last call changed."""
