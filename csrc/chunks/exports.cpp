@@ -80,10 +80,11 @@ MG_EXPORT int32_t mg_chunks_compact(void* handle) {
   });
 }
 
-MG_EXPORT int32_t mg_chunks_scale_utilities(void* handle, float factor) {
+// Those of one table, or of all where `table` is -1.
+MG_EXPORT int32_t mg_chunks_scale_utilities(void* handle, int64_t table, float factor) {
   return megalith::guarded("scale the utilities of chunks", [&] {
     const LockedChunks held(handle);
-    held->scale_utilities(factor);
+    held->scale_utilities(table, factor);
   });
 }
 

@@ -24,7 +24,7 @@ class SlotEntries {
       memory = mmap(nullptr, bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
       if (memory == MAP_FAILED) memory = nullptr;
 #if defined(MADV_HUGEPAGE)
-      if (memory != nullptr && bytes() >= size_t{64} << 20) madvise(memory, bytes(), MADV_HUGEPAGE);
+      if (memory != nullptr && bytes() >= size_t{8} << 20) madvise(memory, bytes(), MADV_HUGEPAGE);
 #endif
     } else {
       memory = std::calloc(capacity_, 8);

@@ -15,9 +15,9 @@ from typing import Any
 
 from megalith.core.errors import CacheFullError, MegalithError, NativeError, OutOfMemoryError, StorageError
 
-ABI_VERSION = 16
+ABI_VERSION = 18
 """That of csrc/abi.h; both are raised when a signature changes."""
-ABI_DIGEST = "380706e0a94f959e"
+ABI_DIGEST = "181d56412444e69d"
 """Of the signatures together with the version; `tests/architecture` says what to put here."""
 SIMD_LEVELS = ("portable", "avx2", "avx512")
 """The builds of the kernels, the narrowest vector instructions first."""
@@ -162,7 +162,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     ),
     "mg_chunks_rewrite": (_Code, (_pointer, _int64, *(_pointer,) * 4, _int64)),
     "mg_chunks_compact": (_Code, (_pointer,)),
-    "mg_chunks_scale_utilities": (_Code, (_pointer, _float)),
+    "mg_chunks_scale_utilities": (_Code, (_pointer, _int64, _float)),
     "mg_chunks_ids": (_Code, (_pointer, *(_int64,) * 3, *(_pointer,) * 2)),
     "mg_chunks_masks": (_Code, (_pointer, _int64, _pointer, _int64, _pointer)),
     "mg_chunks_read": (_Code, (_pointer, _int64, _pointer, _int64, *(_pointer,) * 6)),

@@ -179,10 +179,12 @@ class ChunkedRows:
             self._core.mg_chunks_compact(self._pool)
             self.generation += 1
 
-    def scale_utilities(self, factor: float) -> None:
-        """Multiplies all utilities, growth included; exact for powers of two."""
+    def scale_utilities(self, factor: float, table: int | None = None) -> None:
+        """Multiplies utilities of one table, or of all, growth included; exact for powers of two."""
+        if table is not None and not 0 <= table < len(self.tables):
+            raise ValueError(f"there is no table {table}")
         with self._lock:
-            self._core.mg_chunks_scale_utilities(self._pool, factor)
+            self._core.mg_chunks_scale_utilities(self._pool, -1 if table is None else table, factor)
 
     def masks(self, table: int, ids: Tensor) -> Tensor:
         """Which chunks of each row live, int64 [rows]; 0 for a row that is not there."""

@@ -123,9 +123,9 @@ class CandidateSketch:
         ids = ids.contiguous()
         self._core.mg_sketch_remove(self._fields[table].data_ptr(), ids.data_ptr(), len(ids))
 
-    def scale(self, factor: float) -> None:
-        """Multiplies all utilities; those that become 0 are gone."""
-        for fields in self._fields:
+    def scale(self, factor: float, table: int | None = None) -> None:
+        """Multiplies utilities of one table, or of all; those that become 0 are gone."""
+        for fields in self._fields if table is None else [self._fields[table]]:
             self._core.mg_sketch_scale(fields.data_ptr(), factor)
 
     def entries(self, table: int) -> tuple[Tensor, Tensor]:

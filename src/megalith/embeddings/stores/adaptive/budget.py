@@ -19,6 +19,7 @@ from torch import Tensor
 from megalith.core.errors import ConfigError
 from megalith.core.units import format_bytes
 from megalith.embeddings.stores.adaptive.figures import AdaptiveCounts, AdaptiveFigures
+from megalith.embeddings.stores.adaptive.forgetting import FORGOTTEN, UtilityPredictions
 from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy, BudgetSchedule
 from megalith.embeddings.stores.base import StoreBytes
 from megalith.ops.chunks.ranking import Ranking, RankingChanges, threshold
@@ -70,6 +71,8 @@ class AdaptiveBudget:
         self.is_open = True
         """Whether rows begin as soon as a training batch lacks them."""
         self._last = self._used = self._begun = 0
+        self.predictions = UtilityPredictions(list(rows.values()))
+        """How well utilities predict gradients, by table."""
 
     def join(self, store: AdaptiveStore) -> None:
         """Takes a store in; all have to be there before the first step."""
@@ -114,8 +117,18 @@ class AdaptiveBudget:
 
     def after_step(self, step: int, add: AddOverRanks = of_one_process) -> None:
         """Ranks all chunks if it is time; where there are ranks, all of them call it."""
+        for table in self.predictions.after_step(step, self.utility_weight(step), add):
+            self._forget(table)
         if step % self.policy.interval == 0:
             self.rank(step, add)
+
+    def _forget(self, table: int) -> None:
+        """Leaves little of the utilities of a table whose ids have changed."""
+        for store in self.stores:
+            for own in (store.numbers == table).nonzero().view(-1).tolist():
+                store.pool.scale_utilities(FORGOTTEN, own)
+                store.sketch.scale(FORGOTTEN, own)
+        self.predictions.scale(FORGOTTEN, table)
 
     def rank(self, step: int, add: AddOverRanks = of_one_process) -> None:
         """Prunes and grows chunks so that all bytes fit the budget of a step; decides whether rows begin."""
@@ -126,6 +139,7 @@ class AdaptiveBudget:
             if factor != 1:
                 store.pool.scale_utilities(factor)
                 store.sketch.scale(factor)
+        self.predictions.scale(factor)
         used, limit = self.used_bytes(add), self.chunk_bytes(step)
         if self.is_open:
             # While it is closed nothing begins: what would is about what did when it was last open.
@@ -154,8 +168,12 @@ class AdaptiveBudget:
         rows = self._by_table(lambda store: torch.tensor(store.pool.statistics().rows), add)
         sums = self._by_table(lambda store: store.ranking.sums(), add)
         self.live = sums[:, 0].clone()
-        norms = Ranking.means(sums)
-        scales = Ranking.means(self._by_table(lambda store: store.ranking.score(norms[store.numbers]), add))
+        norms, fades = Ranking.means(sums), self.predictions.fades(self._last)
+
+        def score(store: AdaptiveStore) -> Tensor:
+            return store.ranking.score(norms[store.numbers], [fades[own] for own in store.numbers.tolist()])
+
+        scales = Ranking.means(self._by_table(score, add))
 
         def histogram(level: int, prefix: int) -> Tensor:
             of_each = [store.ranking.histogram(scales[store.numbers], level, prefix) for store in self.stores]
@@ -216,9 +234,15 @@ class AdaptiveBudget:
 
     def state_dict(self) -> dict[str, Any]:
         """What the next decisions depend on, beside the rows and the step."""
-        return {"open": self.is_open, "used": self._used, "begun": self._begun}
+        return {
+            "open": self.is_open,
+            "used": self._used,
+            "begun": self._begun,
+            "predictions": self.predictions.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any], step: int) -> None:
         """Goes on from the state after a step."""
         self._last = step - step % self.policy.interval
         self.is_open, self._used, self._begun = state["open"], state["used"], state["begun"]
+        self.predictions.load_state_dict(state["predictions"])

@@ -130,16 +130,28 @@ class AdaptiveStore:
         return self.pool.generation, self._begun
 
     def chunk_steps(self, ticket: int, step: int) -> Sequence[ChunkStep]:
-        """The same for all tables: absent rows are numbered over all of them."""
-        held = self._held[ticket]
+        """Weights differ from table to table; absent rows are numbered over all of them."""
+        held, predictions = self._held[ticket], self.budget.predictions
         held.weight, held.norms = self.budget.utility_weight(step), torch.zeros(len(held.found.absent))
-        return [ChunkStep(held.weight, absent_norms=held.norms)] * len(self.tables)
+        return [
+            ChunkStep(
+                predictions.weight(number, held.weight),
+                absent_norms=held.norms,
+                sums=predictions.sums[number],
+                norm_scale=predictions.tables[number].norm_scale,
+                product_scale=predictions.tables[number].product_scale,
+            )
+            for number in self.numbers.tolist()
+        ]
 
     def updated(self, ticket: int) -> None:
         """Remembers how much rows without a chunk were missed."""
         held = self._held[ticket]
         if held.norms is not None and len(held.norms):
-            self.sketch.add(held.found.absent, held.norms, held.weight)
+            tables, predictions = self.numbers[held.found.absent[:, 0]], self.budget.predictions
+            predictions.add_absent(tables, held.norms)
+            relative = torch.tensor([table.relative for table in predictions.tables])
+            self.sketch.add(held.found.absent, held.norms / relative[tables], held.weight)
             held.norms = None
 
     def release(self, ticket: int) -> None:
