@@ -57,12 +57,12 @@ def part_of(step, first, last):
 
 
 def plan_over(world_size, turn=0):
-    """The last worker holds nothing adaptive; the rows of two tables lie on the others in any order."""
+    """The last worker holds nothing adaptive; each of the others has two parts of tables that are cut."""
     others = max(1, world_size - 1)
     placements = []
     for number, table in enumerate(TABLES):
-        workers = [(number + turn + one) % others for one in range(others)]
-        edges = unit_edges(table.rows, others)
+        workers = [(number + turn + one) % others for one in range(2 * others)]
+        edges = unit_edges(table.rows, 2 * others)
         kind = "row_wise"
         if table.name in ("d", "whole") or (number + turn) % 3 == 2:
             kind, edges = "table_wise", [0, table.rows]

@@ -148,7 +148,8 @@ class ShardingPlan(Config):
             )
 
         if placement.store != "tiered" and placement.cache_bytes:
-            raise refuse(f"gives a store that is {placement.store} cache_bytes, which only a tiered one has")
+            article = "a" if placement.store == "dense" else "an"
+            raise refuse(f"gives {article} {placement.store} store cache_bytes, which only a tiered one has")
         is_adaptive = isinstance(table.store, AdaptiveSpec)
         if placement.store == "adaptive" and not is_adaptive:
             raise refuse("is of an adaptive one, and the table is not")
