@@ -36,7 +36,7 @@ class AddedOverThreads:
 
 def train_part(first, last, add):
     """The part [first, last) of the table: its rows, what its chunks are worth, and the budget's state."""
-    budget = AdaptiveBudget(POLICY, ROWS * (DIM + 1) * 4, {"t": ROWS})
+    budget = AdaptiveBudget(POLICY, ROWS * (DIM + 1) * 4, {"t": ROWS}, num_lengths=4)
     spec = TABLE.model_copy(update={"rows": last - first})
     embeddings = mg.EmbeddingCollection(
         [spec],
@@ -52,7 +52,7 @@ def train_part(first, last, add):
         offsets = torch.cat([torch.zeros(1, dtype=torch.int64), own.long().cumsum(0)])
         embeddings(ids[own] - first, offsets).backward(gradient)
         budget.after_step(step + 1, add)
-    return list(budget.stores[0].pool.blocks(0)), budget.state_dict(), budget
+    return list(budget.stores[0].pool.blocks(0)), budget.state_dict(add), budget
 
 
 @pytest.mark.parametrize("cuts", [(0, 3200, 6400), (0, 100, 2000, 6400)])
