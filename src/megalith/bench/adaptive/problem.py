@@ -1,4 +1,4 @@
-"""How many bytes a method may take: the ratio over dense tables, which tables stay whole, what a row costs."""
+"""How many bytes a method may take, which tables stay whole, and what a row costs."""
 
 from __future__ import annotations
 

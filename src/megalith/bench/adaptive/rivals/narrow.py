@@ -1,4 +1,4 @@
-"""Fewer columns: one smaller dim for all tables, and mixed dims by popularity (Ginart, Naumov et al., 2019)."""
+"""Fewer columns: one smaller dim for all tables, and mixed dims by popularity (Ginart et al., 2019)."""
 
 from __future__ import annotations
 

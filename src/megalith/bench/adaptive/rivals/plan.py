@@ -1,4 +1,4 @@
-"""`RivalPlan`: what a method stores in place of a model's tables, sized to a budget before anything is built."""
+"""`RivalPlan`: what a method stores in place of a model's tables, sized before anything is built."""
 
 from __future__ import annotations
 

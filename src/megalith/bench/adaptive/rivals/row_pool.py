@@ -8,6 +8,7 @@ then every `interval` steps to those with the highest scores.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -63,7 +64,7 @@ class RowPool(ScoredPool):
         self._padding = sum(rows)
         starts = self.starts.tolist() if len(rows) > 1 else [0, count]
         ends = torch.tensor([0, *rows]).cumsum(0).tolist()
-        spans = zip(zip(starts, starts[1:], strict=False), zip(ends, ends[1:], strict=False), strict=True)
+        spans = zip(pairwise(starts), pairwise(ends), strict=True)
         self._groups = [_Group(numbers, own) for numbers, own in spans]
         self._next_free = [group.rows[0] for group in self._groups]
         self._ranked = 0
@@ -106,7 +107,7 @@ class RowPool(ScoredPool):
     def _normalised(self) -> Tensor:
         scores = self.scores.clone()
         bounds = self.starts.tolist()
-        for first, last in zip(bounds, bounds[1:], strict=False):
+        for first, last in pairwise(bounds):
             own = scores[first:last]
             seen = own[own > 0]
             if len(seen):
