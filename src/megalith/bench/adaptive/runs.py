@@ -12,9 +12,10 @@ from megalith.bench.adaptive.rivals.head import RivalModel, VectorHead
 from megalith.comm.ranks import Ranks
 from megalith.core.errors import ConfigError
 from megalith.data.dataset import Dataset
+from megalith.data.loader import Loader
 from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
 from megalith.train.evaluation.evaluate import evaluate
-from megalith.train.learner.dense_optimizer import AdamConfig, DenseOptimizer
+from megalith.train.learner.dense_optimizer import AdamConfig, DenseOptimizer, SGDConfig
 from megalith.train.learner.learner import Learner, LearnerConfig
 from megalith.train.loaders import train_loader
 from megalith.train.loop import LoopSteps
@@ -53,16 +54,11 @@ def run_point(recipe: Recipe, dataset: Dataset, point: RunPoint) -> dict[str, An
     loader = train_loader(recipe.data, dataset, Ranks(), recipe.train.seed)
     steps = LoopSteps(recipe.train, len(loader)).total
     try:
-        learner, problem = _learner(recipe, dataset, point, steps)
+        learner, problem = build_learner(recipe, dataset, point, steps)
     except InfeasibleError as error:
         loader.close()
         return {**point.key, "infeasible": str(error)}
-    depth = recipe.train.pipeline if learner.embeddings.prepares_ahead else 0
-    pipeline = Pipeline(loader, learner.stages(trains=True), count=steps, depth=depth)
-    for step, prepared in enumerate(pipeline):
-        factor = lr_factor(recipe.schedule, step, steps)
-        learner.step(prepared.batch, factor, prepared.resolved)
-    pipeline.close()
+    depth = train_learner(recipe, learner, loader, steps)
     quality = {}
     for split in EVALUATED:
         if split in dataset.schema.splits and dataset.split(split).rows:
@@ -80,6 +76,16 @@ def run_point(recipe: Recipe, dataset: Dataset, point: RunPoint) -> dict[str, An
     }
 
 
+def train_learner(recipe: Recipe, learner: Learner, loader: Loader, steps: int) -> int:
+    """Takes all steps of a run; returns how many batches were prepared ahead."""
+    depth = recipe.train.pipeline if learner.embeddings.prepares_ahead else 0
+    pipeline = Pipeline(loader, learner.stages(trains=True), count=steps, depth=depth)
+    for step, prepared in enumerate(pipeline):
+        learner.step(prepared.batch, lr_factor(recipe.schedule, step, steps), prepared.resolved)
+    pipeline.close()
+    return depth
+
+
 def bytes_of(learner: Learner, problem: SizeProblem) -> dict[str, int]:
     """All bytes by part, with projections and their state, and `total`."""
     parts = {name: count for name, count in asdict(learner.embeddings.bytes()).items() if name != "disk"}
@@ -89,7 +95,10 @@ def bytes_of(learner: Learner, problem: SizeProblem) -> dict[str, int]:
     return {**parts, "total": sum(parts.values())}
 
 
-def _learner(recipe: Recipe, dataset: Dataset, point: RunPoint, steps: int) -> tuple[Learner, SizeProblem]:
+def build_learner(
+    recipe: Recipe, dataset: Dataset, point: RunPoint, steps: int
+) -> tuple[Learner, SizeProblem]:
+    """A method's learner for a run of so many steps, and the size that it was given."""
     settings = dict(point.settings)
     rate = settings.pop("lr", 1.0)
     optimizer = recipe.embeddings.optimizer
@@ -141,4 +150,5 @@ def _state_bytes(dense: DenseOptimizer) -> int:
     """State of one weight in the dense optimizer."""
     if isinstance(dense, AdamConfig):
         return 8
-    return 4 if dense.kind == "adagrad" or getattr(dense, "momentum", 0) else 0
+    has_state = dense.kind == "adagrad" or (isinstance(dense, SGDConfig) and dense.momentum > 0)
+    return 4 if has_state else 0

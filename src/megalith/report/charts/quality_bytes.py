@@ -82,7 +82,8 @@ def _ticks(sizes: list[float]) -> list[float]:
     """Powers of four between the smallest and the largest."""
     if not sizes:
         return []
-    ticks, size = [], max(sizes)
+    ticks: list[float] = []
+    size = max(sizes)
     while size >= min(sizes) / 2 and len(ticks) < 12:
         ticks.append(size)
         size /= 4

@@ -7,6 +7,7 @@ begin as the shared row that the id had, with its state; the others go back to t
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
@@ -78,13 +79,14 @@ class CafeTables(ScoredPool):
         optimizer: RowOptimizer,
         seed: int,
         hot: int,
+        buckets: int,
         shared: list[int],
         decay: float,
         interval: int,
     ) -> None:
         """Rows of ids of their own, and of those that ids of each governed table share."""
         super().__init__(builder, optimizer, seed)
-        self.sketch, self.hot = HotSketch(hot), hot
+        self.sketch, self.hot = HotSketch(buckets), hot
         self._shared = torch.tensor(shared)
         self._first_shared = hot + self._shared.cumsum(0) - self._shared
         self._decay, self._interval, self._ranked = decay, interval, 0
@@ -134,19 +136,26 @@ class CafeTables(ScoredPool):
         return replace(own, sketch=own.sketch + self.sketch.nbytes)
 
 
-def cafe(problem: SizeProblem, hot_share: float = 0.7, decay: float = 0.98, interval: int = 25) -> RivalPlan:
-    """Rows of their own take `hot_share` of the bytes with their sketch, of as many buckets."""
+def cafe(
+    problem: SizeProblem,
+    hot_share: float = 0.7,
+    buckets: float = 1.0,
+    decay: float = 0.98,
+    interval: int = 25,
+) -> RivalPlan:
+    """Rows of their own take `hot_share` of the bytes, with a sketch of `buckets` for each of them."""
     builder, shape, tables = PlanBuilder(problem), problem.one_shape(), problem.governed
-    size, bucket = problem.row_bytes(shape), SLOTS * SLOT_BYTES
+    size, own = problem.row_bytes(shape), buckets * SLOTS * SLOT_BYTES
     count = sum(table.rows for table in tables)
-    hot = min(count, pool_rows(hot_share * problem.left, size + bucket))
-    left = problem.left - hot * (size + bucket)
+    hot = min(count, pool_rows(hot_share * problem.left, math.ceil(size + own)))
+    num_buckets = max(1, int(hot * buckets))
+    left = problem.left - hot * size - num_buckets * SLOTS * SLOT_BYTES
     shared = share_rows([table.rows for table in tables], [1] * len(tables), [size] * len(tables), left)
     if hot < 1 or shared is None:
-        raise infeasible("cafe", (size + bucket) / hot_share + size * len(tables), problem.left)
+        raise infeasible("cafe", (size + own) / hot_share + size * len(tables), problem.left)
     builder.pool(POOL, shape.model_copy(update={"rows": hot + sum(shared), "padding_index": None}))
 
     def make(optimizer: RowOptimizer, seed: int) -> CafeTables:
-        return CafeTables(builder, optimizer, seed, hot, shared, decay, interval)
+        return CafeTables(builder, optimizer, seed, hot, num_buckets, shared, decay, interval)
 
     return builder.plan(make)

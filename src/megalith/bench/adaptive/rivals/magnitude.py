@@ -19,7 +19,8 @@ from megalith.embeddings.memory import memory_of
 from megalith.embeddings.optimizers import RowOptimizer
 from megalith.embeddings.stores.base import StoreBytes
 
-_HALVINGS = 40
+_SHIFT, _BINS = 16, 1 << 15
+"""Thresholds are told apart by the upper bits of a float: its exponent and 7 bits of its mantissa."""
 
 
 class SparseTable(NamedTuple):
@@ -27,13 +28,13 @@ class SparseTable(NamedTuple):
 
     weights: Tensor
     states: tuple[Tensor, ...]
-    index: Tensor
+    positions: Tensor
     """Bits of all weights as bytes, or int32 positions of those that live."""
 
     @property
     def nbytes(self) -> int:
         """Of all parts."""
-        return self.weights.nbytes + sum(state.nbytes for state in self.states) + self.index.nbytes
+        return self.weights.nbytes + sum(state.nbytes for state in self.states) + self.positions.nbytes
 
 
 class MagnitudeTables(TranslatedTables):
@@ -86,25 +87,28 @@ class MagnitudeTables(TranslatedTables):
             self._is_done = passed == 1
 
     def _prune(self, budget: int) -> None:
-        """The lowest threshold with which what lives fits the budget."""
+        """The lowest threshold, to 8 bits, with which what lives fits the budget."""
         scales = {name: self._scale(name) for name in self._names}
-        largest = max(float((self.inner.weight(name).abs().amax()) / scales[name]) for name in self._names)
-
-        def taken(threshold: float) -> int:
-            return sum(
-                self.sparse_bytes(name, self._lives(name, threshold * scales[name])) for name in self._names
-            )
-
-        low, high = 0.0, 2 * largest
-        if taken(low) <= budget:
+        taken = sum(self._bytes_by_threshold(name, scales[name]) for name in self._names)
+        assert isinstance(taken, Tensor)
+        # Where what is larger than zero fits there is nothing to prune.
+        lowest = 1 + int((taken[1:] > budget).sum())
+        if lowest == 1:
             return
-        for _ in range(_HALVINGS):
-            middle = (low + high) / 2
-            low, high = (middle, high) if taken(middle) > budget else (low, middle)
+        threshold = float(torch.tensor(lowest << _SHIFT, dtype=torch.int32).view(torch.float32))
         for name in self._names:
-            mask = self._lives(name, high * scales[name])
-            self._masks[name] = mask
-            self.inner.weight(name).mul_(mask)
+            self._masks[name] = self._masks[name] & (self._magnitudes(name, scales[name]) >= threshold)
+            self.inner.weight(name).mul_(self._masks[name])
+
+    def _magnitudes(self, name: str, scale: float) -> Tensor:
+        """Of all weights of a table; those that were pruned are zeros."""
+        return self.inner.weight(name).abs().float() / scale
+
+    def _bytes_by_threshold(self, name: str, scale: float) -> Tensor:
+        """int64 [bins]: what a table takes if weights live whose upper bits are at least the bin's number."""
+        bins = self._magnitudes(name, scale).view(torch.int32) >> _SHIFT
+        alive, rows = _at_least(bins.view(-1)), _at_least(bins.amax(dim=1))
+        return self._sparse_bytes(name, alive, rows)
 
     def _scale(self, name: str) -> float:
         if not self._normalised:
@@ -113,18 +117,14 @@ class MagnitudeTables(TranslatedTables):
         mean = self.inner.weight(name).abs().sum(dtype=torch.float64) / mask.sum().clamp_min(1)
         return max(float(mean), 1e-30)
 
-    def _lives(self, name: str, threshold: float) -> Tensor:
-        return self._masks[name] & (self.inner.weight(name).abs() >= threshold)
-
-    def sparse_bytes(self, name: str, mask: Tensor) -> int:
-        """What a table takes where these of its weights live."""
-        alive = int(mask.sum())
-        total = alive * self.inner.weight(name).itemsize + min(
-            -(-mask.numel() // 8), _position_bytes(mask, alive)
-        )
+    def _sparse_bytes(self, name: str, alive: Tensor, rows: Tensor) -> Tensor:
+        """What a table takes where so many weights live, of so many rows."""
+        weight = self.inner.weight(name)
+        positions = alive * _position_bytes(weight.numel())
+        total = alive * weight.itemsize + positions.clamp_max(-(-weight.numel() // 8))
         for state in self.inner.state(name).values():
             # State of rows is kept for those with a weight.
-            total += 4 * (alive if state.shape == mask.shape else int(mask.any(dim=1).sum()))
+            total = total + 4 * (alive if state.shape == weight.shape else rows)
         return total
 
     def sparse(self, name: str) -> SparseTable:
@@ -138,7 +138,7 @@ class MagnitudeTables(TranslatedTables):
         places = torch.tensor([1 << bit for bit in range(8)])
         index = (bits * places).sum(dim=1).to(torch.uint8)
         alive = int(mask.sum())
-        if _position_bytes(mask, alive) < index.nbytes:
+        if alive * _position_bytes(mask.numel()) < index.nbytes:
             positions = mask.view(-1).nonzero().view(-1)
             index = positions.int() if mask.numel() < 2**31 else positions
         return SparseTable(self.inner.weight(name)[mask], states, index)
@@ -154,12 +154,17 @@ class MagnitudeTables(TranslatedTables):
                 continue
             stored = self.sparse(table.name)
             own = sum(each.nbytes for each in stored.states)
-            total = total.plus(StoreBytes(stored.weights.nbytes, own, stored.index.nbytes))
+            total = total.plus(StoreBytes(stored.weights.nbytes, own, stored.positions.nbytes))
         return total
 
 
-def _position_bytes(mask: Tensor, alive: int) -> int:
-    return alive * (4 if mask.numel() < 2**31 else 8)
+def _position_bytes(weights: int) -> int:
+    return 4 if weights < 2**31 else 8
+
+
+def _at_least(bins: Tensor) -> Tensor:
+    """How many are in each bin or in one above it."""
+    return torch.bincount(bins, minlength=_BINS).flip(0).cumsum(0).flip(0)
 
 
 def magnitude(problem: SizeProblem, end: float = 0.9, normalised: bool = False) -> RivalPlan:

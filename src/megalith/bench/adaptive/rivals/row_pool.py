@@ -43,7 +43,7 @@ class _Group(NamedTuple):
     rows: tuple[int, int]
 
 
-class RowPool(ScoredPool):
+class ScoredRows(ScoredPool):
     """Whole rows of the ids with the highest scores."""
 
     def __init__(
@@ -164,7 +164,7 @@ def _plan(builder: PlanBuilder, shares: list[int], settings: RowSettings) -> Riv
     # The row behind the last reads as zeros.
     builder.pool(POOL, shape.model_copy(update={"rows": count + 1, "padding_index": count}))
 
-    def make(optimizer: RowOptimizer, seed: int) -> RowPool:
-        return RowPool(builder, optimizer, seed, settings, shares)
+    def make(optimizer: RowOptimizer, seed: int) -> ScoredRows:
+        return ScoredRows(builder, optimizer, seed, settings, shares)
 
     return builder.plan(make)
