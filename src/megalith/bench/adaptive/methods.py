@@ -89,7 +89,12 @@ METHODS: dict[str, Method] = {
         Method(
             "cafe",
             "rows of their own for ids that a sketch finds, shared rows for all others (CAFE-like)",
-            ({"hot_share": 0.7}, {"hot_share": 0.5}, {"hot_share": 0.9}, {"hot_share": 0.7, "lr": 0.5}),
+            (
+                {"hot_share": 0.6, "buckets": 4},
+                {"hot_share": 0.6, "buckets": 1},
+                {"hot_share": 0.3, "buckets": 4},
+                {"hot_share": 0.6, "buckets": 8},
+            ),
             cafe,
         ),
     )

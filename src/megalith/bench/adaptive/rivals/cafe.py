@@ -138,8 +138,8 @@ class CafeTables(ScoredPool):
 
 def cafe(
     problem: SizeProblem,
-    hot_share: float = 0.7,
-    buckets: float = 1.0,
+    hot_share: float = 0.6,
+    buckets: float = 4.0,
     decay: float = 0.98,
     interval: int = 25,
 ) -> RivalPlan:

@@ -72,6 +72,7 @@ class TranslatedTables(nn.Module):
 
     @num_steps.setter
     def num_steps(self, steps: int) -> None:
+        """Sets them."""
         self.inner.num_steps = steps
 
     @property
@@ -81,6 +82,7 @@ class TranslatedTables(nn.Module):
 
     @lr_factor.setter
     def lr_factor(self, factor: float) -> None:
+        """Sets it."""
         self.inner.lr_factor = factor
 
     def exchange(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> Indices:
