@@ -10,6 +10,7 @@ from typing import Any
 from megalith.core.errors import DataError
 from megalith.core.files import read_json_object, write_atomic
 from megalith.core.units import format_bytes
+from megalith.report.charts.quality_bytes import quality_bytes_chart
 from megalith.report.shell import Chart, figures_html, html_page, section_html
 
 Values = dict[str, Any]
@@ -140,6 +141,7 @@ _CHARTS: dict[str, Callable[[Values], list[Chart]]] = {
     "data": _data,
     "embedding": _embedding,
     "train": _train,
+    "adaptive": lambda results: [quality_bytes_chart(results)],
 }
 
 

@@ -1,4 +1,4 @@
-"""The commands of `megalith bench`: data, embedding, tiers, train, explore and plan."""
+"""The commands of `megalith bench`: data, embedding, tiers, train, explore, plan and adaptive."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from megalith.cli.bench.adaptive import adaptive
 from megalith.cli.bench.tables import (
     show_data,
     show_embedding,
@@ -23,6 +24,7 @@ from megalith.cli.output import JsonFlag, note, print_json
 bench = typer.Typer(
     help="Measure this machine, beside the tools one would use instead.", no_args_is_help=True
 )
+bench.command()(adaptive)
 
 
 def _checked(out: Path | None) -> Path | None:

@@ -8,7 +8,7 @@ step is that of one process with the whole batch.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from megalith.checkpoint.state import OptionalValues
 from megalith.comm.ranks import Ranks
+from megalith.core.schema import TableSpec
 from megalith.data.batch import Batch
 from megalith.data.dataset import DatasetSchema
 from megalith.embeddings.collection import EmbeddingCollection
@@ -34,6 +35,9 @@ from megalith.train.learner.lookup_model import LookupModel, Tables
 from megalith.train.learner.memory import check_memory
 from megalith.train.learner.replica import Replica
 from megalith.train.pipeline import Stages
+
+MakeTables = Callable[[Sequence[TableSpec]], Tables]
+"""Makes the tables that a model asks for, otherwise than `EmbeddingCollection` does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +69,10 @@ class Learner:
         schema: DatasetSchema,
         plan: ShardingPlan | None = None,
         second_copy: bool = False,
+        make_tables: MakeTables | None = None,
     ) -> None:
-        """`second_copy` says that checkpoints will be written from a copy, which must fit into memory too."""
+        """`second_copy` says that checkpoints will be written from a copy, which must fit into memory too.
+        `make_tables` gives one process tables of another kind."""
         tables = config.embeddings.with_stores(config.model.tables(schema.categorical))
         self.config = config
         # Without a plan this process is on its own, whatever group it is in.
@@ -74,7 +80,8 @@ class Learner:
         optimizer, seed = config.embeddings.optimizer, config.seed
         tables, memory, adaptive = place_tables(tables, optimizer, config.memory, plan, config.adaptive)
         self.tables = tables
-        check_memory(tables, optimizer, plan, ranks, memory, second_copy, adaptive)
+        if make_tables is None:
+            check_memory(tables, optimizer, plan, ranks, memory, second_copy, adaptive)
         # One seed makes the start values of the dense part; tables take theirs from it and their name.
         torch.manual_seed(config.seed)
         self.dense = config.model.build(ModelInputs(len(schema.numeric), schema.categorical))
@@ -82,7 +89,11 @@ class Learner:
         self._rank = ranks.rank
         self._model: LookupModel | Replica
         if plan is None:
-            self.embeddings = EmbeddingCollection(tables, optimizer, seed, memory=memory, adaptive=adaptive)
+            self.embeddings = (
+                EmbeddingCollection(tables, optimizer, seed, memory=memory, adaptive=adaptive)
+                if make_tables is None
+                else make_tables(tables)
+            )
             self._model = LookupModel(self.dense, self.embeddings)
         else:
             sharded = ShardedEmbeddingCollection(

@@ -1,0 +1,12 @@
+"""What options of `megalith bench` can be."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class QualityMetric(StrEnum):
+    """What `bench adaptive` compares."""
+
+    log_loss = "log_loss"
+    auc = "auc"
