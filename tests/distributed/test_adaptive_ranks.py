@@ -55,7 +55,7 @@ def test_ranks_forget_as_one_process(tmp_path):
 @pytest.mark.parametrize(
     ("ranks", "steps"),
     [
-        ((2, 1), (33, STEPS)),
+        ((2, 4), (33, STEPS)),
         pytest.param((1, 4, 1), (17, 36, STEPS), marks=pytest.mark.slow),
         pytest.param((4, 2, 3, 1), (8, 22, 40, STEPS), marks=pytest.mark.slow),
     ],
