@@ -26,8 +26,8 @@ LENGTHS = {"a": 1, "b": 3, "c": 2, "d": 2}
 """Ids of a sample."""
 BATCH = 24
 POLICY = mg.AdaptivePolicy(budget="40KiB", end_step=20, warm_up=4, interval=6, gamma=0.95)
-CHANGE = 30
-"""The step from which on other ids are popular."""
+CHANGES = 30, 150
+"""The steps from which on other ids are popular."""
 
 
 def batch(step):
@@ -37,7 +37,8 @@ def batch(step):
     for table in TABLES[:4]:
         count = LENGTHS[table.name]
         ids = (torch.rand(BATCH * count, generator=generator) ** 3 * table.rows).long()
-        values.append(ids if step < CHANGE else table.rows - 1 - ids)
+        popular = sum(step >= change for change in CHANGES)
+        values.append([ids, table.rows - 1 - ids, (ids + table.rows // 2) % table.rows][popular])
         lengths += [count] * BATCH
     columns = sum(table.dim for table in TABLES if table.pooling != "none")
     pooled = torch.randint(-8, 9, (BATCH, columns), generator=generator) / 16

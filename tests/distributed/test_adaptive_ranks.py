@@ -1,5 +1,7 @@
 """Adaptive tables on several ranks: they decide as one process does, bit for bit, and so do resumed ones."""
 
+import json
+
 import pytest
 from adaptive_cases import contents, go_on, make, together, train, trained
 from processes import on_ranks
@@ -37,11 +39,23 @@ def test_ranks_decide_as_one_process(alone, ranks, turn, ahead):
     assert figures.bytes.weights == alone[2].bytes.weights
 
 
+@pytest.mark.slow
+def test_ranks_forget_as_one_process(tmp_path):
+    """Long enough that tables find out that other ids are popular by now."""
+    last = 200
+    rows, state, _ = go_on(tmp_path / "one", last)
+    forgot = [table["forgot_at"] for table in json.loads(state["predictions"]["tables"])]
+    assert any(forgot)
+    found = together(on_ranks(4, go_on, tmp_path / "four", last))
+    assert found[0] == rows
+    assert found[1] == state
+
+
 # In the middle of an interval and of a window of sums, at a ranking, at the end of a window.
 @pytest.mark.parametrize(
     ("ranks", "steps"),
     [
-        ((2, 1), (33, STEPS)),
+        ((2, 4), (33, STEPS)),
         pytest.param((1, 4, 1), (17, 36, STEPS), marks=pytest.mark.slow),
         pytest.param((4, 2, 3, 1), (8, 22, 40, STEPS), marks=pytest.mark.slow),
     ],
