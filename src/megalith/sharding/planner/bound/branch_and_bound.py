@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from megalith.sharding.planner.bound.cap_cases import CapCases
-from megalith.sharding.planner.bound.kind_sets import kind_sets
-from megalith.sharding.planner.bound.relaxation import PlanRelaxation, RelaxedPlan
+from megalith.sharding.planner.bound.kind_sets import OPTIONAL_KINDS, kind_sets
+from megalith.sharding.planner.bound.relaxation import PlanRelaxation, RelaxedPlan, undominated
 from megalith.sharding.planner.search import Deadline
 from megalith.sharding.planner.types import (
     NUM_PHASES,
@@ -112,7 +112,9 @@ def _bound_by_caps(problem: PlacementProblem, fitting: Flags, deadline: Deadline
     """The bound of a large problem whose tables find room: bytes have no price. None where memory is short,
     which takes a linear program."""
     free = np.zeros(len(problem.options))
-    case = CapCases(problem, fitting, free, 0.0).lowest(kind_sets(problem), 0.0, deadline)
+    case = CapCases(problem, _worth_pricing(problem, fitting), free, 0.0).lowest(
+        kind_sets(problem), 0.0, deadline
+    )
     if case is None:
         return None
     held = problem.total[case.choice, NUM_PHASES:].sum(axis=0)
@@ -133,6 +135,19 @@ def _bound_by_caps(problem: PlacementProblem, fitting: Flags, deadline: Deadline
         root_memory_price=np.zeros(len(problem.capacity)),
         cases=1,
     )
+
+
+def _worth_pricing(problem: PlacementProblem, fitting: Flags) -> Flags:
+    """Options but for those that another of their table equals or beats in the seconds and the largest piece
+    of every phase, and in the collectives that it needs: no case is quicker with these."""
+    kinds = np.array([option.kind for option in problem.options])
+    collectives = [np.isin(kinds, list(group)) for group in OPTIONAL_KINDS]
+    figures = np.column_stack((problem.total[:, :NUM_PHASES], problem.peak[:, :NUM_PHASES], *collectives))
+    kept = np.zeros(len(kinds), dtype=bool)
+    for begin, end in problem.option_ranges():
+        options = begin + np.flatnonzero(fitting[begin:end])
+        kept[options[undominated(figures[options])]] = True
+    return kept
 
 
 @dataclass(frozen=True)
