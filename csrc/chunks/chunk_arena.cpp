@@ -13,8 +13,8 @@ namespace {
 constexpr int64_t kExtentBytes = 64 << 10, kPageBytes = 4 << 10, kHugeBytes = 2 << 20;
 // An extent has room for so many records at least, so that what does not fit at its end is little.
 constexpr int64_t kLeastRecords = 64;
-// Memory beyond this is on huge pages: the one that is only partly used is then little of the whole.
-constexpr int64_t kSmallArena = 64 << 20;
+// Memory beyond this is on huge pages, as that of whole rows is; the last of them counts in full.
+constexpr int64_t kSmallArena = 16 << 20;
 
 int64_t rounded_up(int64_t number, int64_t multiple) { return (number + multiple - 1) / multiple * multiple; }
 

@@ -183,14 +183,16 @@ void ChunkedRows::compact() {
 #endif
 }
 
-void ChunkedRows::scale_utilities(float factor) {
-  arena_.for_each_record([&](uint32_t slot) {
+void ChunkedRows::scale_utilities(int64_t table, float factor) {
+  const auto scale = [&](uint32_t slot) {
     const RecordParts own = parts(slot);
     *own.growth = rounded_bfloat(widened_bfloat(*own.growth) * factor);
     for (int64_t i = 0; i < own.live; ++i) {
       own.utilities[i] = rounded_bfloat(widened_bfloat(own.utilities[i]) * factor);
     }
-  });
+  };
+  if (table < 0) return arena_.for_each_record(scale);
+  index(table).for_each([&](uint32_t, uint32_t& slot) { scale(slot); });
 }
 
 std::vector<uint32_t> ChunkedRows::ids_from(int64_t table, int64_t first, int64_t count) const {

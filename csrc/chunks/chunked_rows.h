@@ -85,7 +85,7 @@ class ChunkedRows {
   // Moves records together and gives memory back; gives every index its smallest form.
   void compact();
   // Multiplies every utility, growth included; to the nearest.
-  void scale_utilities(float factor);
+  void scale_utilities(int64_t table, float factor);
 
   // The lowest ids of a table from `first` on.
   std::vector<uint32_t> ids_from(int64_t table, int64_t first, int64_t count) const;

@@ -1,9 +1,8 @@
 // The C interface of pools of chunked rows (ops/chunks/chunked_rows.py).
 #include <cstring>
-#include <mutex>
 
 #include "abi.h"
-#include "chunks/chunked_rows.h"
+#include "chunks/locked_chunks.h"
 
 namespace megalith {
 namespace {
@@ -18,25 +17,6 @@ struct ChunkedTableFields {
     std::memcpy(&scale, &bits, sizeof scale);
     return {rows, padding, {static_cast<uint64_t>(table_seed), first_row, first_column, dim, dtype, scale}};
   }
-};
-
-// The threads that resolve and that save take turns.
-struct ChunkedHandle {
-  ChunkedHandle(std::vector<ChunkedTable> tables, const ChunkShape& shape, int64_t capacity)
-      : rows(std::move(tables), shape, capacity) {}
-  std::mutex mutex;
-  ChunkedRows rows;
-};
-
-// Holds the lock while an exported function works with the pool.
-class LockedChunks {
- public:
-  explicit LockedChunks(void* handle) : held_(*static_cast<ChunkedHandle*>(handle)), lock_(held_.mutex) {}
-  ChunkedRows* operator->() const { return &held_.rows; }
-
- private:
-  ChunkedHandle& held_;
-  std::lock_guard<std::mutex> lock_;
 };
 
 }  // namespace
@@ -100,10 +80,11 @@ MG_EXPORT int32_t mg_chunks_compact(void* handle) {
   });
 }
 
-MG_EXPORT int32_t mg_chunks_scale_utilities(void* handle, float factor) {
+// Those of one table, or of all where `table` is -1.
+MG_EXPORT int32_t mg_chunks_scale_utilities(void* handle, int64_t table, float factor) {
   return megalith::guarded("scale the utilities of chunks", [&] {
     const LockedChunks held(handle);
-    held->scale_utilities(factor);
+    held->scale_utilities(table, factor);
   });
 }
 

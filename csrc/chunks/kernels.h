@@ -11,9 +11,13 @@ namespace megalith {
 
 // What an update of chunked rows needs beside that of whole rows (ops/chunks/steps.py fills an array of these).
 struct ChunkStep {
-  float* absent_norms;      // by number: accesses or 1 times the norm of the gradient of a row that is not there
+  float* absent_norms;      // by number: accesses or 1 times the norms of all chunks of a row that is not there
   float utility_weight;     // of this step's gradients; 0: utilities stay
   int32_t counts_accesses;  // whether norms are multiplied with how often the batch has the row
+  // Two sums over touched rows, or null: norms of all chunks, and these times the utilities of the row before the step,
+  // each times its scale and rounded to a whole number, so that their order does not matter. Added to.
+  int64_t* sums;
+  float norm_scale, product_scale;
 };
 
 // Room for one row of `dim` columns and sixteen more.

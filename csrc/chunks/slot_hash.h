@@ -24,7 +24,7 @@ class SlotEntries {
       memory = mmap(nullptr, bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
       if (memory == MAP_FAILED) memory = nullptr;
 #if defined(MADV_HUGEPAGE)
-      if (memory != nullptr && bytes() >= size_t{64} << 20) madvise(memory, bytes(), MADV_HUGEPAGE);
+      if (memory != nullptr && bytes() >= size_t{8} << 20) madvise(memory, bytes(), MADV_HUGEPAGE);
 #endif
     } else {
       memory = std::calloc(capacity_, 8);
@@ -138,7 +138,15 @@ class SlotHash {
   // Calls body(row, slot), which may change the slot.
   template <class Body>
   void for_each(Body body) const {
-    for (const HashPart& part : parts_) {
+    for_each_of(0, 1, body);
+  }
+
+  // The same for one of so many pieces, which together have every row once.
+  template <class Body>
+  void for_each_of(int64_t piece, int64_t pieces, Body& body) const {
+    const auto count = static_cast<int64_t>(parts_.size());
+    for (int64_t p = count * piece / pieces; p < count * (piece + 1) / pieces; ++p) {
+      const HashPart& part = parts_[static_cast<size_t>(p)];
       for (uint32_t at = 0; part.count > 0 && at < part.entries.capacity(); ++at) {
         uint64_t& entry = part.entries[at];
         if (entry == 0) continue;

@@ -76,20 +76,31 @@ class TableIndex {
   // the calls so far.
   template <class Body>
   void for_each(Body body) const {
+    for_each_of(0, 1, body);
+  }
+
+  // The same for one of so many pieces, which together have every row once.
+  template <class Body>
+  void for_each_of(int64_t piece, int64_t pieces, Body body) const {
+    const auto begin = [&](int64_t count, int64_t of) { return count * of / pieces; };
     if (form_ == IndexForm::kArray) {
-      for (int64_t row = 0; row < rows_; ++row) visit(static_cast<uint32_t>(row), row, body);
+      const int64_t end = begin(rows_, piece + 1);
+      for (int64_t row = begin(rows_, piece); row < end; ++row) visit(static_cast<uint32_t>(row), row, body);
       return;
     }
     if (form_ == IndexForm::kRankedBitmap) {
-      int64_t at = 0;
-      for (int64_t b = 0; b < num_blocks(); ++b) {
+      const int64_t end = begin(num_blocks(), piece + 1);
+      for (int64_t b = begin(num_blocks(), piece); b < end; ++b) {
         const Block& block = blocks_.as<Block>()[b];
-        for (int64_t bit = 0; bit < kBlockRows; ++bit) {
-          if (block.bits[bit / 64] >> bit % 64 & 1) visit(static_cast<uint32_t>(b * kBlockRows + bit), at++, body);
+        int64_t at = block.before;
+        for (int64_t word = 0; word < kBlockRows / 64; ++word) {
+          for (uint64_t rest = block.bits[word]; rest; rest &= rest - 1) {
+            visit(static_cast<uint32_t>(b * kBlockRows + word * 64 + __builtin_ctzll(rest)), at++, body);
+          }
         }
       }
     }
-    hash_.for_each(body);
+    hash_.for_each_of(piece, pieces, body);
   }
 
   // The lowest `count` rows from `first` on that have a record, rising.

@@ -27,9 +27,9 @@ struct ScatteredColumns {
   }
 };
 
-// Squared norms of a gradient's chunks, in the place of each; those beyond the last chunk are 0.
-struct ChunkSquares {
-  alignas(64) float squares[kMostChunks];
+// Norms of a gradient's chunks, in the place of each; those beyond the last chunk are 0.
+struct ChunkNorms {
+  alignas(64) float norms[kMostChunks];
   float total;
 };
 
@@ -40,14 +40,14 @@ inline float sum_few(const float* from, int64_t count) {
   return ((from[0] + from[4]) + (from[2] + from[6])) + ((from[1] + from[5]) + (from[3] + from[7]));
 }
 
-inline void find_squares(const ChunkedPool& pool, const float* gradient, ChunkSquares& found) {
+inline void find_norms(const ChunkedPool& pool, const float* gradient, ChunkNorms& found) {
   const int64_t width = pool.width, chunks = pool.chunks;
   // Lanes beyond the last chunk are read with the others.
-  store(found.squares + (chunks - 1) / kLanes * kLanes, Floats{});
+  store(found.norms + (chunks - 1) / kLanes * kLanes, Floats{});
   if (width == 1) {
     for_columns(chunks, [&](int64_t column, int n) {
       const Floats lanes = load(gradient + column, n);
-      store(found.squares + column, lanes * lanes, n);
+      store(found.norms + column, lanes * lanes, n);
     });
   } else if (width == 2 || width == 4 || width == 8) {
     // As below, where the other lanes of a sum are 0.
@@ -55,7 +55,7 @@ inline void find_squares(const ChunkedPool& pool, const float* gradient, ChunkSq
     for_columns(pool.dim, [&](int64_t column, int n) {
       const Floats given = load(gradient + column, n);
       store(lanes, given * given);
-      float* to = found.squares + column / width;
+      float* to = found.norms + column / width;
       for (const float* from = lanes; from < lanes + n; from += width) *to++ = sum_few(from, width);
     });
   } else {
@@ -65,33 +65,48 @@ inline void find_squares(const ChunkedPool& pool, const float* gradient, ChunkSq
         const Floats lanes = load(gradient + chunk * width + column, n);
         squares += lanes * lanes;
       });
-      found.squares[chunk] = sum(squares);
+      found.norms[chunk] = sum(squares);
     }
   }
   Floats total{};
-  for (int64_t chunk = 0; chunk < chunks; chunk += kLanes) total += load(found.squares + chunk);
+  for (int64_t chunk = 0; chunk < chunks; chunk += kLanes) {
+    const Floats norms = root(load(found.norms + chunk));
+    store(found.norms + chunk, norms);
+    total += norms;
+  }
   found.total = sum(total);
 }
 
-// Adds `weight` times its norm to the utility of each live chunk, and of the others together to that of growth.
-inline void add_utilities(const ChunkedPool& pool, char* record, int64_t live, uint64_t mask, const ChunkSquares& found,
-                          float weight, uint64_t seed) {
+// Adds `weight` times its norm to the utility of each live chunk, and of the others to that of growth; returns what
+// utilities and growth were together.
+inline float add_utilities(const ChunkedPool& pool, char* record, int64_t live, uint64_t mask, const ChunkNorms& found,
+                           float weight, uint64_t seed) {
   auto* utilities = reinterpret_cast<BFloat16*>(record + pool.layouts[live].utilities);
-  Floats dead{};
+  auto* growth = reinterpret_cast<BFloat16*>(record);
+  const Floats growth_before = load(growth, 1);
+  Floats dead{}, before = growth_before;
   for (int64_t chunk = 0; chunk < pool.chunks; chunk += kLanes) {
     const uint32_t lanes = static_cast<uint32_t>(mask >> chunk) & kAllLanes;
-    const Floats squares = load(found.squares + chunk);
+    const Floats norms = load(found.norms + chunk);
     const int n = num_lanes(lanes);
-    if (n < kLanes) dead += only(squares, ~lanes & kAllLanes);
+    if (n < kLanes) dead += only(norms, ~lanes & kAllLanes);
     if (n == 0) continue;
-    const Floats added = load(utilities, n) + root(gathered(squares, lanes)) * weight;
-    store_random(utilities, added, random_words(seed, chunk), n);
+    const Floats own = load(utilities, n);
+    before += own;
+    store_random(utilities, own + gathered(norms, lanes) * weight, random_words(seed, chunk), n);
     utilities += n;
   }
-  if (mask == pool.all_chunks) return;
-  auto* growth = reinterpret_cast<BFloat16*>(record);
-  const Floats added = load(growth, 1) + all(root(sum(dead)) * weight);
-  store_random(growth, added, random_words(seed, kMostChunks), 1);
+  if (mask != pool.all_chunks) {
+    store_random(growth, growth_before + all(sum(dead) * weight), random_words(seed, kMostChunks), 1);
+  }
+  return sum(before);
+}
+
+// A number of `sums` as a whole one; what is no number, or too large for a sum of them, is bounded.
+inline int64_t whole(float number) {
+  constexpr float kMost = 1099511627776.0f;  // 2^40
+  if (!(number > 0.0f)) return 0;
+  return static_cast<int64_t>((number < kMost ? number : kMost) + 0.5f);
 }
 
 // Columns of the row that live, as a step that rounds at random needs them.
@@ -114,10 +129,11 @@ void update_chunked_rows(const TableUpdate& table, const ChunkedPool& pool, cons
   for (int64_t i = 0; i < least(ahead, count); ++i) prefetch_record(pool, static_cast<uint32_t>(touched[i] >> 32));
   uint32_t before = ~uint32_t{0};
   // The rows of a bag share its gradient: what depends on that alone is computed once.
-  bool knows_norms = false, knows_squares = false;
+  bool knows_norms = false, knows_chunks = false;
   uint64_t mask_before = 0;  // of the gradient in the buffer
   RowNorms norms{};
-  ChunkSquares squares;
+  ChunkNorms chunks;
+  int64_t norms_sum = 0, products_sum = 0;
   for (int64_t i = 0; i < count; ++i) {
     if (i + ahead < count) {
       prefetch_record(pool, static_cast<uint32_t>(touched[i + ahead] >> 32));
@@ -135,32 +151,35 @@ void update_chunked_rows(const TableUpdate& table, const ChunkedPool& pool, cons
       gradient = scaled;
     }
     if (source != before) {
-      knows_norms = knows_squares = false;
+      knows_norms = knows_chunks = false;
       mask_before = 0;
     }
     before = source;
     const bool exists = is_record(slot);
-    if ((scored || !exists) && !knows_squares) {
-      find_squares(pool, gradient, squares);
-      knows_squares = true;
+    if ((scored || !exists) && !knows_chunks) {
+      find_norms(pool, gradient, chunks);
+      knows_chunks = true;
     }
     const float times = chunk_step.counts_accesses && accesses ? static_cast<float>(accesses[i]) : 1.0f;
     if (!exists) {
-      if (chunk_step.absent_norms) chunk_step.absent_norms[slot - kFirstAbsent] = root(squares.total) * times;
+      if (chunk_step.absent_norms) chunk_step.absent_norms[slot - kFirstAbsent] = chunks.total * times;
       continue;
     }
     char* record = record_at(pool, slot);
     const int64_t live = live_chunks(pool, slot), columns = live * pool.width;
     const RecordLayout& layout = pool.layouts[live];
-    const bool whole = live == pool.chunks;
-    const uint64_t mask = whole ? pool.all_chunks : record_mask(pool, record);
+    const bool is_whole = live == pool.chunks;
+    const uint64_t mask = is_whole ? pool.all_chunks : record_mask(pool, record);
     if (scored) {
       uint32_t bits;
-      std::memcpy(&bits, &squares.total, 4);
+      std::memcpy(&bits, &chunks.total, 4);
       const uint64_t seed = mix(table.rounding.seed + (uint64_t{bits} + 1) * 0xd1342543de82ef95ull);
-      add_utilities(pool, record, live, mask, squares, chunk_step.utility_weight * times, seed);
+      const float utility = add_utilities(pool, record, live, mask, chunks, chunk_step.utility_weight * times, seed);
+      const float norm = chunks.total * times;
+      norms_sum += whole(norm * chunk_step.norm_scale);
+      products_sum += whole(norm * utility * chunk_step.product_scale);
     }
-    if (!whole && mask != mask_before) {
+    if (!is_whole && mask != mask_before) {
       for_live_columns(pool, mask, 0, dim, [&](int64_t column, int n, uint32_t lanes, int64_t at) {
         // Whole lanes: what is written too far is written again, or is beyond the last column.
         if (lanes) store(buffers.gradient + at, gathered(load(gradient + column, n), lanes));
@@ -185,11 +204,15 @@ void update_chunked_rows(const TableUpdate& table, const ChunkedPool& pool, cons
       }
       row_step.take(norms, columns);
     };
-    if (whole) {
+    if (is_whole) {
       take(AdjacentColumns{table.rounding.first_column}, gradient);
     } else {
       take(ScatteredColumns{buffers.columns}, buffers.gradient);
     }
+  }
+  if (chunk_step.sums && scored) {
+    __atomic_fetch_add(&chunk_step.sums[0], norms_sum, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&chunk_step.sums[1], products_sum, __ATOMIC_RELAXED);
   }
 }
 

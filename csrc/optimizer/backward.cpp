@@ -98,7 +98,7 @@ void split(const BackwardBatch& batch, const TableTask& task, const UpdateKernel
   buffers.once.resize(static_cast<size_t>(once - buffers.once.data()));
   buffers.again.resize(static_cast<size_t>(again - buffers.again.data()));
   if (repeats.exact()) return;
-  buffers.numbers.reset();
+  buffers.numbers.reset(repeats.num_marked());
   for (RowSource& value : buffers.again) {
     const uint64_t number = buffers.numbers.number(static_cast<uint32_t>(value >> 32));
     value = number << 32 | static_cast<uint32_t>(value);

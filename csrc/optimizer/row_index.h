@@ -55,6 +55,12 @@ class RepeatedRows {
   bool exact() const { return exact_; }
   const std::vector<uint64_t>& met() const { return met_; }
   const std::vector<uint64_t>& marked() const { return again_; }
+  // How many bits are marked: about as many rows, since few share one.
+  int64_t num_marked() const {
+    int64_t total = 0;
+    for (const uint64_t word : again_) total += __builtin_popcountll(word);
+    return total;
+  }
 
  private:
   uint64_t position(uint64_t row) const { return (row ^ row >> bits_) & ((uint64_t{1} << bits_) - 1); }
@@ -71,14 +77,17 @@ class RowNumbers {
   // For so many rows.
   void reserve(int64_t rows) {
     int bits = kFirstBits;
-    while (4 * rows > (int64_t{1} << bits) - 1) bits += 2;
+    while (2 * rows > (int64_t{1} << bits) - 1) ++bits;
     make_room(entries_, int64_t{1} << bits);
     make_room(rows_, rows);
   }
 
-  void reset() {
+  // About so many rows are to come.
+  void reset(int64_t expected) {
     rows_.clear();
-    resize(kFirstBits);
+    int bits = kFirstBits;
+    while (2 * expected > (int64_t{1} << bits) - 1) ++bits;
+    resize(bits);
   }
 
   uint32_t number(uint32_t row) {
@@ -88,7 +97,7 @@ class RowNumbers {
     }
     entries_[at] = static_cast<uint64_t>(rows_.size()) << 32 | row;
     rows_.push_back(row);
-    if (4 * rows_.size() > mask_) resize(bits_ + 2);
+    if (4 * rows_.size() > 3 * mask_) resize(bits_ + 1);
     return static_cast<uint32_t>(rows_.size() - 1);
   }
 

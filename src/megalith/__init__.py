@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from megalith.data.loader import Loader
     from megalith.embeddings.collection import EmbeddingCollection
     from megalith.embeddings.optimizers import LAMB, LARS, SGD, AdaGrad, Adam, RowWiseAdaGrad, RowWiseAdam
+    from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
     from megalith.embeddings.stores.settings import TieredMemory
     from megalith.sharding.plan import ShardingPlan
     from megalith.sharding.planner.planner import make_plan
@@ -28,6 +29,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "AdaGrad": "megalith.embeddings.optimizers",
     "Adam": "megalith.embeddings.optimizers",
+    "AdaptivePolicy": "megalith.embeddings.stores.adaptive.settings",
     "Batch": "megalith.data.batch",
     "Dataset": "megalith.data.dataset",
     "EmbeddingCollection": "megalith.embeddings.collection",
@@ -51,6 +53,7 @@ _HOMES = {
 __all__ = [
     "AdaGrad",
     "Adam",
+    "AdaptivePolicy",
     "Batch",
     "Dataset",
     "EmbeddingCollection",

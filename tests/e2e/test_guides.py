@@ -82,6 +82,19 @@ def test_the_guide_to_tables_beyond_memory_is_true(tmp_path: Path) -> None:
     assert "Memory and disk" in (runs / "disk/report.html").read_text()
 
 
+@pytest.mark.slow
+def test_the_guide_to_shrinking_is_true(tmp_path: Path) -> None:
+    run_guide("shrink.md", tmp_path)
+    runs = [tmp_path / "runs" / name for name in ("dense", "small")]
+    dense, small = (json.loads((run / "evaluation-valid.json").read_text())["log_loss"] for run in runs)
+    assert small < 1.004 * dense
+    adaptive = json.loads((runs[1] / "summary.json").read_text())["adaptive"]
+    assert adaptive["ratio"] > 15.5
+    assert "Live dims by table" in (runs[1] / "report.html").read_text()
+    saved = [sum(path.stat().st_size for path in run.rglob("*.safetensors")) for run in runs]
+    assert saved[1] < saved[0] / 8
+
+
 def test_every_guide_is_run() -> None:
     run = set(re.findall(r"run_guide\(\"([\w-]+\.md)\"", Path(__file__).read_text(encoding="utf-8")))
     written = {path.name for path in GUIDES.glob("*.md") if "```bash" in path.read_text(encoding="utf-8")}

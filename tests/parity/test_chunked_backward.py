@@ -22,6 +22,8 @@ from megalith.ops.simd import use_simd
 from megalith.ops.stores.start_values import StartValues
 from megalith.ops.stores.tiered_rows import PooledTable
 
+SUM_SCALES = (2.0**20, 2.0**16)
+
 
 @pytest.fixture(autouse=True)
 def widest_again():
@@ -34,14 +36,18 @@ def gradients_of(lookups):
 
 
 def update(lookups, weight=0.5, counts=True):
-    """One step of all tables; norms of absent rows by table."""
+    """One step of all tables; norms of absent rows by table, and sums over those that are there."""
     norms = {table: torch.zeros(len(absent)) for table, absent in lookups.absent.items()}
-    steps = [ChunkStep(weight, counts, norms.get(table)) for table in range(len(lookups.widths))]
+    sums = {table: torch.zeros(2, dtype=torch.int64) for table in lookups.absent}
+    steps = [
+        ChunkStep(weight, counts, norms.get(table), sums.get(table), *SUM_SCALES)
+        for table in range(len(lookups.widths))
+    ]
     world = lookups.world
     lookups.tables.backward_(
         world.steps, lookups.descriptors, lookups.batch, gradients_of(lookups), world.rounding, steps
     )
-    return norms
+    return norms, sums
 
 
 def rows_of(pool):
@@ -49,7 +55,7 @@ def rows_of(pool):
     return [part for block in pool.blocks(0) for part in block]
 
 
-def twin_update(lookups, table, weight, counts):
+def twin_update(lookups, table, weight, counts, sums=None):
     own = lookups.id_descriptors[lookups.id_descriptors[:, 0] == table].clone()
     own[:, 0] = 0
     world = lookups.world
@@ -60,7 +66,7 @@ def twin_update(lookups, table, weight, counts):
         lookups.id_batch,
         gradients_of(lookups),
         world.rounding[table : table + 1],
-        [ChunkStep(weight, counts)],
+        [ChunkStep(weight, counts, None, sums, *SUM_SCALES)],
         lookups.absent[table],
     )
 
@@ -72,12 +78,16 @@ def test_matches_the_twin(kind):
     )
     @settings(deadline=None, max_examples=40)
     def check(lookups, weight, counts):
-        norms = update(lookups, weight, counts)
+        norms, sums = update(lookups, weight, counts)
         for table, twin in enumerate(lookups.twins):
             if twin is None:
                 continue
-            expected = twin_update(lookups, table, weight, counts)
+            expected_sums = torch.zeros(2, dtype=torch.int64)
+            expected = twin_update(lookups, table, weight, counts, expected_sums)
             torch.testing.assert_close(norms[table], expected, rtol=2e-4, atol=2e-5)
+            # A row's number may be rounded the other way.
+            rows = len(next(twin.blocks(0)).ids) if twin.rows else 0
+            torch.testing.assert_close(sums[table].float(), expected_sums.float(), rtol=2e-4, atol=rows)
             compare(rows_of(lookups.pools[table]), rows_of(twin))
 
     check()
@@ -122,9 +132,9 @@ def test_every_processor_variant_gives_the_same_bits(data):
     for level in SIMD_LEVELS:
         use_simd(level)
         lookups = ChunkedLookups(drawn.world.copy(), drawn.widths, seed)
-        norms = update(lookups)
+        norms, sums = update(lookups)
         parts = [part for pool in lookups.pools if pool for part in rows_of(pool)]
-        results.append([*parts, *norms.values(), *lookups.weights])
+        results.append([*parts, *norms.values(), *lookups.weights, *sums.values()])
     for result in results[1:]:
         assert all(same_bits(one, other) for one, other in zip(result, results[0], strict=True))
 
@@ -159,9 +169,9 @@ def test_the_number_of_threads_does_not_change_a_bit(all_live):
         for threads in (1, 2, 3, 5):
             torch.set_num_threads(threads)
             lookups = ChunkedLookups(world.copy(), [16, 4], 3, all_live)
-            norms = update(lookups)
+            norms, sums = update(lookups)
             parts = [part for pool in lookups.pools for part in rows_of(pool)]
-            results.append([*parts, *norms.values()])
+            results.append([*sums.values(), *parts, *norms.values()])
     finally:
         torch.set_num_threads(before)
     assert all_live or len(results[0][-1]) > 100

@@ -84,7 +84,7 @@ def one_call(world, pools, kind, generator):
             one.rewrite(table, ids, masks, *numbers)
     elif kind == "scale":
         for one in pools:
-            one.scale_utilities(0.75)
+            one.scale_utilities(0.75, table if count % 2 else None)
     elif kind == "compact":
         pools[0].compact()
     else:

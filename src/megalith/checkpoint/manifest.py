@@ -13,7 +13,10 @@ A block is some rows of a table in one safetensors file, as tensors `BLOCK/weigh
 same blocks.
 
 Rectangles of a table that are listed as `sparse` lack the rows that were never trained: a row of them that is
-in no block and in no pool has its start value, and zeros as optimizer state.
+in no block and in no pool has its start value, and zeros as optimizer state. Those with a `chunk` are of rows
+that are cut into chunks of so many columns: their blocks have the live columns of rows with equally many
+chunks, `BLOCK/utility` with a number for each chunk and `BLOCK/growth` with one for each row, and what is in
+no block is zeros. A checkpoint that has any is of version 4, all others are of version 3.
 
 A pool `NAME` is the folder `NAME/` of segment files and the file `NAME.safetensors` that lists them: see
 `megalith.checkpoint.pool_files`.
@@ -34,7 +37,7 @@ from megalith.embeddings.row_block import PartRecord
 from megalith.embeddings.stores.row_files import PoolLayout, StartRecord
 
 MANIFEST = "manifest.json"
-VERSION = 3
+VERSION, CHUNKED_VERSION = 3, 4
 DENSE_FILE = "dense.safetensors"
 
 
@@ -67,11 +70,13 @@ class BlockRecord(Config):
 
 
 class SparseRecord(Config):
-    """A rectangle of a table that lacks the rows that were never trained, and how these begin."""
+    """A rectangle of a table that lacks the rows that were never trained, and how these begin; or chunks."""
 
     rows: tuple[int, int]
     columns: tuple[int, int]
     start: StartRecord
+    chunk: int | None = Field(default=None, ge=1)
+    """Columns of a chunk: then what it lacks is zeros."""
 
 
 class TableRecord(Config):
@@ -91,7 +96,14 @@ class TableRecord(Config):
                 raise ValueError(
                     f"{rectangle.rows} x {rectangle.columns} is not within {self.rows} x {self.dim}"
                 )
+        if len({rectangle.chunk for rectangle in self.sparse}) > 1:
+            raise ValueError("the rows of a table are cut into chunks of one width")
         return self
+
+    @property
+    def chunk(self) -> int | None:
+        """Columns of a chunk; None where rows are whole."""
+        return self.sparse[0].chunk if self.sparse else None
 
 
 class PoolRecord(Config):
@@ -148,6 +160,13 @@ class Manifest(Config):
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Writes the manifest with a checksum of its content."""
     content = manifest.model_dump(mode="json")
+    for table in content["tables"].values():
+        for rectangle in table["sparse"]:
+            if rectangle["chunk"] is None:
+                # As releases wrote it that knew of no chunks, and read it.
+                del rectangle["chunk"]
+            else:
+                content["version"] = CHUNKED_VERSION
     text = json.dumps({**content, "crc32": _checksum(content)}, indent=1)
     (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
@@ -166,10 +185,10 @@ def read_manifest(folder: Path, step: int | None = None, fix: str = "use another
     if not isinstance(content, dict):
         raise CheckpointError(damaged)
     version = content.get("version")
-    if version != VERSION:
+    if version not in (VERSION, CHUNKED_VERSION):
         raise CheckpointError(
-            f"{folder} has checkpoint version {version}, this package reads {VERSION}; use the release that "
-            "wrote it."
+            f"{folder} has checkpoint version {version}, this package reads {VERSION} and "
+            f"{CHUNKED_VERSION}; use the release that wrote it."
         )
     if content.pop("crc32", None) != _checksum(content):
         raise CheckpointError(damaged)

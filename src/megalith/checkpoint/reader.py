@@ -16,7 +16,7 @@ from megalith.checkpoint.pool_reader import PoolReader
 from megalith.checkpoint.state import StateMismatch, leaves_of, put_values
 from megalith.checkpoint.tensor_file import TensorFile
 from megalith.core.errors import CheckpointError
-from megalith.embeddings.row_block import Rectangle, RowBlock
+from megalith.embeddings.row_block import GROWTH, UTILITY, Rectangle, RowBlock
 from megalith.embeddings.stores.row_files import AdoptedFiles, RowPool, StartRecord
 from megalith.embeddings.table_state import TableShard, TableState
 
@@ -33,8 +33,10 @@ def read_into(
     leaves = leaves_of(state)
     open_file = cache(lambda name: TensorFile(folder / name))
     try:
+        missing = [path for path, table in leaves.tables.items() if _is_missing(path, table, manifest)]
         for path, table in leaves.tables.items():
-            _compare(path, table, manifest.tables.get(path))
+            if path not in missing:
+                _compare(path, table, manifest.tables.get(path))
         dense = {path: _dense(path, tensor, manifest, open_file) for path, tensor in leaves.tensors.items()}
         put_values(state, manifest.values)
     except StateMismatch as error:
@@ -46,6 +48,9 @@ def read_into(
             tensor.copy_(dense[path])
         pools = PoolReader(folder, manifest.pools, fix)
         adopted = pools.adopt(leaves.tables)
+        for path in missing:
+            for shard in leaves.tables.pop(path).shards:
+                shard.clear()
         tables = {path: _without(table, adopted) for path, table in leaves.tables.items()}
         for path, table in tables.items():
             _reset(table, manifest.tables[path])
@@ -60,10 +65,19 @@ def _without(table: TableState, adopted: Container[RowPool]) -> TableState:
     return replace(table, shards=tuple(left))
 
 
+def _is_missing(path: str, table: TableState, manifest: Manifest) -> bool:
+    """Whether the checkpoint lacks a table that it may lack, or has it in another shape."""
+    record = manifest.tables.get(path)
+    is_other = record is None or (record.rows, record.dim) != (table.rows, table.dim)
+    return table.optional and is_other
+
+
 def _reset(table: TableState, record: TableRecord) -> None:
-    """Start values for rows that the checkpoint leaves out, or that a shard leaves out in turn."""
+    """Start values, or zeros, for what the checkpoint leaves out or a shard leaves out in turn."""
     for shard in table.shards:
-        if shard.sparse or any(_share_rows(shard, rectangle) for rectangle in record.sparse):
+        if record.chunk is not None:
+            shard.clear()
+        elif shard.sparse or any(_share_rows(shard, rectangle) for rectangle in record.sparse):
             shard.reset()
 
 
@@ -86,6 +100,13 @@ def _compare(path: str, table: TableState, record: TableRecord | None) -> None:
         for rectangle in record.sparse:
             if not _share_rows(shard, rectangle):
                 continue
+            if rectangle.chunk is not None and shard.chunk is None:
+                # Zeros, wherever they are loaded.
+                continue
+            if rectangle.chunk != shard.chunk and None not in (rectangle.chunk, shard.chunk):
+                raise StateMismatch(
+                    f"rows of table '{path}' are in chunks of {rectangle.chunk} there and {shard.chunk} here"
+                )
             if shard.start is None:
                 raise StateMismatch(f"it lacks untrained rows of table '{path}', unknown here")
             if StartRecord.of(shard.start) != rectangle.start:
@@ -106,7 +127,7 @@ def _read_table(table: TableState, record: TableRecord, open_file: OpenFile, fol
     taken = 0
     for block in record.blocks:
         if _holds(table, block):
-            numbers = table.load(_block(table, block, open_file))
+            numbers = table.load(_block(table, block, open_file, record.chunk))
             taken += 0 if block.sparse else numbers
     if taken != table.held_numbers(Rectangle(sparse.rows, sparse.columns) for sparse in record.sparse):
         raise CheckpointError(
@@ -122,7 +143,7 @@ def _holds(table: TableState, block: BlockRecord) -> bool:
     return any(first < shard.rows[1] and shard.rows[0] < last for shard in table.shards)
 
 
-def _block(table: TableState, record: BlockRecord, open_file: OpenFile) -> RowBlock:
+def _block(table: TableState, record: BlockRecord, open_file: OpenFile, chunk: int | None) -> RowBlock:
     """A block whose parts are read when they are sliced."""
     file = open_file(record.file)
     left, right = record.columns
@@ -146,6 +167,10 @@ def _block(table: TableState, record: BlockRecord, open_file: OpenFile) -> RowBl
         for name, spec in table.parts.items()
         if spec.per == "element" or left == 0
     }
+    if chunk is not None:
+        shape = record.count, (right - left) // chunk
+        parts[UTILITY] = file.part(f"{record.name}/{UTILITY}", shape, torch.bfloat16)
+        parts[GROWTH] = file.part(f"{record.name}/{GROWTH}", shape[:1], torch.bfloat16)
     return RowBlock(ids, record.columns, parts)
 
 

@@ -19,6 +19,10 @@ class StateMismatch(Exception):  # noqa: N818  (never seen by a user)
     """The checkpoint is whole but not of the state that is to be filled; says where they differ."""
 
 
+class OptionalValues(dict[str, Any]):
+    """Values that a checkpoint may lack, all of them together; they stay as they are then."""
+
+
 class Leaves(NamedTuple):
     """What a state dictionary holds, by path."""
 
@@ -53,6 +57,8 @@ def put_values(state: dict[str, Any], values: dict[str, Any], prefix: str = "") 
     """Lays stored values over those of a state; a missing one, or one of another type, is refused."""
     for key, value in state.items():
         path = f"{prefix}{key}"
+        if isinstance(value, OptionalValues) and not any(f"{path}/{name}" in values for name in value):
+            continue
         if isinstance(value, dict):
             put_values(value, values, f"{path}/")
         elif not isinstance(value, (Tensor, TableState)):

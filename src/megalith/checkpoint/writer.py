@@ -85,7 +85,8 @@ def write_rank(
 def _sparse_record(shard: TableShard) -> SparseRecord:
     if shard.start is None:
         raise ValueError(f"rows {shard.rows} are left out where they are as they begin, which is not known")
-    return SparseRecord(rows=shard.rows, columns=shard.columns, start=StartRecord.of(shard.start))
+    start = StartRecord.of(shard.start)
+    return SparseRecord(rows=shard.rows, columns=shard.columns, start=start, chunk=shard.chunk)
 
 
 def table_records(tables: dict[str, TableState], written: list[WrittenFiles]) -> dict[str, TableRecord]:

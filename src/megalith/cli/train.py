@@ -75,6 +75,8 @@ def _print_summary(summary: dict[str, Any]) -> None:
     )
     if summary.get("tiers"):
         say(_tiers(summary["tiers"]))
+    if summary.get("adaptive"):
+        say(_adaptive(summary["adaptive"]))
     run = shlex.quote(summary["run"])
     if not summary["finished"]:
         say(f"Stopped by {summary['stopped_by']}; resume with: megalith train {run}")
@@ -101,4 +103,17 @@ def _tiers(tiers: dict[str, Any]) -> str:
         f"{shown('reads_per_sample', '{:.2f}'.format)}, a step {shown('step_seconds', format_duration)}; "
         f"in memory {format_bytes(tiers['memory_bytes'])} of rows and {format_bytes(tiers['index_bytes'])} "
         f"of index and buffers, on disk {format_bytes(tiers['disk_bytes'])}."
+    )
+
+
+def _adaptive(adaptive: dict[str, Any]) -> str:
+    """What adaptive tables take at the end, part by part, beside what they would as dense ones."""
+    from megalith.core.units import format_bytes, format_count
+
+    parts = ("weights", "state", "utility", "index", "sketch", "free", "bookkeeping")
+    listed = ", ".join(f"{part} {format_bytes(adaptive[f'{part}_bytes'])}" for part in parts)
+    return (
+        f"Adaptive tables: {format_bytes(adaptive['total_bytes'])}, {adaptive['ratio']:.1f} times smaller "
+        f"than dense ({listed}); {format_count(adaptive['pruned'])} chunks pruned, "
+        f"{format_count(adaptive['grown'])} grown."
     )

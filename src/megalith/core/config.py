@@ -116,7 +116,8 @@ def _sentence(cls: type[BaseModel], error: ValidationError, source: str) -> str:
     details = error.errors()
     detail = next((entry for entry in details if entry["type"] == "extra_forbidden"), details[0])
     location = detail["loc"]
-    key = ".".join(str(part) for part in location)
+    # Pydantic also names the union that a value may be one of; no key has a bracket.
+    key = ".".join(str(part) for part in location if "[" not in str(part))
     if detail["type"] == "extra_forbidden":
         owner = _model_at(cls, location[:-1])
         names = list(owner.model_fields) if owner else []

@@ -10,10 +10,10 @@ from pydantic import Field, field_validator, model_validator
 
 from megalith.core.config import Config
 from megalith.core.errors import ConfigError
+from megalith.core.store_spec import AnyStore, StoreKind, store_in_full
 
 Pooling = Literal["sum", "mean", "max", "none"]
 WeightType = Literal["float32", "float16", "bfloat16"]
-StoreKind = Literal["dense", "tiered"]
 
 DTYPE_BYTES: dict[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2}
 MAX_NARROW_ROWS = 1 << 31
@@ -38,23 +38,6 @@ class FeatureSpec(Config):
         return self.max_length != 1
 
 
-class StoreSpec(Config):
-    """What holds the rows of a table, by kind; `over` is the store underneath, for kinds that have one.
-
-    `dense`: a row in memory for every id. `tiered`: rows on disk under a cache in memory; a row that was
-    never trained is stored nowhere.
-    """
-
-    kind: StoreKind
-    over: StoreSpec | None = None
-
-    @model_validator(mode="after")
-    def _holds_rows_itself(self) -> StoreSpec:
-        if self.over is not None:
-            raise ValueError(f"a {self.kind} store holds its rows itself; leave `over` out")
-        return self
-
-
 class TableSpec(Config):
     """An embedding table and the features that look rows up in it.
 
@@ -72,14 +55,14 @@ class TableSpec(Config):
     """An id that reads as zeros, does not count in a mean and is never updated."""
     init_scale: float | None = Field(default=None, ge=0.0, le=1e30)
     """Half-width of the uniform start values; None takes 1/sqrt(rows), so that rare rows start near zero."""
-    store: StoreSpec | StoreKind | None = None
+    store: AnyStore | StoreKind | None = None
     """What holds the rows; a kind alone is short for `{kind: ...}`. None is what a run's memory asks for, or
     else dense."""
 
-    @field_validator("store")
+    @field_validator("store", mode="before")
     @classmethod
-    def _store_in_full(cls, store: StoreSpec | StoreKind | None) -> StoreSpec | None:
-        return StoreSpec(kind=store) if isinstance(store, str) else store
+    def _store_in_full(cls, store: object) -> object:
+        return store_in_full(store)
 
     @field_validator("features")
     @classmethod

@@ -43,10 +43,11 @@ class LookupFunction(torch.autograd.Function):
     ) -> Any:
         """The outputs of `read`."""
         ctx.tables, ctx.resolved = tables, resolved
+        outputs = tables.read(resolved)
         # Torch then refuses a second backward pass, and one after somebody wrote into them.
         ctx.save_for_backward(resolved.values, resolved.offsets, sample_weights)
         ctx.set_materialize_grads(False)
-        return tables.read(resolved)
+        return outputs
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:

@@ -20,9 +20,13 @@ from megalith.core.schema import TableSpec, check_tables
 from megalith.embeddings.autograd import LookupFunction
 from megalith.embeddings.check import Indices, LookupCheck
 from megalith.embeddings.initial_values import TableWindow
+from megalith.embeddings.module_state import first_part, load_first_part, load_rows, stored_rows
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad, StepSettings, optimizer_of_each
 from megalith.embeddings.rounding import RoundingSeeds
-from megalith.embeddings.row_block import WEIGHT, RowBlock, part_specs
+from megalith.embeddings.row_block import WEIGHT, part_specs
+from megalith.embeddings.stores.adaptive.budget import AdaptiveBudget
+from megalith.embeddings.stores.adaptive.figures import AdaptiveFigures
+from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
 from megalith.embeddings.stores.base import RowCache, StoreBytes, StoredTable, TierCounts
 from megalith.embeddings.stores.resolved import ResolvedIds
 from megalith.embeddings.stores.settings import TieredMemory
@@ -34,8 +38,6 @@ from megalith.ops.embedding.operators import embedding_forward, embedding_sequen
 from megalith.ops.optimizer.backward import embedding_backward_
 from megalith.ops.optimizer.column_sharded import ColumnShardedUpdate
 from megalith.ops.optimizer.steps import PhysicalRows
-
-_BLOCK_BYTES = 64 << 20
 
 
 class Lookup(NamedTuple):
@@ -62,7 +64,8 @@ class EmbeddingCollection(nn.Module):
     `table_optimizers` gives single tables an optimizer of their own. `stochastic_rounding` rounds updated
     half-precision weights at random, reproducibly from the seed, so that small steps are not lost. `windows`
     names the tables that are parts of larger ones. `memory` says how much memory tables with
-    `store="tiered"` may take, and where the rest of their rows lies.
+    `store="tiered"` may take, and where the rest of their rows lies. `adaptive` is the budget that tables
+    with `store="adaptive"` share, and how it is shared.
 
     Models call `lookup`; a pipeline calls its parts, `exchange`, `resolve`, `start_lookup` and
     `finish_lookup`, the first two some batches ahead. Autograd calls `read`, `sample_weight_gradient` and
@@ -81,6 +84,7 @@ class EmbeddingCollection(nn.Module):
         device: torch.device | str = "cpu",
         windows: Mapping[str, TableWindow] | None = None,
         memory: TieredMemory | None = None,
+        adaptive: AdaptivePolicy | AdaptiveBudget | None = None,
     ) -> None:
         super().__init__()
         check_tables(tables)
@@ -95,7 +99,7 @@ class EmbeddingCollection(nn.Module):
         self._check = LookupCheck(tables, device)
         stored = [StoredTable(*each) for each in zip(tables, of_each, self.optimizers, strict=True)]
         # What holds the rows of a table, and which row an id has, is decided there and nowhere else.
-        self.stores = TableStores(stored, seed, device, memory)
+        self.stores = TableStores(stored, seed, device, memory, adaptive)
         self.lookups = self.stores.lookups
         """The lookups as the operators are told of them."""
         self.features = self.lookups.features
@@ -104,7 +108,9 @@ class EmbeddingCollection(nn.Module):
         self._states = [each.first for each in rows], [each.second for each in rows]
         self._native: NativeTables | None = None
         if torch.device(device).type == "cpu":
-            self._native = NativeTables(self._weights, *self._states, [each.ids for each in rows])
+            self._native = NativeTables(
+                self._weights, *self._states, [each.ids for each in rows], self.stores.pools
+            )
         self._settings = StepSettings(self.optimizers)
         self._rounding = RoundingSeeds(of_each, seed, device)
         self._positions = {table.name: position for position, table in enumerate(tables)}
@@ -136,12 +142,12 @@ class EmbeddingCollection(nn.Module):
 
     def table_states(self) -> dict[str, TableState]:
         """Every table as a checkpoint sees it; loading writes into the rows."""
-        return {
-            table.name: TableState(
-                table.rows, table.dim, part_specs(table, optimizer), (self.shard(table.name),)
-            )
-            for table, optimizer in zip(self.tables, self.optimizers, strict=True)
-        }
+        states = {}
+        for number, (table, optimizer) in enumerate(zip(self.tables, self.optimizers, strict=True)):
+            shards = (self.shard(table.name),)
+            states[table.name] = TableState(table.rows, table.dim, part_specs(table, optimizer), shards)
+            states |= {f"{table.name}.{name}": own for name, own in self.stores.states(number).items()}
+        return states
 
     def _in_memory(self, table: str) -> PhysicalRows:
         position = self._positions[table]
@@ -151,6 +157,15 @@ class EmbeddingCollection(nn.Module):
             )
         return self.stores.rows[position]
 
+    def policy_state(self) -> dict[str, Any]:
+        """What the next decisions on chunks depend on beside rows; empty where no table is adaptive."""
+        return {} if self.stores.budget is None else self.stores.budget.state_dict()
+
+    def load_policy_state(self, state: dict[str, Any]) -> None:
+        """Goes on from what `policy_state` gave, after `num_steps` and the rows were loaded."""
+        if self.stores.budget is not None:
+            self.stores.budget.load_state_dict(state, self.num_steps)
+
     def counts(self) -> TierCounts:
         """What the tiers of the tables' stores did so far."""
         return self.stores.counts()
@@ -158,6 +173,10 @@ class EmbeddingCollection(nn.Module):
     def bytes(self) -> StoreBytes:
         """What the tables take: weights, state, index and bookkeeping in memory, and files."""
         return self.stores.bytes()
+
+    def adaptive(self) -> AdaptiveFigures | None:
+        """What adaptive tables are now; None where there are none."""
+        return None if self.stores.budget is None else self.stores.budget.figures()
 
     def caches(self) -> list[RowCache]:
         """The caches of tables that are not whole in memory."""
@@ -247,7 +266,8 @@ class EmbeddingCollection(nn.Module):
         batch, gradients = resolved.batch, OutputGradients(pooled, sequences)
         try:
             if self._native is not None:
-                self._native.backward_(self.steps(), chosen, batch, gradients, self.rounding())
+                chunked = self.stores.chunk_steps(resolved, self.num_steps)
+                self._native.backward_(self.steps(), chosen, batch, gradients, self.rounding(), chunked)
             else:
                 tables = self._weights, *self._states
                 embedding_backward_(*tables, self.steps(), chosen, *batch, *gradients, self.rounding())
@@ -255,6 +275,7 @@ class EmbeddingCollection(nn.Module):
             # A step that failed does not count.
             self.num_steps -= 1
             raise
+        self.stores.updated(resolved, self.num_steps)
 
     def column_sharded_update(
         self, positions: Sequence[int], columns: Sequence[int], sections: Sequence[tuple[int, int, int]]
@@ -284,7 +305,8 @@ class EmbeddingCollection(nn.Module):
     def get_extra_state(self) -> dict[str, Any]:
         """Weights, optimizer state and the step count, by table name, for `state_dict`.
 
-        Of tables that are not whole in memory it holds the rows that were trained, and `ids` says which.
+        Of tables that are not whole in memory it holds the rows that were trained, and `ids` says which; of
+        adaptive ones also how many chunks each has, and what they are worth.
         """
         rows = {table.name: self._stored_rows(table) for table in self.tables}
         return {
@@ -292,6 +314,8 @@ class EmbeddingCollection(nn.Module):
             "weights": {name: parts.pop(WEIGHT) for name, (_, parts) in rows.items()},
             "states": {name: parts for name, (_, parts) in rows.items()},
             "ids": {name: ids for name, (ids, _) in rows.items() if ids is not None},
+            "others": {name: first_part(state) for name, state in self._other_states().items()},
+            "policy": self.policy_state(),
         }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
@@ -302,30 +326,18 @@ class EmbeddingCollection(nn.Module):
             )
         self.num_steps = int(state["num_steps"])
         for table in self.tables:
-            shard, name = self.shard(table.name), table.name
-            ids: Tensor | range | None = state.get("ids", {}).get(name)
-            if ids is not None or not self.stores.is_whole(self._positions[name]):
-                shard.reset()
-            if ids is None:
-                ids = range(table.rows)
-            shard.load(
-                RowBlock(ids, (0, table.dim), {WEIGHT: state["weights"][name], **state["states"][name]})
-            )
+            name, ids = table.name, state.get("ids", {}).get(table.name)
+            parts = {WEIGHT: state["weights"][name], **state["states"][name]}
+            load_rows(self.shard(name), table, ids, parts)
+        for name, own in self._other_states().items():
+            load_first_part(own, state.get("others", {}).get(name))
+        self.load_policy_state(state.get("policy") or self.policy_state())
 
     def _stored_rows(self, table: TableSpec) -> tuple[Tensor | None, dict[str, Tensor]]:
         """The ids of a table's trained rows, None for all, and their parts."""
         if self.stores.is_whole(self._positions[table.name]):
             return None, {WEIGHT: self.weight(table.name), **self.state(table.name)}
-        shard = self.shard(table.name)
-        blocks = list(shard.blocks(_BLOCK_BYTES))
-        ids = torch.cat(
-            [torch.empty(0, dtype=torch.int64), *(torch.as_tensor(block.ids) for block in blocks)]
-        )
-        order = ids.argsort()
-        parts = {
-            name: torch.cat([block.parts[name] for block in blocks])[order]
-            if blocks
-            else torch.empty(0, *((table.dim,) if spec.per == "element" else ()), dtype=spec.dtype)
-            for name, spec in shard.specs.items()
-        }
-        return ids[order], parts
+        return stored_rows(self.shard(table.name), table)
+
+    def _other_states(self) -> dict[str, TableState]:
+        return {name: state for name, state in self.table_states().items() if name not in self._positions}

@@ -17,6 +17,9 @@ WEIGHT = "weight"
 PART_NAMES = (WEIGHT, "first", "second")
 """The weight of a row, then what its optimizer keeps of it, in this order wherever parts lie side by side."""
 
+UTILITY, GROWTH = "utility", "growth"
+"""Beside these, what blocks of chunked rows have: a number for each chunk, and one for each row."""
+
 
 class PartSpec(NamedTuple):
     """The weight of a table, or a part of its optimizer's state."""

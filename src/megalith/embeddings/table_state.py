@@ -46,7 +46,12 @@ class TableShard(Protocol):
 
     @property
     def sparse(self) -> bool:
-        """Whether rows that `blocks` leaves out have start values; otherwise it leaves none out."""
+        """Whether `blocks` leaves rows out: those that were never trained, or that have no chunk."""
+
+    @property
+    def chunk(self) -> int | None:
+        """Columns of a chunk where rows are cut into some, and what `blocks` leaves out is zeros. None: rows
+        are whole, and it has start values."""
 
     @property
     def files(self) -> PoolTable | None:
@@ -60,6 +65,9 @@ class TableShard(Protocol):
 
     def reset(self) -> None:
         """Gives every row its start value, and zeros as optimizer state."""
+
+    def clear(self) -> None:
+        """Makes every number 0."""
 
     def snapshot(self, holds: Holds, copy: bool) -> TableShard:
         """As it is now, to be read by another thread. With `copy` also while training goes on; files are
@@ -75,6 +83,8 @@ class TableState:
     parts: dict[str, PartSpec]
     """The weight first, then the optimizer's state."""
     shards: tuple[TableShard, ...]
+    optional: bool = False
+    """Whether a checkpoint may lack it; it is zeros then."""
 
     def __post_init__(self) -> None:
         for shard in self.shards:

@@ -29,6 +29,12 @@ def available_bytes(root: Path = _ROOT) -> int | None:
     return max(0, available if limit is None else min(available, limit))
 
 
+def resident_bytes() -> int | None:
+    """Memory that this process has now; None where the system does not say."""
+    fields = _read(_ROOT / "proc/self/statm").split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 1 else None
+
+
 def _control_groups(root: Path) -> Iterator[int]:
     """What is left in each control group that the process is in, the outer ones included."""
     for line in _read(root / "proc/self/cgroup").splitlines():

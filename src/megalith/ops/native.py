@@ -15,9 +15,9 @@ from typing import Any
 
 from megalith.core.errors import CacheFullError, MegalithError, NativeError, OutOfMemoryError, StorageError
 
-ABI_VERSION = 15
+ABI_VERSION = 18
 """That of csrc/abi.h; both are raised when a signature changes."""
-ABI_DIGEST = "75a527a80233042d"
+ABI_DIGEST = "181d56412444e69d"
 """Of the signatures together with the version; `tests/architecture` says what to put here."""
 SIMD_LEVELS = ("portable", "avx2", "avx512")
 """The builds of the kernels, the narrowest vector instructions first."""
@@ -162,12 +162,23 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     ),
     "mg_chunks_rewrite": (_Code, (_pointer, _int64, *(_pointer,) * 4, _int64)),
     "mg_chunks_compact": (_Code, (_pointer,)),
-    "mg_chunks_scale_utilities": (_Code, (_pointer, _float)),
+    "mg_chunks_scale_utilities": (_Code, (_pointer, _int64, _float)),
     "mg_chunks_ids": (_Code, (_pointer, *(_int64,) * 3, *(_pointer,) * 2)),
     "mg_chunks_masks": (_Code, (_pointer, _int64, _pointer, _int64, _pointer)),
     "mg_chunks_read": (_Code, (_pointer, _int64, _pointer, _int64, *(_pointer,) * 6)),
     "mg_chunks_load": (_Code, (_pointer, _int64, _pointer, _int64, *(_pointer,) * 6)),
     "mg_chunks_statistics": (_Code, (_pointer, _pointer)),
+    "mg_sketch_add": (_Code, (_pointer, _int64, _pointer, _pointer, _float, _int64)),
+    "mg_sketch_remove": (_Code, (_pointer, _pointer, _int64)),
+    "mg_sketch_scale": (None, (_pointer, _float)),
+    "mg_ranking_create": (_Code, (_pointer,) * 6),
+    "mg_ranking_destroy": (None, (_pointer,)),
+    "mg_ranking_sums": (_Code, (_pointer,) * 3),
+    "mg_ranking_score": (_Code, (_pointer,) * 5),
+    "mg_ranking_histogram": (_Code, (*(_pointer,) * 3, _int64, _int64, _pointer)),
+    "mg_ranking_changes": (_Code, (*(_pointer,) * 3, _int64, _pointer)),
+    "mg_ranking_apply": (_Code, (_pointer, _pointer, _pointer, _int64)),
+    "mg_ranking_forget": (None, (_pointer,)),
     # The machine's own speed (bench/embedding/roofline.py, ops/stores/disk_probe.py).
     "mg_disk_probe": (_Code, (_text, _pointer, _pointer, _pointer)),
     "mg_random_row_read": (_Code, (_pointer, _int64, _pointer, _int64, _int64, _int32, _pointer)),

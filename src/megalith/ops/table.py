@@ -245,6 +245,29 @@ OPERATORS = (
         twin="megalith.ops.chunks.kernels_twin:chunked_backward_twin_",
         torch_name=None,
     ),
+    Operator(
+        name="candidate_sketch",
+        native=("mg_sketch_add", "mg_sketch_remove", "mg_sketch_scale"),
+        facade="megalith.ops.chunks.sketch:CandidateSketch",
+        twin="megalith.ops.chunks.sketch_twin:CandidateSketchTwin",
+        torch_name=None,
+    ),
+    Operator(
+        name="chunk_ranking",
+        native=(
+            "mg_ranking_create",
+            "mg_ranking_sums",
+            "mg_ranking_score",
+            "mg_ranking_histogram",
+            "mg_ranking_changes",
+            "mg_ranking_apply",
+            "mg_ranking_forget",
+            "mg_ranking_destroy",
+        ),
+        facade="megalith.ops.chunks.ranking:Ranking",
+        twin="megalith.ops.chunks.ranking_twin:RankingTwin",
+        torch_name=None,
+    ),
 )
 
 # Exported, but not operators: loading, threads, what the processor, the memory and the system offer.

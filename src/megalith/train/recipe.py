@@ -14,6 +14,7 @@ from pydantic import Field
 
 from megalith.core.config import Config, apply_overrides, load_yaml, parse_config
 from megalith.core.errors import ConfigError, nearest
+from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.models.registry import AnyModel
 from megalith.train.learner.dense_optimizer import AdamConfig, DenseOptimizer
@@ -39,10 +40,15 @@ class Recipe(Config):
     sharding: ShardingConfig = ShardingConfig()
     memory: TieredMemory | None = None
     """Tables may be larger than memory: `dram` bytes of their rows are kept in it, on every rank."""
+    adaptive: AdaptivePolicy | None = None
+    """Tables are to be smaller: rows are cut into chunks, of which only the useful live."""
 
-    def learner_config(self, rows: Path | None = None) -> LearnerConfig:
-        """What a learner takes of the recipe; `rows` is the folder of tiered tables, if there are any."""
-        memory = self.memory
+    def learner_config(self, rows: Path | None = None, total_steps: int = 0) -> LearnerConfig:
+        """What a learner takes of the recipe; `rows` is the folder of tiered tables, if there are any.
+
+        `total_steps` are those of the run, 0 where it is not trained.
+        """
+        memory, adaptive = self.memory, self.adaptive
         return LearnerConfig(
             self.model,
             self.embeddings,
@@ -51,6 +57,7 @@ class Recipe(Config):
             self.train.clip_norm,
             self.data.batch_size,
             None if memory is None else memory.model_copy(update={"path": rows}),
+            None if adaptive is None else adaptive.for_steps(total_steps),
         )
 
 

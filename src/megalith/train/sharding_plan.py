@@ -72,7 +72,7 @@ def runtime_memory(recipe: Recipe) -> MemoryPolicy:
 
 
 def _tables(recipe: Recipe, dataset: Dataset) -> list[TableSpec]:
-    return recipe.model.tables(dataset.schema.categorical)
+    return recipe.embeddings.with_stores(recipe.model.tables(dataset.schema.categorical))
 
 
 def _eval_plan(recipe: Recipe, dataset: Dataset, world_size: int, used: Path) -> ShardingPlan:

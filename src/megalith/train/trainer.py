@@ -28,6 +28,7 @@ from megalith.train.loop import LoopSteps
 from megalith.train.pipeline import Pipeline
 from megalith.train.prediction.tiers import PlannedRun, predict_tiers
 from megalith.train.recipe import Recipe
+from megalith.train.run.adaptive import AdaptiveMetrics
 from megalith.train.run.folder import RunFolder, drop_entries_after
 from megalith.train.run.reporter import Reporter
 from megalith.train.run.summary import RunEnding, write_summary
@@ -59,7 +60,9 @@ class Trainer:
         eval_split = choose_split(recipe.data, self.dataset)
         self.plan = plan_for_training(recipe, self.dataset, self.ranks)
         copied = recipe.train.background_checkpoints
-        config = recipe.learner_config(self.run.rows(recipe.memory))
+        self._steps = LoopSteps(recipe.train, len(self.loader))
+        self.total_steps = self._steps.total
+        config = recipe.learner_config(self.run.rows(recipe.memory), self.total_steps)
         self.learner = Learner(config, self.dataset.schema, self.plan, second_copy=copied)
         own_group = self.ranks.with_own_group()
         self.store = CheckpointStore(self.run.checkpoints, recipe.train.keep_checkpoints, own_group)
@@ -67,8 +70,7 @@ class Trainer:
         self._pipeline: Pipeline | None = None
         self._evaluator = RunEvaluator(recipe, self.dataset, eval_split, self.learner, self._depth)
         self._tiers = TierMetrics(self.learner.embeddings, self.ranks, is_tiered=recipe.memory is not None)
-        self._steps = LoopSteps(recipe.train, len(self.loader))
-        self.total_steps = self._steps.total
+        self._adaptive = AdaptiveMetrics(self.learner.embeddings)
         self.step = 0
         self.best = self._evaluator.best
         self.metrics = TrainingMetrics(recipe.train.window_samples)
@@ -181,11 +183,14 @@ class Trainer:
                 reporter.advance(self.step)
                 if self._steps.logs_after(self.step):
                     now = time.perf_counter()
-                    tiers = self._tiers.take((self.step - reported) * self.recipe.data.batch_size)
+                    stores = {
+                        "tiers": self._tiers.take((self.step - reported) * self.recipe.data.batch_size),
+                        "adaptive": self._adaptive.take(),
+                    }
                     reported = self.step
                     if self.ranks.is_first:
                         entry = self._train_entry(factor, now - clock)
-                        reporter.write(entry if tiers is None else {**entry, "tiers": tiers})
+                        reporter.write(entry | {name: own for name, own in stores.items() if own is not None})
                     clock = now
                     tracer.flush()
                 if self._evaluator.split is not None and self._steps.evaluates_after(self.step):

@@ -3,8 +3,10 @@
 import pytest
 from pydantic import ValidationError
 
+from megalith.core.config import parse_config
 from megalith.core.errors import ConfigError
 from megalith.core.schema import FeatureSpec, TableSpec, check_tables, feature_order
+from megalith.core.store_spec import AdaptiveSpec, DynamicSpec, TieredSpec
 
 
 def test_a_table_may_have_any_dim_from_one():
@@ -44,3 +46,28 @@ def test_features_come_once_in_the_order_of_the_tables():
 def test_one_id_a_sample_unless_said_otherwise():
     assert not FeatureSpec(name="f", num_ids=3).multi_hot
     assert FeatureSpec(name="f", num_ids=3, max_length=None).multi_hot
+
+
+def test_stores_are_named_by_kind_or_in_full() -> None:
+    table = {"name": "t", "rows": 10, "dim": 8, "features": ("f",)}
+    assert TableSpec(**table, store="tiered").store == TieredSpec()
+    nested = {"kind": "dynamic", "bound": 64, "over": {"kind": "adaptive", "chunk": 4}}
+    store = TableSpec(**table, store=nested).store
+    assert isinstance(store, DynamicSpec)
+    assert store.over == AdaptiveSpec(chunk=4)
+
+
+@pytest.mark.parametrize(
+    ("store", "said"),
+    [
+        ("dynamic", "needs a bound"),
+        ({"kind": "dynamic"}, "one of them"),
+        ({"kind": "adaptive", "chnk": 4}, "unknown key 'store.adaptive.chnk'; did you mean 'chunk'?"),
+        ("tierd", "key 'store': tag 'tierd'"),
+    ],
+)
+def test_a_store_that_cannot_be_is_one_sentence(store: object, said: str) -> None:
+    table = {"name": "t", "rows": 10, "dim": 8, "features": ["f"], "store": store}
+    with pytest.raises(ConfigError) as error:
+        parse_config(TableSpec, table, "recipe.yaml")
+    assert said in str(error.value)

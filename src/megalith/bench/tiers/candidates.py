@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from megalith.bench.tiers.stream import TierStream
-from megalith.core.schema import FeatureSpec, StoreKind, TableSpec
+from megalith.core.schema import FeatureSpec, TableSpec
+from megalith.core.store_spec import StoreKind
 from megalith.embeddings.collection import EmbeddingCollection
 from megalith.embeddings.optimizers import RowWiseAdaGrad
 from megalith.embeddings.stores.resolved import ResolvedIds

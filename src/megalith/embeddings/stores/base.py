@@ -11,7 +11,7 @@ a function of (seed, table, id, column), and rounding of (seed, step, table, id,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import NamedTuple, Protocol
 
@@ -20,7 +20,9 @@ from torch import Tensor
 from megalith.core.schema import TableSpec
 from megalith.embeddings.initial_values import TableWindow
 from megalith.embeddings.optimizers import RowOptimizer
-from megalith.embeddings.table_state import TableShard
+from megalith.embeddings.table_state import TableShard, TableState
+from megalith.ops.chunks.chunked_rows import ChunkedRows
+from megalith.ops.chunks.steps import ChunkStep
 from megalith.ops.optimizer.steps import PhysicalRows
 
 
@@ -37,13 +39,24 @@ class StoreBytes:
     """What a store takes, all of it."""
 
     weights: int = 0
-    """In memory, as are `state`, `index` and `bookkeeping`."""
+    """In memory, as is all but `disk`."""
     state: int = 0
     index: int = 0
     """Which rows are stored, and where."""
     bookkeeping: int = 0
     """Which rows are in memory, buffers, what leaves next."""
     disk: int = 0
+    utility: int = 0
+    """What chunks of adaptive tables are worth, and which of them live."""
+    sketch: int = 0
+    """What rows of adaptive tables would be worth that have no chunk."""
+    free: int = 0
+    """Taken from the system with no row in it."""
+
+    @property
+    def memory(self) -> int:
+        """All that is not on disk."""
+        return sum(astuple(self)) - self.disk
 
     def plus(self, other: StoreBytes) -> StoreBytes:
         """Both together."""
@@ -92,6 +105,10 @@ class RowStore(Protocol):
         """By table; several may be the same memory. Addresses never move."""
 
     @property
+    def pools(self) -> Sequence[ChunkedRows | None]:
+        """By table, the pool that holds its rows in chunks, and whose slots it gives; None: `rows` do."""
+
+    @property
     def ids_are_slots(self) -> bool:
         """Whether every id is its own slot, always in memory: then nothing needs to be resolved."""
 
@@ -108,14 +125,30 @@ class RowStore(Protocol):
         waits for others to release where their rows leave no room; without it that is an error.
         """
 
-    def arrive(self, ticket: int) -> None:
-        """Waits until the rows of a ticket are in memory."""
+    def arrive(self, ticket: int) -> Tensor | None:
+        """Waits until the rows of a ticket are in memory; its slots, if they are others by now.
+
+        The thread that computes calls it, in the order of batches, just before each is computed. What changes
+        which rows there are happens here: `resolve` may run ahead, and must not show in results.
+        """
+
+    def current(self, ticket: int) -> Tensor | None:
+        """The slots of a ticket that has arrived, if they are others by now: rows may have moved since."""
+
+    def chunk_steps(self, ticket: int, step: int) -> Sequence[ChunkStep]:
+        """By table, what step number `step` on a ticket's rows needs to know of chunks; empty: nothing."""
+
+    def updated(self, ticket: int) -> None:
+        """The rows of a ticket took their step, with the `chunk_steps` that were given for it."""
 
     def release(self, ticket: int) -> None:
         """The rows of a ticket may leave."""
 
     def shard(self, table: int, writes: bool = True) -> TableShard:
         """A table's rows as a checkpoint sees them; `writes` is false of all copies but one."""
+
+    def states(self, table: int) -> Mapping[str, TableState]:
+        """Other state of a table that travels by rows of its own, by name; a checkpoint may lack it."""
 
     def bytes(self) -> StoreBytes:
         """What the store takes now."""

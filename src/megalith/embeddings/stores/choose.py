@@ -1,12 +1,16 @@
-"""Which tables are worth a tiered store, where memory is limited."""
+"""Which tables are worth a tiered or an adaptive store, where memory is limited."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from megalith.core.schema import StoreSpec, TableSpec
+from megalith.core.errors import ConfigError
+from megalith.core.schema import TableSpec
+from megalith.core.store_spec import AdaptiveSpec, DenseSpec, StoreSpec, TieredSpec
+from megalith.core.units import format_bytes
 from megalith.embeddings.memory import memory_of
 from megalith.embeddings.optimizers import RowOptimizer
+from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
 
 DENSE_PART = 1 / 16
 """Of the budget, for all tables together that stay in memory whole."""
@@ -22,15 +26,53 @@ def choose_stores(
     sizes = [
         memory_of([table], [optimizer]).total for table, optimizer in zip(tables, optimizers, strict=True)
     ]
-    chosen, left = [StoreSpec(kind="tiered")] * len(tables), dram * DENSE_PART
+    chosen: list[StoreSpec] = [TieredSpec()] * len(tables)
+    left = dram * DENSE_PART
     for number in sorted(range(len(tables)), key=lambda number: (sizes[number], number)):
         left -= sizes[number]
         if left < 0:
             break
-        chosen[number] = StoreSpec(kind="dense")
+        chosen[number] = DenseSpec()
     return chosen
+
+
+def choose_adaptive(
+    tables: Sequence[TableSpec], optimizers: Sequence[RowOptimizer], policy: AdaptivePolicy
+) -> tuple[list[TableSpec], AdaptivePolicy]:
+    """The tables with a store for those that have none, and what is left of the budget for adaptive ones.
+
+    Where no table is named adaptive, all without a store are, but for the smallest: those of few rows, and
+    those that together take little of the budget. These stay dense, and what they take is charged.
+    """
+    if any(isinstance(table.store, AdaptiveSpec) for table in tables):
+        return list(tables), policy
+    sizes = [
+        memory_of([table], [optimizer]).total for table, optimizer in zip(tables, optimizers, strict=True)
+    ]
+    governed = [number for number, table in enumerate(tables) if table.store is None]
+    dense_bytes = sum(sizes[number] for number in governed)
+    budget = policy.bytes_of(dense_bytes)
+    chosen, small, exempt = list(tables), policy.exempt_share * budget, 0
+    for number in sorted(governed, key=lambda number: (sizes[number], number)):
+        small -= sizes[number]
+        is_exempt = small >= 0 or tables[number].rows <= policy.exempt_rows
+        exempt += sizes[number] if is_exempt else 0
+        store = DenseSpec() if is_exempt else AdaptiveSpec()
+        chosen[number] = tables[number].model_copy(update={"store": store})
+    left = budget - exempt
+    if left < dense_bytes / 4096:
+        raise ConfigError(
+            f"adaptive leaves {format_bytes(budget)} for all tables, and those that stay whole take "
+            f"{format_bytes(exempt)} of it; give more, or lower adaptive.exempt_rows."
+        )
+    return chosen, policy.model_copy(update={"ratio": None, "budget": left})
+
+
+def is_behind_cache(table: TableSpec) -> bool:
+    """Whether the rows of a table are on disk, and some of them in memory."""
+    return isinstance(table.store, TieredSpec)
 
 
 def is_whole(table: TableSpec) -> bool:
     """Whether every row of a table is in memory."""
-    return table.store is None or (isinstance(table.store, StoreSpec) and table.store.kind == "dense")
+    return table.store is None or isinstance(table.store, DenseSpec)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -11,7 +11,8 @@ from megalith.embeddings.initial_values import initial_values
 from megalith.embeddings.row_block import WEIGHT
 from megalith.embeddings.stores.base import RowCache, StoreBytes, StoredTable, TierCounts
 from megalith.embeddings.stores.dense_shard import DenseShard
-from megalith.embeddings.table_state import TableShard
+from megalith.embeddings.table_state import TableShard, TableState
+from megalith.ops.chunks.steps import ChunkStep
 from megalith.ops.embedding.native_tables import allocate_table
 from megalith.ops.optimizer.steps import PhysicalRows
 
@@ -20,6 +21,7 @@ class DenseStore:
     """One table, whole in memory with its optimizer state."""
 
     ids_are_slots = True
+    pools = (None,)
 
     def __init__(self, table: StoredTable, seed: int, device: torch.device | str = "cpu") -> None:
         self.tables, self._seed = (table,), seed
@@ -47,8 +49,20 @@ class DenseStore:
         """The ids."""
         return values, 0
 
-    def arrive(self, ticket: int) -> None:
+    def arrive(self, ticket: int) -> Tensor | None:
         """Rows are always in memory."""
+        return None
+
+    def current(self, ticket: int) -> Tensor | None:
+        """No row ever moves."""
+        return None
+
+    def chunk_steps(self, ticket: int, step: int) -> Sequence[ChunkStep]:
+        """Rows are whole."""
+        return ()
+
+    def updated(self, ticket: int) -> None:
+        """Nothing follows."""
 
     def release(self, ticket: int) -> None:
         """No row ever leaves."""
@@ -60,6 +74,10 @@ class DenseStore:
         window = self.tables[table].window
         kept = {name: part for name, part in parts.items() if part.numel()}
         return DenseShard(window.rows[0], window.columns[0], kept, writes, window.start_values(self._seed))
+
+    def states(self, table: int) -> Mapping[str, TableState]:
+        """None."""
+        return {}
 
     def bytes(self) -> StoreBytes:
         """All in memory."""

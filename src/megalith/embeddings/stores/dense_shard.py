@@ -57,6 +57,11 @@ class DenseShard:
         return False
 
     @property
+    def chunk(self) -> int | None:
+        """Its rows are whole."""
+        return None
+
+    @property
     def files(self) -> PoolTable | None:
         """Its rows are in no files."""
         return None
@@ -98,6 +103,11 @@ class DenseShard:
         for begin in range(0, len(weight), _RESET_ROWS):
             rows = weight[begin : begin + _RESET_ROWS]
             rows.copy_(start_values_(torch.empty(rows.shape, dtype=rows.dtype), self.start, begin))
+
+    def clear(self) -> None:
+        """Makes every number 0."""
+        for part in self.parts.values():
+            part.zero_()
 
     def snapshot(self, holds: Holds, copy: bool) -> DenseShard:
         """A copy of it, or itself where nothing changes it meanwhile."""

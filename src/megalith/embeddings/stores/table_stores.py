@@ -12,19 +12,25 @@ import torch
 from torch import Tensor
 
 from megalith.core.errors import ConfigError, storage_errors
-from megalith.core.schema import MAX_DENSE_ROWS, StoreSpec, too_many_rows
+from megalith.core.schema import MAX_DENSE_ROWS, too_many_rows
+from megalith.core.store_spec import AdaptiveSpec
 from megalith.core.units import format_bytes
 from megalith.embeddings.check import Indices
 from megalith.embeddings.descriptors import CollectionLookups
-from megalith.embeddings.memory import check_fits, taking_memory
+from megalith.embeddings.memory import check_fits, memory_of, taking_memory
+from megalith.embeddings.stores.adaptive.budget import AdaptiveBudget
+from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
+from megalith.embeddings.stores.adaptive.store import AdaptiveStore, chunk_shape
 from megalith.embeddings.stores.base import RowCache, RowStore, StoreBytes, StoredTable, TierCounts
 from megalith.embeddings.stores.choose import is_whole
 from megalith.embeddings.stores.dense import DenseStore
-from megalith.embeddings.stores.resolved import ResolvedIds
+from megalith.embeddings.stores.resolved import HeldRows, ResolvedIds
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.embeddings.stores.tiered import LEAST_ROWS, RowShape, TieredStore
-from megalith.embeddings.table_state import TableShard
-from megalith.ops.embedding.descriptors import LookupDescriptor
+from megalith.embeddings.table_state import TableShard, TableState
+from megalith.ops.chunks.blocks import ChunkShape
+from megalith.ops.chunks.steps import ChunkStep
+from megalith.ops.embedding.descriptors import LAYOUTS, LookupDescriptor
 from megalith.ops.optimizer.steps import PhysicalRows
 
 _FEATURE = LookupDescriptor._fields.index("feature")
@@ -41,8 +47,13 @@ class TableStores:
         seed: int,
         device: torch.device | str = "cpu",
         memory: TieredMemory | None = None,
+        adaptive: AdaptivePolicy | AdaptiveBudget | None = None,
     ) -> None:
-        self.stores = _stores(tables, seed, device, memory)
+        """A budget for `adaptive` tables that is given is shared with others, and whoever made it ranks."""
+        self.budget = _budget_of(tables, adaptive)
+        """What adaptive tables share, None where there are none."""
+        self._ranks_chunks = not isinstance(adaptive, AdaptiveBudget)
+        self.stores = _stores(tables, seed, device, memory, self.budget)
         number_of = {table.spec.name: number for number, table in enumerate(tables)}
         places = {
             number_of[table.spec.name]: (store, own)
@@ -51,6 +62,9 @@ class TableStores:
         }
         self._places = [places[number] for number in range(len(tables))]
         self.rows: list[PhysicalRows] = [store.rows[own] for store, own in self._places]
+        pools = [store.pools[own] for store, own in self._places]
+        self.pools = pools if any(pool is not None for pool in pools) else []
+        """By table, the pool of those whose rows are in chunks; empty where there are none."""
         specs = [table.spec for table in tables]
         self.lookups = CollectionLookups(specs)
         """The lookups as the operators are told of them: over physical rows."""
@@ -67,11 +81,13 @@ class TableStores:
         if len(set(features)) < len(features):
             # A feature that several tables look up: each lookup gets ids of its own.
             self._copied_features, self.num_features = features, len(features)
-        rows, paddings = [], []
+        rows, paddings, layouts = [], [], []
         for store, own in self._places:
             rows.append(len(store.rows[own].weight))
             paddings.append(store.padding(own))
-        self.lookups = lookups.over(rows, paddings, one_feature_each=self._copied_features is not None)
+            layouts.append(LAYOUTS.index("whole" if store.pools[own] is None else "chunked"))
+        one_each = self._copied_features is not None
+        self.lookups = lookups.over(rows, paddings, one_feature_each=one_each, layouts=layouts)
         numbers = lookups.descriptors[:, 0].tolist()
         placed = self.lookups.descriptors[:, _FEATURE].tolist()
         self._store_lookups: list[tuple[RowStore, list[tuple[int, int]]]] = [
@@ -100,19 +116,37 @@ class TableStores:
         if self.ids_are_slots:
             return ResolvedIds(indices, self.num_features)
         values, offsets, sample_weights = self._one_feature_each(indices)
-        slots: Tensor | None = None
-        tickets: list[tuple[RowStore, int]] = []
-        resolved = ResolvedIds(indices, self.num_features, tickets)
+        held: list[HeldRows] = []
+        resolved = ResolvedIds(indices, self.num_features, held)
         resolved.offsets, resolved.sample_weights = offsets, sample_weights
-        for store, lookups in self._ranges(offsets):
-            own, ticket = store.resolve(lookups, values, trains=trains, wait=wait)
-            tickets.append((store, ticket))
-            slots = own if slots is None else torch.where(own >= 0, own, slots)
-        assert slots is not None
-        # What no store resolved is of tables whose ids are their rows, and may need 64 bits.
+        # What no store resolves is of tables whose ids are their rows, and may need 64 bits.
         dense = any(store.ids_are_slots for store in self.stores)
-        resolved.values = torch.where(slots >= 0, slots.to(values.dtype), values) if dense else slots
+        merged: Tensor | None = values.clone() if dense else None
+        for store, lookups in self._ranges(offsets):
+            slots, ticket = store.resolve(lookups, values, trains=trains, wait=wait)
+            held.append(HeldRows(store, ticket, lookups))
+            if merged is None:
+                merged = slots
+            else:
+                held[-1].put(slots, merged)
+        assert merged is not None
+        resolved.values = merged
         return resolved
+
+    def chunk_steps(self, resolved: ResolvedIds, step: int) -> list[ChunkStep]:
+        """By table, what step number `step` needs to know of chunks; empty where no table has any."""
+        if not self.pools:
+            return []
+        steps = {id(held.store): held.store.chunk_steps(held.ticket, step) for held in resolved.held}
+        of_each = [(steps.get(id(store)), own) for store, own in self._places]
+        return [given[own] if given else ChunkStep() for given, own in of_each]
+
+    def updated(self, resolved: ResolvedIds, step: int) -> None:
+        """The rows of a batch took step number `step`; ranks chunks of adaptive tables when it is time."""
+        for held in resolved.held:
+            held.store.updated(held.ticket)
+        if self.budget is not None and self._ranks_chunks:
+            self.budget.after_step(step)
 
     def weight_gradient(self, gradient: Tensor, resolved: ResolvedIds) -> Tensor:
         """The gradient of the sample weights as they were given, from that of the weights as resolved."""
@@ -135,6 +169,11 @@ class TableStores:
         """The rows of a table as a checkpoint sees them."""
         store, own = self._places[table]
         return store.shard(own, writes)
+
+    def states(self, table: int) -> Mapping[str, TableState]:
+        """Other state of a table that travels with checkpoints."""
+        store, own = self._places[table]
+        return store.states(own)
 
     def bytes(self) -> StoreBytes:
         """What all stores take."""
@@ -181,14 +220,39 @@ class TableStores:
         return spread(values), copied, None if sample_weights is None else spread(sample_weights)
 
 
+def _budget_of(
+    tables: Sequence[StoredTable], adaptive: AdaptivePolicy | AdaptiveBudget | None
+) -> AdaptiveBudget | None:
+    own = [table for table in tables if isinstance(table.spec.store, AdaptiveSpec)]
+    if isinstance(adaptive, AdaptiveBudget) or not own:
+        return adaptive if isinstance(adaptive, AdaptiveBudget) else None
+    if adaptive is None:
+        raise ConfigError(
+            f"Table '{own[0].spec.name}' is adaptive: say how much memory all such tables may take, with "
+            "adaptive=AdaptivePolicy(ratio=16)."
+        )
+    specs = [table.spec for table in own]
+    dense = memory_of(specs, [table.optimizer for table in own]).total
+    return AdaptiveBudget(adaptive, dense, {spec.name: spec.rows for spec in specs})
+
+
 def _stores(
-    tables: Sequence[StoredTable], seed: int, device: torch.device | str, memory: TieredMemory | None
+    tables: Sequence[StoredTable],
+    seed: int,
+    device: torch.device | str,
+    memory: TieredMemory | None,
+    budget: AdaptiveBudget | None,
 ) -> list[RowStore]:
-    """The store of each table; tables whose rows have one shape share a tiered one."""
+    """The store of each table; tables whose rows have one shape share a tiered or an adaptive one."""
     dense: list[StoredTable] = []
     tiered: dict[str, list[StoredTable]] = {}
+    adaptive: dict[ChunkShape, list[StoredTable]] = {}
     for table in tables:
-        if _kind(table, memory) == "dense":
+        if isinstance(table.spec.store, AdaptiveSpec):
+            assert budget is not None
+            shape = chunk_shape(table, table.spec.store, budget.policy.chunk)
+            adaptive.setdefault(shape, []).append(table)
+        elif _kind(table, memory) == "dense":
             dense.append(table)
         else:
             tiered.setdefault(RowShape(table).key, []).append(table)
@@ -199,8 +263,10 @@ def _stores(
     specs, optimizers = [table.spec for table in dense], [table.optimizer for table in dense]
     if torch.device(device).type == "cpu":
         check_fits(specs, optimizers)
-    elif tiered:
-        raise ConfigError("Tiered tables are kept in this machine's memory; leave `device` at cpu.")
+    elif tiered or adaptive:
+        raise ConfigError(
+            "Tiered and adaptive tables are kept in this machine's memory; leave `device` at cpu."
+        )
     with taking_memory(specs, optimizers):
         stores: list[RowStore] = [DenseStore(table, seed, device) for table in dense]
     if tiered:
@@ -208,8 +274,11 @@ def _stores(
         assert memory.path is not None
         with storage_errors(memory.path):
             parents = _own_folders(memory.path, tiered)
-        for shape, dram in _budget(tiered, memory.dram).items():
-            stores.append(TieredStore(tiered[shape], memory.share(dram, shape), seed, parents))
+        for key, dram in _budget(tiered, memory.dram).items():
+            stores.append(TieredStore(tiered[key], memory.share(dram, key), seed, parents))
+    for chunks, tables_of_one_shape in adaptive.items():
+        assert budget is not None
+        stores.append(AdaptiveStore(tables_of_one_shape, chunks, budget, seed))
     return stores
 
 
@@ -227,8 +296,8 @@ def _own_folders(path: Path, shapes: Container[str]) -> list[Path]:
 def _kind(table: StoredTable, memory: TieredMemory | None) -> str:
     if is_whole(table.spec):
         return "dense"
-    assert isinstance(table.spec.store, StoreSpec)
-    kind = table.spec.store.kind
+    assert table.spec.store is not None
+    kind = table.spec.store if isinstance(table.spec.store, str) else table.spec.store.kind
     if memory is None or memory.path is None:
         raise ConfigError(
             f"Table '{table.spec.name}' is {kind}: say how much memory it may take and where its rows "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,7 +22,8 @@ from megalith.embeddings.stores.base import RowCache, StoreBytes, StoredTable, T
 from megalith.embeddings.stores.row_files import clear_rows, layout_digest
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.embeddings.stores.tiered_shard import SegmentPool
-from megalith.embeddings.table_state import TableShard
+from megalith.embeddings.table_state import TableShard, TableState
+from megalith.ops.chunks.steps import ChunkStep
 from megalith.ops.embedding.native_tables import allocate_table
 from megalith.ops.optimizer.steps import PhysicalRows
 from megalith.ops.stores.tiered_rows import DiskSettings, PooledTable, PoolStatistics, TieredRows
@@ -84,6 +85,7 @@ class TieredStore:
         capacity = min(memory.dram // self.shape.row_bytes, rows)
         self._physical = self.shape.allocate(capacity + 1)
         self.rows = (self._physical,) * len(tables)
+        self.pools = (None,) * len(tables)
         self._pooled = [
             PooledTable(table.spec.rows, table.window.start_values(seed), _padding(table)) for table in tables
         ]
@@ -143,9 +145,21 @@ class TieredStore:
             "batches (data.batch_size, data.eval_batch_size)."
         )
 
-    def arrive(self, ticket: int) -> None:
+    def arrive(self, ticket: int) -> Tensor | None:
         """Waits for the rows that are being read."""
         self.pool.arrive(ticket)
+        return None
+
+    def current(self, ticket: int) -> Tensor | None:
+        """No row moves while its ticket is held."""
+        return None
+
+    def chunk_steps(self, ticket: int, step: int) -> Sequence[ChunkStep]:
+        """Rows are whole."""
+        return ()
+
+    def updated(self, ticket: int) -> None:
+        """Nothing follows."""
 
     def release(self, ticket: int) -> None:
         """Rows may leave that no earlier batch holds either."""
@@ -169,6 +183,10 @@ class TieredStore:
         if self._segments is None:
             self._segments = SegmentPool(self.pool)
         return self._segments.shard(table, writes)
+
+    def states(self, table: int) -> Mapping[str, TableState]:
+        """None."""
+        return {}
 
     def bytes(self) -> StoreBytes:
         """Rows in memory as they were allocated, and files as they are."""

@@ -159,6 +159,11 @@ class TieredShard:
         return True
 
     @property
+    def chunk(self) -> int | None:
+        """Its rows are whole."""
+        return None
+
+    @property
     def files(self) -> PoolTable:
         """The pool that keeps its rows, and its number there."""
         return PoolTable(self.pool, self.table)
@@ -202,6 +207,15 @@ class TieredShard:
         for ids in trained.split(_RESET_ROWS):
             state = [torch.zeros(len(ids), *part.shape[1:], dtype=part.dtype) for part in rows.parts[1:]]
             rows.load(self.table, ids, [start_values_twin(self.start, ids), *state])
+
+    def clear(self) -> None:
+        """Makes every number 0: all rows count as trained then."""
+        rows = self.pool.rows
+        for first in range(0, self._pooled.rows, _RESET_ROWS):
+            ids = torch.arange(first, min(first + _RESET_ROWS, self._pooled.rows))
+            rows.load(
+                self.table, ids, [torch.zeros(len(ids), *p.shape[1:], dtype=p.dtype) for p in rows.parts]
+            )
 
     def snapshot(self, holds: Holds, copy: bool) -> HeldShard:
         """The rows in files that nothing changes any more."""
@@ -249,6 +263,7 @@ class HeldShard:
     held: SegmentRows
     writes: bool = True
     sparse: bool = True
+    chunk: int | None = None
 
     @property
     def start(self) -> StartValues:
@@ -286,6 +301,10 @@ class HeldShard:
     def reset(self) -> None:
         """Refused as well."""
         raise TypeError(f"rows {self.rows} are held to be saved, not to be reset")
+
+    def clear(self) -> None:
+        """Refused as well."""
+        self.reset()
 
     def snapshot(self, holds: Holds, copy: bool) -> HeldShard:
         """Itself: nothing changes it."""

@@ -102,6 +102,8 @@ class ChunkedRows:
         self._core.mg_chunks_pool(self._handle, ctypes.addressof(pool))
         self._kernel_address = pool.value
         self._lock = threading.Lock()
+        self.generation = 0
+        """Grows whenever rows may have moved: slots that were resolved under a smaller one are stale."""
         self.close = weakref.finalize(self, self._core.mg_chunks_destroy, self._handle)
         """Gives the memory back; every use afterwards is refused."""
 
@@ -109,6 +111,11 @@ class ChunkedRows:
     def kernel_address(self) -> int | None:
         """What kernels take for the weights of the pool's tables."""
         return self._kernel_address if self._pool else None
+
+    @property
+    def native_handle(self) -> int | None:
+        """The pool in the native core, for what ranks its chunks."""
+        return self._pool
 
     def resolve(
         self,
@@ -164,16 +171,20 @@ class ChunkedRows:
         given = ids.data_ptr(), masks.data_ptr(), *map(address, numbers), len(ids)
         with self._lock:
             self._core.mg_chunks_rewrite(self._pool, table, *given)
+            self.generation += 1
 
     def compact(self) -> None:
         """Moves records together, gives memory back, and every index its smallest form."""
         with self._lock:
             self._core.mg_chunks_compact(self._pool)
+            self.generation += 1
 
-    def scale_utilities(self, factor: float) -> None:
-        """Multiplies all utilities, growth included; exact for powers of two."""
+    def scale_utilities(self, factor: float, table: int | None = None) -> None:
+        """Multiplies utilities of one table, or of all, growth included; exact for powers of two."""
+        if table is not None and not 0 <= table < len(self.tables):
+            raise ValueError(f"there is no table {table}")
         with self._lock:
-            self._core.mg_chunks_scale_utilities(self._pool, factor)
+            self._core.mg_chunks_scale_utilities(self._pool, -1 if table is None else table, factor)
 
     def masks(self, table: int, ids: Tensor) -> Tensor:
         """Which chunks of each row live, int64 [rows]; 0 for a row that is not there."""
@@ -227,6 +238,7 @@ class ChunkedRows:
                 )
         with self._lock:
             self._core.mg_chunks_load(self._pool, table, *self._addresses(block))
+            self.generation += 1
 
     def statistics(self) -> ChunkedStatistics:
         """What the pool holds and takes now."""

@@ -100,9 +100,11 @@ class ChunkedRowsTwin:
                 made.growth = growth[number].bfloat16()
             self.rows[key] = made
 
-    def scale_utilities(self, factor: float) -> None:
-        """Multiplies all utilities."""
-        for row in self.rows.values():
+    def scale_utilities(self, factor: float, table: int | None = None) -> None:
+        """Multiplies utilities of one table, or of all."""
+        for (own, _), row in self.rows.items():
+            if table not in (None, own):
+                continue
             row.growth = (row.growth.float() * factor).bfloat16()
             row.utilities = (row.utilities.float() * factor).bfloat16()
 

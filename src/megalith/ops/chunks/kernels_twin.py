@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from megalith.ops.chunks.blocks import ChunkShape
 from megalith.ops.chunks.chunked_rows_twin import ChunkedRowsTwin, TwinRow
 from megalith.ops.chunks.steps import ChunkStep
 from megalith.ops.embedding.descriptors import LookupBatch, OutputGradients
@@ -56,9 +57,11 @@ def chunked_backward_twin_(
             times = float(accesses[row]) if settings.counts_accesses else 1.0
             held = twin.rows.get((table, row))
             if held is None:
-                norms[numbers[table, row]] = gradient.norm() * times
+                norms[numbers[table, row]] = chunk_norms(twin.shape, gradient).sum() * times
                 continue
             if settings.utility_weight:
+                if settings.sums is not None:
+                    _add_sums_(twin, held, gradient, settings, times)
                 _add_utilities_(twin, held, gradient, settings.utility_weight * times)
             _update_row_(twin, held, row, gradient, step, RowRounding(*rounding[table].tolist()))
     return norms
@@ -87,14 +90,29 @@ def _table_shapes(descriptors: Tensor) -> list[tuple[int, int]]:
     return [shapes.get(table, (1, 1)) for table in range(max(shapes) + 1)]
 
 
+def chunk_norms(shape: ChunkShape, gradient: Tensor) -> Tensor:
+    """Of each chunk of a row's gradient."""
+    return gradient.view(shape.chunks, -1).square().sum(dim=1).sqrt()
+
+
+def _add_sums_(
+    twin: ChunkedRowsTwin, held: TwinRow, gradient: Tensor, settings: ChunkStep, times: float
+) -> None:
+    assert settings.sums is not None
+    norm = chunk_norms(twin.shape, gradient).sum() * times
+    utility = held.utilities.float().sum() + held.growth.float()
+    for at, number in enumerate((norm * settings.norm_scale, norm * utility * settings.product_scale)):
+        settings.sums[at] += int(min(float(number), 2.0**40) + 0.5)
+
+
 def _add_utilities_(twin: ChunkedRowsTwin, held: TwinRow, gradient: Tensor, weight: float) -> None:
     """Rounded to the nearest; the kernel rounds at random, by at most one place."""
-    squares = gradient.view(twin.shape.chunks, -1).square().sum(dim=1)
+    norms = chunk_norms(twin.shape, gradient)
     live = (torch.tensor(held.mask) >> torch.arange(twin.shape.chunks)) & 1 == 1
-    added = held.utilities.float() + squares.sqrt() * weight
+    added = held.utilities.float() + norms * weight
     held.utilities = torch.where(live, added, 0.0).bfloat16()
     if not live.all():
-        held.growth = (held.growth.float() + squares[~live].sum().sqrt() * weight).bfloat16()
+        held.growth = (held.growth.float() + norms[~live].sum() * weight).bfloat16()
 
 
 def _update_row_(

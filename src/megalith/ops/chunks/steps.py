@@ -14,8 +14,8 @@ class ChunkStep(NamedTuple):
     """Settings of one table for one step; as csrc/chunks/kernels.h has them.
 
     The utility of a live chunk grows by utility_weight * accesses * the norm of its gradient, the growth
-    utility of its row by that of all columns that do not live. Weights that grow by 1 / gamma a step let old
-    gradients fade without touching them (`ChunkedRows.scale_utilities` brings both down again).
+    utility of its row by the norms of all chunks that do not live. Weights that grow by 1 / gamma a step let
+    old gradients fade without touching them (`ChunkedRows.scale_utilities` brings both down again).
     """
 
     utility_weight: float = 0.0
@@ -23,17 +23,28 @@ class ChunkStep(NamedTuple):
     counts_accesses: bool = False
     """Whether norms are multiplied with how often the batch has the row; otherwise with 1."""
     absent_norms: Tensor | None = None
-    """float32, one for each id that `resolve` listed as absent: receives accesses * norm, unweighted."""
+    """float32, one for each id that `resolve` listed as absent: receives accesses * norms of all its chunks,
+    unweighted."""
+    sums: Tensor | None = None
+    """int64 [2], added to where utilities follow: over the touched rows that are there, accesses * norms of
+    all chunks * `norm_scale`, and these norms * the row's utilities before the step * `product_scale`. Each
+    row's number is rounded to a whole one, at most 2 ** 40, so the order of rows does not matter."""
+    norm_scale: float = 1.0
+    product_scale: float = 1.0
 
 
 def chunk_steps_tensor(steps: Sequence[ChunkStep]) -> Tensor:
-    """int64 [tables, 2] for the native core; the tensors of `steps` must live as long."""
+    """int64 [tables, 4] for the native core; the tensors of `steps` must live as long."""
     rows = []
     for step in steps:
-        norms = step.absent_norms
+        norms, sums = step.absent_norms, step.sums
         if norms is not None and (norms.dtype != torch.float32 or not norms.is_contiguous()):
             raise ValueError("absent_norms are contiguous float32")
+        if sums is not None and (sums.dtype != torch.int64 or sums.shape != (2,) or not sums.is_contiguous()):
+            raise ValueError("sums are contiguous int64 [2]")
+        packed = struct.pack("<fi", step.utility_weight, int(step.counts_accesses))
+        scales = struct.pack("<ff", step.norm_scale, step.product_scale)
+        (word,), (both,) = struct.unpack("<q", packed), struct.unpack("<q", scales)
         pointer = 0 if norms is None or not norms.numel() else norms.data_ptr()
-        (word,) = struct.unpack("<q", struct.pack("<fi", step.utility_weight, int(step.counts_accesses)))
-        rows.append([pointer, word])
+        rows.append([pointer, word, 0 if sums is None else sums.data_ptr(), both])
     return torch.tensor(rows, dtype=torch.int64)

@@ -4,6 +4,7 @@
     speed.py             samples a second, and where the time went
     embedding_tables.py  sizes of tables, and how skewed their lookups are
     tiers.py             hits, reads and bytes of tables beyond memory
+    adaptive.py          live columns and bytes of adaptive tables
     lines.py             lines of points
 
 Colours are names of the page's style variables ("--train"), which page.js fills in, so that one figure is

@@ -198,6 +198,16 @@ class ShardedEmbeddingCollection(nn.Module):
         """Ids of a coming batch are exchanged while this one computes."""
         return True
 
+    def policy_state(self) -> dict[str, Any]:
+        """Tables in chunks are trained by one process."""
+        return {}
+
+    def load_policy_state(self, state: dict[str, Any]) -> None:
+        """There is none."""
+
+    def adaptive(self) -> None:
+        """None: adaptive tables are trained by one process."""
+
     def counts(self) -> TierCounts:
         """What the tiers of this worker's stores did so far."""
         return self._lookup.counts()

@@ -6,20 +6,49 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from pydantic import field_validator
+
 from megalith.core.config import Config
-from megalith.core.errors import ConfigError
-from megalith.core.schema import StoreSpec, TableSpec
+from megalith.core.errors import ConfigError, nearest
+from megalith.core.schema import TableSpec
+from megalith.core.store_spec import AnyStore, DenseSpec, StoreSpec, TieredSpec, store_in_full
 from megalith.embeddings.memory import memory_of
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad
-from megalith.embeddings.stores.choose import DENSE_PART, choose_stores, is_whole
+from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
+from megalith.embeddings.stores.choose import DENSE_PART, choose_adaptive, choose_stores, is_whole
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.sharding.plan import ExchangeConfig, ShardingPlan
 
 
 class EmbeddingsConfig(Config):
-    """How the rows of all tables are updated."""
+    """How the rows of all tables are updated, and what holds those of single ones."""
 
     optimizer: RowOptimizer = RowWiseAdaGrad(lr=0.02)
+    stores: dict[str, AnyStore] = {}
+    """By the name of a table, what holds its rows; all others are dense, or as `memory` or `adaptive` ask
+    for."""
+
+    @field_validator("stores", mode="before")
+    @classmethod
+    def _stores_in_full(cls, stores: object) -> object:
+        if not isinstance(stores, dict):
+            return stores
+        return {table: store_in_full(store) for table, store in stores.items()}
+
+    def with_stores(self, tables: Sequence[TableSpec]) -> list[TableSpec]:
+        """The tables of a model with the stores that the recipe gives them; a name of no table is refused."""
+        names = [table.name for table in tables]
+        for name in self.stores:
+            if name not in names:
+                raise ConfigError(
+                    f"embeddings.stores names '{name}', which is no table; {nearest(name, names)}"
+                )
+        return [
+            table.model_copy(update={"store": self.stores[table.name]})
+            if table.name in self.stores
+            else table
+            for table in tables
+        ]
 
 
 class ShardingConfig(Config):
@@ -32,10 +61,11 @@ class ShardingConfig(Config):
 
 
 class PlacedTables(NamedTuple):
-    """Tables with what holds their rows, and the budget of those that are not whole in memory."""
+    """Tables with what holds their rows, and the budgets of those that are not whole in memory."""
 
     tables: list[TableSpec]
     memory: TieredMemory | None
+    adaptive: AdaptivePolicy | None = None
 
 
 def place_tables(
@@ -43,15 +73,30 @@ def place_tables(
     optimizer: RowOptimizer,
     memory: TieredMemory | None,
     plan: ShardingPlan | None,
+    adaptive: AdaptivePolicy | None = None,
 ) -> PlacedTables:
     """Where a recipe gives `memory`, tables that are not small are tiered; all of them share the budget.
 
-    Under a plan they are what it says.
+    Under a plan they are what it says. Where a recipe gives `adaptive`, tables that are not small are that.
     """
+    if adaptive is not None:
+        if plan is not None:
+            raise ConfigError("Adaptive tables are trained by one process; start it without torchrun.")
+        tables, adaptive = choose_adaptive(tables, [optimizer] * len(tables), adaptive)
+    tables, memory = _place_tiered(tables, optimizer, memory, plan)
+    return PlacedTables(tables, memory, adaptive)
+
+
+def _place_tiered(
+    tables: Sequence[TableSpec],
+    optimizer: RowOptimizer,
+    memory: TieredMemory | None,
+    plan: ShardingPlan | None,
+) -> tuple[list[TableSpec], TieredMemory | None]:
     chosen: Sequence[StoreSpec]
     if plan is not None:
         kinds = {placement.table: placement.store for placement in plan.placements}
-        chosen = [StoreSpec(kind=kinds[table.name]) for table in tables]
+        chosen = [DenseSpec() if kinds[table.name] == "dense" else TieredSpec() for table in tables]
         behind_caches = [table.name for table in tables if kinds[table.name] != "dense"]
         if behind_caches and memory is None:
             raise ConfigError(
@@ -59,7 +104,7 @@ def place_tables(
                 "caches may take, with memory.dram=4GiB, or regenerate the plan with `megalith plan`."
             )
     if memory is None:
-        return PlacedTables(list(tables), None)
+        return list(tables), None
     world_size = 1 if plan is None else plan.world_size
     if plan is None:
         chosen = choose_stores(tables, [optimizer] * len(tables), memory.dram)
@@ -72,4 +117,4 @@ def place_tables(
     ]
     dense = memory_of(small, [optimizer] * len(small)).total // world_size
     # A plan of one's own may keep more in memory: that is outside of the budget.
-    return PlacedTables(placed, memory.share(memory.dram - min(dense, int(memory.dram * DENSE_PART))))
+    return placed, memory.share(memory.dram - min(dense, int(memory.dram * DENSE_PART)))

@@ -15,11 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from megalith.checkpoint.state import OptionalValues
 from megalith.comm.ranks import Ranks
-from megalith.core.schema import TableSpec
 from megalith.data.batch import Batch
 from megalith.data.dataset import DatasetSchema
 from megalith.embeddings.collection import EmbeddingCollection
+from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.models.base import ModelInputs
 from megalith.models.registry import AnyModel
@@ -46,6 +47,8 @@ class LearnerConfig:
     """Samples of a step on all ranks together."""
     memory: TieredMemory | None = None
     """What the tiered tables of a rank may take, with a path."""
+    adaptive: AdaptivePolicy | None = None
+    """What adaptive tables may take, with a schedule in steps."""
 
 
 class Learner:
@@ -62,12 +65,12 @@ class Learner:
         second_copy: bool = False,
     ) -> None:
         """`second_copy` says that checkpoints will be written from a copy, which must fit into memory too."""
-        tables: list[TableSpec] = config.model.tables(schema.categorical)
+        tables = config.embeddings.with_stores(config.model.tables(schema.categorical))
         self.config = config
         # Without a plan this process is on its own, whatever group it is in.
         ranks = Ranks() if plan is None else Ranks.all()
         optimizer, seed = config.embeddings.optimizer, config.seed
-        tables, memory = place_tables(tables, optimizer, config.memory, plan)
+        tables, memory, adaptive = place_tables(tables, optimizer, config.memory, plan, config.adaptive)
         self.tables = tables
         check_memory(tables, optimizer, plan, ranks, memory, second_copy)
         # One seed makes the start values of the dense part; tables take theirs from it and their name.
@@ -77,7 +80,7 @@ class Learner:
         self._rank = ranks.rank
         self._model: LookupModel | Replica
         if plan is None:
-            self.embeddings = EmbeddingCollection(tables, optimizer, seed, memory=memory)
+            self.embeddings = EmbeddingCollection(tables, optimizer, seed, memory=memory, adaptive=adaptive)
             self._model = LookupModel(self.dense, self.embeddings)
         else:
             sharded = ShardedEmbeddingCollection(tables, plan, optimizer, seed, memory=memory)
@@ -145,6 +148,7 @@ class Learner:
             "dense": self.dense.state_dict(),
             "tables": self.embeddings.table_states(),
             "num_steps": self.embeddings.num_steps,
+            "adaptive": OptionalValues(self.embeddings.policy_state()),
             "optimizer": state_by_name(self.optimizer, self.dense),
         }
 
@@ -152,6 +156,7 @@ class Learner:
         """Takes over what a checkpoint has filled; the rows of tables were written in place."""
         self.dense.load_state_dict(state["dense"])
         self.embeddings.num_steps = state["num_steps"]
+        self.embeddings.load_policy_state(state["adaptive"])
         for parameter, values in zip(self.dense.parameters(), state["optimizer"].values(), strict=True):
             self.optimizer.state[parameter] = values
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from megalith.core.schema import TableSpec
 from megalith.embeddings.collection import Lookup
+from megalith.embeddings.stores.adaptive.figures import AdaptiveFigures
 from megalith.embeddings.stores.base import RowCache, StoreBytes, TierCounts
 from megalith.embeddings.table_state import TableState
 from megalith.models.base import ClickModel
@@ -43,11 +44,20 @@ class Tables(Protocol):
     def table_states(self) -> dict[str, TableState]:
         """Every table as a checkpoint sees it."""
 
+    def policy_state(self) -> dict[str, Any]:
+        """What the next decisions on chunks depend on beside rows; empty where there are no chunks."""
+
+    def load_policy_state(self, state: dict[str, Any]) -> None:
+        """Goes on from it, after `num_steps` and the rows were loaded."""
+
     def counts(self) -> TierCounts:
         """What the tiers of these tables' stores did so far."""
 
     def bytes(self) -> StoreBytes:
         """What the tables take here."""
+
+    def adaptive(self) -> AdaptiveFigures | None:
+        """What adaptive tables are now; None where there are none."""
 
     def caches(self) -> list[RowCache]:
         """The caches of tables that are not whole in memory here."""

@@ -12,7 +12,7 @@ from megalith.core.schema import MAX_DENSE_ROWS, TableSpec, too_many_rows
 from megalith.core.units import format_bytes
 from megalith.embeddings.memory import check_fits, memory_of
 from megalith.embeddings.optimizers import RowOptimizer
-from megalith.embeddings.stores.choose import is_whole
+from megalith.embeddings.stores.choose import is_behind_cache, is_whole
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.hardware.free_memory import available_bytes
 from megalith.sharding.plan import ShardingPlan
@@ -28,7 +28,7 @@ def check_memory(
 ) -> None:
     """Refuses tables that do not fit, on all ranks alike. Ranks of one machine share its memory.
 
-    Of tables that are not whole in memory it is their cache that has to fit.
+    Of tables behind a cache it is the cache that has to fit. Adaptive ones take memory as rows begin.
     """
     copies = 2 if second_copy else 1
     # A collective: no rank takes memory while another still measures what is free.
@@ -36,7 +36,7 @@ def check_memory(
     size = 1 if plan is None else ranks_a_host(plan.world_size)
     whole = [table for table in tables if is_whole(table)]
     optimizers = [optimizer] * len(whole)
-    tiered = [table for table in tables if not is_whole(table)]
+    tiered = [table for table in tables if is_behind_cache(table)]
     if tiered and memory is not None:
         rows = memory_of(tiered, [optimizer] * len(tiered)).total
         _check_cache(min(memory.dram * size, rows), available)

@@ -41,6 +41,25 @@ class _Tiers(_Record):
     disk_bytes: int
 
 
+class _Adaptive(_Record):
+    """What adaptive tables are at a report, and what rankings changed since the last."""
+
+    budget_bytes: int | None = None
+    total_bytes: int
+    dense_bytes: int
+    weights_bytes: int
+    state_bytes: int
+    utility_bytes: int
+    index_bytes: int
+    sketch_bytes: int
+    free_bytes: int
+    bookkeeping_bytes: int
+    resident_bytes: int | None = None
+    pruned: int
+    grown: int
+    mean_dims: dict[str, float]
+
+
 class _TrainEntry(_Entry):
     samples: int
     loss: float | None = None
@@ -48,6 +67,7 @@ class _TrainEntry(_Entry):
     samples_per_second: float
     window: dict[str, float | None]
     tiers: _Tiers | None = None
+    adaptive: _Adaptive | None = None
 
 
 class _EvalEntry(_Entry):

@@ -10,14 +10,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from megalith.core.files import append
-from megalith.core.units import format_count
+from megalith.core.units import format_bytes, format_count
 from megalith.train.run.folder import RunFolder
 
 if TYPE_CHECKING:
     from megalith.train.run.tensorboard import EventFile
 
 # What a run's result must not depend on: everything else in metrics.jsonl is the same from run to run.
-CLOCK_KEYS = ("seconds", "samples_per_second", "wait_seconds", "tiers")
+CLOCK_KEYS = ("seconds", "samples_per_second", "wait_seconds", "tiers", "adaptive")
 
 
 class Reporter:
@@ -92,6 +92,9 @@ class Reporter:
                 tiers = entry["tiers"]
                 hits, reads = tiers["hit_rate"] or 0.0, tiers["reads_per_sample"] or 0.0
                 shown += f", {hits:.1%} hits, {reads:.2f} reads a sample"
+            if "adaptive" in entry:
+                taken, dense = entry["adaptive"]["total_bytes"], entry["adaptive"]["dense_bytes"]
+                shown += f", {format_bytes(taken)} of chunks ({dense / taken:.1f}x smaller)"
             self._progress.update(task, rate=rate, shown=shown)
         else:
             numbers = ", ".join(f"{name} {_shown(entry[key])}" for name, key in _EVAL_COLUMNS)

@@ -9,6 +9,7 @@ from typing import Any
 from megalith.core.files import write_atomic
 from megalith.hardware.machine import this_machine
 from megalith.train.learner.learner import Learner
+from megalith.train.run.adaptive import adaptive_totals
 from megalith.train.run.folder import RunFolder
 from megalith.train.run.records import read_evaluation, read_metrics, read_prediction, without_curve
 from megalith.train.run.tiers import tier_totals
@@ -54,6 +55,9 @@ def write_summary(run: RunFolder, ending: RunEnding, learner: Learner) -> dict[s
     tiers = None if learner.config.memory is None else tier_totals(read_metrics(run.metrics))
     if tiers is not None:
         summary["tiers"] = {**tiers, "predicted": _predicted(run)}
+    adaptive = None if learner.config.adaptive is None else adaptive_totals(read_metrics(run.metrics))
+    if adaptive is not None:
+        summary["adaptive"] = adaptive
     if finished and ending.eval_split is not None:
         summary["evaluation"] = without_curve(read_evaluation(run.evaluation(ending.eval_split)))
     write_atomic(run.summary, json.dumps(summary, indent=1) + "\n")

@@ -1,0 +1,60 @@
+// A bounded memory of rows without a record, and what they would be worth: buckets of eight entries.
+//
+// The rows of a table are cut into 64 units of equal length, and each unit into ranges of rows, one for each of its
+// buckets. A bucket keeps the eight entries of the highest utility, of equal ones those of the lower rows, in the order
+// of rows: what it holds depends on what was added, not on the order of rows inside one call.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+namespace megalith {
+
+constexpr int64_t kBucketEntries = 8;
+
+// A utility of 0 is no entry; these are behind the others.
+struct SketchEntry {
+  uint32_t row;
+  float utility;
+};
+
+// The units [first_unit, last_unit) of a table; fields as Python fills them.
+struct SketchTable {
+  int64_t rows;         // of the whole table
+  int64_t unit_rows;
+  int64_t buckets;      // of a unit
+  int64_t bucket_rows;
+  int64_t first_unit, last_unit;
+  int64_t first_row;    // id 0 of callers is this row
+  SketchEntry* entries;
+
+  // [begin, end) of the rows of these units.
+  int64_t begin_row() const { return first_unit * unit_rows < rows ? first_unit * unit_rows : rows; }
+  int64_t end_row() const { return last_unit * unit_rows < rows ? last_unit * unit_rows : rows; }
+  int64_t num_buckets() const { return (last_unit - first_unit) * buckets; }
+
+  // The row of an id; refuses one that is not of these units.
+  int64_t row_of(int64_t id) const {
+    const int64_t row = first_row + id;
+    if (id >= 0 && row >= begin_row() && row < end_row()) return row;
+    throw std::out_of_range("id " + std::to_string(id) + " is not of the units that a sketch has");
+  }
+  SketchEntry* bucket_of(int64_t row) const {
+    const int64_t unit = row / unit_rows, inside = row % unit_rows;
+    return entries + ((unit - first_unit) * buckets + inside / bucket_rows) * kBucketEntries;
+  }
+};
+
+// Whether a number may be a utility that is kept.
+inline bool is_utility(float number) { return number > 0 && number <= 3.4028234663852886e38f; }
+
+// Of the entry of a row in its bucket, or 0.
+float sketch_utility(SketchEntry* bucket, uint32_t row);
+// Adds to the entry of a row in its bucket; whether there is one.
+bool sketch_increase(SketchEntry* bucket, uint32_t row, float utility);
+// Adds to the entry of a row, or makes one: where a bucket is full, in place of the smallest if that is smaller.
+void sketch_insert(SketchEntry* bucket, uint32_t row, float utility);
+void sketch_remove(SketchEntry* bucket, uint32_t row);
+
+}  // namespace megalith

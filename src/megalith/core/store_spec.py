@@ -1,0 +1,111 @@
+"""What holds the rows of a table, as recipes and table specs name it.
+
+    store: tiered                                   # short for {kind: tiered}
+    store: {kind: adaptive, chunk: 16}
+    store: {kind: dynamic, bound: 1000000, admission: {kind: count, count: 3}, over: {kind: tiered}}
+
+Stores nest: `over` is the one underneath, for kinds that have one.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from megalith.core.config import Config
+
+StoreKind = Literal["dense", "tiered", "adaptive", "dynamic"]
+
+
+class DenseSpec(Config):
+    """A row in memory for every id."""
+
+    kind: Literal["dense"] = "dense"
+
+
+class TieredSpec(Config):
+    """Rows on disk under a cache in memory; a row that was never trained is stored nowhere."""
+
+    kind: Literal["tiered"] = "tiered"
+
+
+class AdaptiveSpec(Config):
+    """Rows cut into chunks, of which only those live that the budget of all adaptive tables has room for."""
+
+    kind: Literal["adaptive"] = "adaptive"
+    chunk: int | None = Field(default=None, ge=1)
+    """Columns of a chunk; divides the dim. None takes the widest divisor up to the policy's `chunk`."""
+
+
+class AdmissionSpec(Config):
+    """Which ids of a dynamic table get a row: all, from the n-th occurrence on, or some by chance."""
+
+    kind: Literal["always", "count", "probability"] = "always"
+    count: int = Field(default=2, ge=1, le=65535)
+    probability: float = Field(default=0.1, gt=0, le=1)
+    counter_bytes: int = Field(default=1 << 20, ge=4096)
+    """Memory for counting ids that have no row."""
+
+
+class EvictionSpec(Config):
+    """Which id of a full dynamic table leaves: used longest ago, least often, or by a count that decays."""
+
+    kind: Literal["lru", "lfu", "score"] = "lru"
+    halve_every: int = Field(default=0, ge=0)
+    """`lfu`: batches after which all counts are halved; 0 is never."""
+    half_life: int = Field(default=1000, ge=1)
+    """`score`: batches after which half of a count is left."""
+
+
+class ExpirySpec(Config):
+    """Which ids leave though there is room; None is never."""
+
+    batches: int | None = Field(default=None, ge=1)
+    """Not used for more than so many batches."""
+    seconds: int | None = Field(default=None, ge=1)
+    """The latest event time of its uses is older than so many seconds."""
+    score: float | None = Field(default=None, gt=0)
+    """Its score, in uses as they count now, is below."""
+
+
+class DynamicSpec(Config):
+    """Ids of any 64-bit value, of which at most `bound` have a row at a time."""
+
+    kind: Literal["dynamic"] = "dynamic"
+    bound: int | None = Field(default=None, ge=64, le=2**31 - 2)
+    """Rows. Give this or `bound_bytes`."""
+    bound_bytes: int | None = Field(default=None, ge=1)
+    """Memory for rows, optimizer state and the map of ids together."""
+    admission: AdmissionSpec = AdmissionSpec()
+    eviction: EvictionSpec = EvictionSpec()
+    expiry: ExpirySpec = ExpirySpec()
+    unknown: Literal["shared", "zeros"] = "shared"
+    """What ids without a row read: one row that all of them share and train, or zeros."""
+    over: DenseSpec | TieredSpec | AdaptiveSpec = Field(default=DenseSpec(), discriminator="kind")
+    """What holds the rows."""
+
+    @model_validator(mode="after")
+    def _one_bound(self) -> DynamicSpec:
+        if (self.bound is None) == (self.bound_bytes is None):
+            raise ValueError("give a dynamic table `bound` rows or `bound_bytes`, one of them")
+        return self
+
+
+StoreSpec = DenseSpec | TieredSpec | AdaptiveSpec | DynamicSpec
+AnyStore = Annotated[StoreSpec, Field(discriminator="kind")]
+
+_PLAIN: dict[str, type[DenseSpec | TieredSpec | AdaptiveSpec]] = {
+    "dense": DenseSpec,
+    "tiered": TieredSpec,
+    "adaptive": AdaptiveSpec,
+}
+
+
+def store_in_full(store: object) -> object:
+    """A kind alone as the store that it is short for; anything else as it is."""
+    if isinstance(store, str):
+        if store == "dynamic":
+            raise ValueError("a dynamic table needs a bound: {kind: dynamic, bound: 1000000}")
+        return _PLAIN[store]() if store in _PLAIN else {"kind": store}
+    return store

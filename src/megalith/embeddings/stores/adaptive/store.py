@@ -1,0 +1,222 @@
+"""`AdaptiveStore`: tables of one shape whose rows are cut into chunks, of which only live ones are stored.
+
+What `resolve` finds ahead is a guess: rows begin when a batch `arrive`s, in the order of batches, and chunks
+are pruned and grown between two steps by the `AdaptiveBudget` that the stores of a model share.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from megalith.core.store_spec import AdaptiveSpec
+from megalith.embeddings.initial_values import TableWindow
+from megalith.embeddings.row_block import WEIGHT, PartSpec
+from megalith.embeddings.stores.adaptive.budget import AdaptiveBudget
+from megalith.embeddings.stores.adaptive.shard import AdaptiveShard
+from megalith.embeddings.stores.base import RowCache, StoreBytes, StoredTable, TierCounts
+from megalith.embeddings.stores.dense_shard import DenseShard
+from megalith.embeddings.table_state import TableShard, TableState
+from megalith.ops.chunks.blocks import ChunkShape
+from megalith.ops.chunks.chunked_rows import PADDING_SLOT, ChunkedRows, ResolvedSlots
+from megalith.ops.chunks.ranking import Ranking
+from megalith.ops.chunks.sketch import UNITS, CandidateSketch, CandidateTable
+from megalith.ops.chunks.steps import ChunkStep
+from megalith.ops.optimizer.steps import PhysicalRows
+from megalith.ops.stores.tiered_rows import PooledTable
+
+_FOUR_BYTE_SLOTS = 8 << 30
+"""Slots of a pool of at most so many bytes are units of four: larger ones waste more behind a record."""
+_ANY_ROOM = 1 << 62
+
+
+def chunk_shape(table: StoredTable, spec: AdaptiveSpec, widest: int) -> ChunkShape:
+    """How the rows of a table are cut; `widest` are the columns of a chunk where its spec does not say."""
+    dim, dtype, optimizer = table.spec.dim, getattr(torch, table.spec.dtype), table.optimizer
+    states = optimizer.first_state, optimizer.second_state
+    if spec.chunk is not None:
+        return ChunkShape(dim, spec.chunk, dtype, *states)
+    whole = ChunkShape(dim, dim, dtype, *states)
+    widths = [width for width in range(1, dim + 1) if whole.is_width(width)]
+    narrow = [width for width in widths if width <= widest]
+    return ChunkShape(dim, max(narrow, default=widths[0]), dtype, *states)
+
+
+@dataclass
+class _HeldBatch:
+    """A batch between `resolve` and `release`."""
+
+    lookups: Tensor
+    values: Tensor
+    trains: bool
+    moment: tuple[int, int]
+    """Generation of the pool and rows begun when it was resolved: its slots are right while both stay."""
+    found: ResolvedSlots
+    norms: Tensor | None = None
+    """Of the gradients of ids without a record."""
+    weight: float = 0.0
+
+
+class AdaptiveStore:
+    """Some tables of one shape in a pool of chunked rows."""
+
+    ids_are_slots = False
+
+    def __init__(
+        self, tables: Sequence[StoredTable], shape: ChunkShape, budget: AdaptiveBudget, seed: int
+    ) -> None:
+        self.tables, self.shape, self.budget = tuple(tables), shape, budget
+        pooled = [
+            PooledTable(table.spec.rows, table.window.start_values(seed), _padding(table)) for table in tables
+        ]
+        self.pool = ChunkedRows(pooled, shape, _capacity(shape, tables, budget.schedule.peak))
+        self.pools = (self.pool,) * len(tables)
+        self.sketch = CandidateSketch([_candidates(table.window, budget) for table in tables])
+        """What rows without a chunk would be worth."""
+        self.ranking = Ranking(self.pool, self.sketch, budget.policy.ranking(), [False] * len(tables))
+        self.numbers = torch.tensor([budget.numbers[table.window.table.name] for table in tables])
+        """Of its tables, among all adaptive ones."""
+        none = torch.empty(0)
+        self.rows = (PhysicalRows(torch.empty(0, shape.dim, dtype=shape.dtype), none, none),) * len(tables)
+        self._tickets = itertools.count(1)
+        self._held: dict[int, _HeldBatch] = {}
+        self._begun = 0
+        budget.join(self)
+
+    def padding(self, table: int) -> int:
+        """The slot that reads as zeros and does not count."""
+        return -1 if self.tables[table].spec.padding_index is None else PADDING_SLOT
+
+    def expect(self, lookups: Tensor, values: Tensor, ahead: int) -> None:
+        """Every live chunk is in memory anyway."""
+
+    def resolve(self, lookups: Tensor, values: Tensor, *, trains: bool, wait: bool) -> tuple[Tensor, int]:
+        """Slots as they are now; nothing changes."""
+        del wait
+        # Before the slots are found: what moves them in between is noticed later.
+        moment = self._moment()
+        found = self.pool.resolve(lookups, values, trains=trains)
+        ticket = next(self._tickets)
+        self._held[ticket] = _HeldBatch(lookups, values, trains, moment, found)
+        return found.slots, ticket
+
+    def arrive(self, ticket: int) -> Tensor | None:
+        """Begins rows that a training batch lacks, if there is room; slots where they differ by now."""
+        held = self._held[ticket]
+        chunks = self.budget.chunks_of_new_rows(self.shape.chunks) if held.trains else 0
+        if held.moment == self._moment() and not (chunks and len(held.found.absent)):
+            return None
+        return self._resolve_again(held, chunks)
+
+    def current(self, ticket: int) -> Tensor | None:
+        """Slots where records have moved since."""
+        held = self._held[ticket]
+        # Rows that other batches began meanwhile were not there when this one was read.
+        return None if held.moment[0] == self._moment()[0] else self._resolve_again(held, 0)
+
+    def _resolve_again(self, held: _HeldBatch, chunks: int) -> Tensor:
+        found = self.pool.resolve(
+            held.lookups, held.values, trains=held.trains, first_chunks=chunks, room=_ANY_ROOM
+        )
+        self._begun += _ANY_ROOM - found.room
+        held.found, held.moment = found, self._moment()
+        return found.slots
+
+    def _moment(self) -> tuple[int, int]:
+        return self.pool.generation, self._begun
+
+    def chunk_steps(self, ticket: int, step: int) -> Sequence[ChunkStep]:
+        """Weights differ from table to table; absent rows are numbered over all of them."""
+        held, predictions = self._held[ticket], self.budget.predictions
+        held.weight, held.norms = self.budget.utility_weight(step), torch.zeros(len(held.found.absent))
+        return [
+            ChunkStep(
+                predictions.weight(number, held.weight),
+                absent_norms=held.norms,
+                sums=predictions.sums[number],
+                norm_scale=predictions.tables[number].norm_scale,
+                product_scale=predictions.tables[number].product_scale,
+            )
+            for number in self.numbers.tolist()
+        ]
+
+    def updated(self, ticket: int) -> None:
+        """Remembers how much rows without a chunk were missed."""
+        held = self._held[ticket]
+        if held.norms is not None and len(held.norms):
+            tables, predictions = self.numbers[held.found.absent[:, 0]], self.budget.predictions
+            predictions.add_absent(tables, held.norms)
+            relative = torch.tensor([table.relative for table in predictions.tables])
+            self.sketch.add(held.found.absent, held.norms / relative[tables], held.weight)
+            held.norms = None
+
+    def release(self, ticket: int) -> None:
+        """Records stay where they are until the next ranking."""
+        self._held.pop(ticket, None)
+
+    def shard(self, table: int, writes: bool = True) -> TableShard:
+        """The live chunks of a table."""
+        return AdaptiveShard(self.pool, table, writes)
+
+    def states(self, table: int) -> Mapping[str, TableState]:
+        """Its part of the sketch, by units of rows."""
+        units = self.sketch.units(table)
+        first, _ = self.sketch.tables[table].units
+        shard = DenseShard(first, 0, {WEIGHT: units})
+        parts = {WEIGHT: PartSpec(torch.uint8, "element")}
+        return {"candidates": TableState(UNITS, units.shape[1], parts, (shard,), optional=True)}
+
+    def bytes(self) -> StoreBytes:
+        """All that the pool and its part of the sketch take."""
+        found = self.pool.statistics().bytes
+        return StoreBytes(
+            weights=found.weights,
+            state=found.state,
+            index=found.index,
+            bookkeeping=found.bookkeeping,
+            utility=found.utility,
+            sketch=self.sketch.bytes(),
+            free=found.free,
+        )
+
+    def used_bytes(self) -> int:
+        """What all rows with a record count as, wherever they lie."""
+        found = self.pool.statistics()
+        return sum(count * size for count, size in zip(found.records, found.row_bytes, strict=True))
+
+    def counts(self) -> TierCounts:
+        """There is one tier."""
+        return TierCounts()
+
+    def caches(self) -> Sequence[RowCache]:
+        """None."""
+        return ()
+
+
+def _padding(table: StoredTable) -> int:
+    return -1 if table.spec.padding_index is None else table.spec.padding_index
+
+
+def _candidates(window: TableWindow, budget: AdaptiveBudget) -> CandidateTable:
+    """The part of the sketch for some rows of a table: whole units of it."""
+    whole = budget.candidates(window.table.name)
+    (first, last), unit = window.rows, whole.unit_rows
+    # Units behind the last row are with it, so that every unit is somewhere.
+    units = first // unit, UNITS if last == window.table.rows else last // unit
+    return replace(whole, units=units, first_row=first)
+
+
+def _capacity(shape: ChunkShape, tables: Sequence[StoredTable], peak: int) -> int:
+    """Addresses for all rows whole, or for twice of what may live where that needs longer slots."""
+    numbers = {"none": 0, "row": 1, "full": shape.dim}
+    state = 4 * (numbers[shape.first_state] + numbers[shape.second_state])
+    header = 12 + 2 * shape.chunks + shape.chunks // 8
+    row_bytes = header + state + shape.dim * shape.dtype.itemsize
+    # An extent of each length is partly free, and a 64th of each is too short for one more record.
+    spare = 2 * (shape.chunks + 1) * max(64 << 10, 128 * row_bytes)
+    whole = sum(table.spec.rows for table in tables) * row_bytes * 65 // 64 + spare
+    return min(whole, max(_FOUR_BYTE_SLOTS - (1 << 20) - spare, 2 * peak + spare))
