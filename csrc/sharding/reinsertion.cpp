@@ -89,9 +89,9 @@ class Reinsertion : private PlanState {
     }
   }
 
-  // Appends the groups that blocks of a variant add least to, but for those taken by the other; says what they add.
-  double rank(int64_t option, int64_t variant) {
-    const int64_t count = p_.counts[2 * option + variant];
+  // Appends the groups that so many blocks of a variant add least to, but for those taken by the other; says what they
+  // add.
+  double rank(int64_t option, int64_t variant, int64_t count) {
     if (count == 0) return 0.0;
     const double* block = p_.shards + p_.starts[2 * option + variant] * columns_;
     ranked_.clear();
@@ -121,7 +121,14 @@ class Reinsertion : private PlanState {
       list_groups(option);
       double total = p_.price[option];
       ranked_groups_.clear();
-      for (int64_t variant = 0; variant < 2 && total < best; ++variant) total += rank(option, variant);
+      if (s_.window == 0) {
+        // With few workers memory decides, and a place that takes the larger block takes the other, too.
+        total += rank(option, 0, count);
+      } else {
+        for (int64_t variant = 0; variant < 2 && total < best; ++variant) {
+          total += rank(option, variant, p_.counts[2 * option + variant]);
+        }
+      }
       if (total < best) {
         best = total;
         best_option = option;

@@ -97,8 +97,9 @@ class _Twin:
                 continue
             groups, total = self.reachable(width, count), float(problem.price[option])
             ranked = np.empty(0, dtype=np.int64)
-            for variant in range(2):
-                added, chosen = self.rank(option, variant, groups[~np.isin(groups, ranked)])
+            counts = problem.counts[option].tolist() if self.search.window else [count]
+            for variant, own in enumerate(counts):
+                added, chosen = self.rank(option, variant, own, groups[~np.isin(groups, ranked)])
                 total, ranked = total + added, np.append(ranked, chosen)
             if total < best:
                 best, found = total, (option, ranked)
@@ -109,9 +110,9 @@ class _Twin:
         self.put(table, 1.0)
         return True
 
-    def rank(self, option: int, variant: int, groups: Ints) -> tuple[float, Ints]:
-        """What blocks of a variant add where they add least, and where that is."""
-        problem, count = self.problem, int(self.problem.counts[option, variant])
+    def rank(self, option: int, variant: int, count: int, groups: Ints) -> tuple[float, Ints]:
+        """What so many blocks of a variant add where they add least, and where that is."""
+        problem = self.problem
         width, start = int(problem.width[option]), int(problem.starts[option, variant])
         added, room = np.zeros(len(groups)), np.ones(len(groups), dtype=bool)
         for member in range(width if count else 0):
