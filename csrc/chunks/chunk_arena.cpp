@@ -186,7 +186,11 @@ void ChunkArena::compact(const std::function<void(const MoveSlot&)>& visit) {
 void ChunkArena::give_back(int64_t first_extent) {
   const auto end = static_cast<int64_t>(extents_.size());
   if (end > first_extent) {
-    madvise(address(first_extent), static_cast<size_t>(address(end) - address(first_extent)), MADV_DONTNEED);
+    // The huge page that the last extent begins or ends in is resident behind it, too.
+    const int64_t behind = rounded_up(reinterpret_cast<int64_t>(address(end)), kHugeBytes);
+    const int64_t to = std::min(behind, reinterpret_cast<int64_t>(base_ + reserved_));
+    const int64_t from = reinterpret_cast<int64_t>(address(first_extent));
+    madvise(address(first_extent), static_cast<size_t>(to - from), MADV_DONTNEED);
   }
   // Whole pages behind the last record of an extent, too.
   for (int64_t extent = 1; extent < std::min(first_extent, huge_from_); ++extent) {

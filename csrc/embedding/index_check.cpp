@@ -70,6 +70,13 @@ int64_t first_out_of_range(const Index* values, int64_t num_values, const int64_
     while (offsets[(feature + 1) * batch] <= begin) ++feature;
     for (int64_t i = begin; i < end; ++feature) {
       const int64_t stop = std::min(end, offsets[(feature + 1) * batch]);
+      if (feature_rows[feature] < 0) {
+        // Any number is an id.
+        for (; i < stop; ++i) {
+          if (own) own[i] = static_cast<Own>(values[i]);
+        }
+        continue;
+      }
       const int64_t most = std::numeric_limits<Index>::max();
       const Index last = static_cast<Index>(std::min(feature_rows[feature] - 1, most));
       for (; i < stop; i += std::min(kBlock, stop - i)) {
@@ -100,7 +107,7 @@ int64_t first_out_of_range(const Index* values, int64_t num_values, const int64_
 }  // namespace
 
 // `fault` is -1 where all is well, -2 where offsets do not rise from 0 to the number of values, or the smallest
-// position of an index outside [0, rows of its feature). `own_values`, of `own_bytes` each, and `own_offsets` receive
+// position of an index outside [0, rows of its feature); a feature of -1 rows takes any index. `own_values`, of `own_bytes` each, and `own_offsets` receive
 // copies unless they are null; ids in range must fit.
 MG_EXPORT int32_t mg_lookup_fault(const void* values, int32_t index_bytes, int64_t num_values, const int64_t* offsets,
                                   int64_t batch, const int64_t* feature_rows, int64_t num_features, void* own_values,

@@ -143,3 +143,8 @@ MG_EXPORT int32_t mg_ids_statistics(void* handle, int64_t number, int64_t* out) 
 MG_EXPORT int32_t mg_ids_scratch_bytes(void* handle, int64_t* out) {
   return megalith::guarded("count", [&] { *out = LockedIdMap(handle)->scratch_bytes(); });
 }
+
+// Forgets all ids of a table.
+MG_EXPORT int32_t mg_ids_clear(void* handle, int64_t table) {
+  return megalith::guarded("forget ids", [&] { LockedIdMap(handle)->clear(table); });
+}

@@ -76,20 +76,48 @@ void IdMap::for_each_partition(const Body& body) {
 void IdMap::resolve(const IdLookup* lookups, int64_t num_lookups, int64_t num_values, const IdBatch& batch,
                     const ScoreClock& clock) {
   if (batch.trains) check_order(batch.number);
-  group(lookups, num_lookups, num_values, batch.values);
+  const bool guessed = std::any_of(batch.rows, batch.rows + num_values, [](int32_t row) { return row >= 0; });
+  // What is refused, an id of another process, is refused before anything changes; guesses come from an earlier call.
+  if (!guessed || !batch.trains) search(lookups, num_lookups, batch);
   begin_change();
-  if (batch.trains) {
-    batch_ = batch.number;
-    begin_segments(clock.segments);
+  if (!batch.trains) {
+    end_change();
+    return;
   }
+  batch_ = batch.number;
+  begin_segments(clock.segments);
+  confirm(lookups, num_lookups, batch, clock);
+  group(lookups, num_lookups, num_values, batch);
   for_each_partition([&](int64_t partition, int64_t worker) {
     resolve_partition(partition, lookups, num_lookups, batch, clock, misses_[static_cast<size_t>(worker)]);
   });
   end_change();
 }
 
-// Counts, then places: the order of the values within a partition and a lookup stays.
-void IdMap::group(const IdLookup* lookups, int64_t num_lookups, int64_t num_values, const int64_t* values) {
+void IdMap::search(const IdLookup* lookups, int64_t num_lookups, const IdBatch& batch) const {
+  const int64_t workers = settings_.threads == 1 ? 1 : num_workers(num_lookups);
+  const auto one = [&](int64_t l) {
+    const IdLookup& lookup = lookups[l];
+    tables_.at(static_cast<size_t>(lookup.table))->search(batch, lookup.first, lookup.last);
+  };
+  if (workers <= 1) {
+    for (int64_t l = 0; l < num_lookups; ++l) one(l);
+  } else {
+    for_each_task(num_lookups, std::min(workers, settings_.threads == 0 ? workers : settings_.threads),
+                  [&](int64_t l, int64_t) { one(l); });
+  }
+}
+
+void IdMap::confirm(const IdLookup* lookups, int64_t num_lookups, const IdBatch& batch, const ScoreClock& clock) {
+  for (int64_t l = 0; l < num_lookups; ++l) {
+    const IdLookup& lookup = lookups[l];
+    table(lookup.table).confirm(batch, lookup.first, lookup.last, clock.weights[lookup.table]);
+  }
+}
+
+// Counts, then places: the order of the values within a partition and a lookup stays. Values that have a row are left out.
+void IdMap::group(const IdLookup* lookups, int64_t num_lookups, int64_t num_values, const IdBatch& batch) {
+  const int64_t* values = batch.values;
   grouped_.order.resize(static_cast<size_t>(num_lookups));
   std::iota(grouped_.order.begin(), grouped_.order.end(), 0);
   std::stable_sort(grouped_.order.begin(), grouped_.order.end(),
@@ -100,8 +128,9 @@ void IdMap::group(const IdLookup* lookups, int64_t num_lookups, int64_t num_valu
   int64_t total = 0;
   for (int64_t l = 0; l < num_lookups; ++l) {
     const IdLookup& lookup = lookups[grouped_.order[static_cast<size_t>(l)]];
-    total += lookup.last - lookup.first;
     for (int64_t i = lookup.first; i < lookup.last; ++i) {
+      if (batch.rows[i] >= 0) continue;
+      ++total;
       const int64_t partition = id_partition(hash_id(values[i]));
       if (!here_.has(partition)) {
         throw std::runtime_error("id " + std::to_string(values[i]) + " is of partition " + std::to_string(partition) +
@@ -121,6 +150,7 @@ void IdMap::group(const IdLookup* lookups, int64_t num_lookups, int64_t num_valu
   for (int64_t l = 0; l < num_lookups; ++l) {
     const IdLookup& lookup = lookups[grouped_.order[static_cast<size_t>(l)]];
     for (int64_t i = lookup.first; i < lookup.last; ++i) {
+      if (batch.rows[i] >= 0) continue;
       int64_t& to = ends[static_cast<size_t>(grouped_.partitions[static_cast<size_t>(i)] * num_lookups + l)];
       grouped_.positions[static_cast<size_t>(to++)] = static_cast<uint32_t>(i);
     }
@@ -170,6 +200,14 @@ void IdMap::change_bound(int64_t number, int64_t bound) {
 void IdMap::load(int64_t number, const IdBlockArrays& block, int64_t count) {
   begin_change();
   table(number).load(block, count, changes_);
+  end_change();
+}
+
+void IdMap::clear(int64_t number) {
+  begin_change();
+  auto empty = std::make_unique<IdTable>(number, table(number).settings(), here_);
+  empty->set_segment(table(number).segment());
+  tables_[static_cast<size_t>(number)] = std::move(empty);
   end_change();
 }
 

@@ -34,7 +34,8 @@ class IdMap {
  public:
   IdMap(const IdMapSettings& settings, const IdTableSettings* tables, int64_t num_tables);
 
-  // Batches that train are numbered from 1 and come in order.
+  // Batches that train are numbered from 1 and come in order. Rows that are not -1 when it begins are guesses: what the
+  // values had some batches ago.
   void resolve(const IdLookup* lookups, int64_t num_lookups, int64_t num_values, const IdBatch& batch,
                const ScoreClock& clock);
   // Before the batch of this number; `least_scores` by table.
@@ -43,6 +44,8 @@ class IdMap {
   void load(int64_t table, const IdBlockArrays& block, int64_t count);
   // Goes on after a batch, with scores of its segments.
   void resume(int64_t batch, const int64_t* segments);
+  // Forgets all ids of a table, and what was counted of it.
+  void clear(int64_t table);
 
   // What the last call changed, by table, then by partition.
   const IdChanges& changes() const { return changes_; }
@@ -72,7 +75,11 @@ class IdMap {
   void begin_change();
   void end_change();
   void check_order(int64_t batch) const;
-  void group(const IdLookup* lookups, int64_t num_lookups, int64_t num_values, const int64_t* values);
+  // Finds the rows of values, in their order, by several threads; nothing changes.
+  void search(const IdLookup* lookups, int64_t num_lookups, const IdBatch& batch) const;
+  // Notes the uses of values whose row was known ahead and is still theirs; the rows of all others become -1.
+  void confirm(const IdLookup* lookups, int64_t num_lookups, const IdBatch& batch, const ScoreClock& clock);
+  void group(const IdLookup* lookups, int64_t num_lookups, int64_t num_values, const IdBatch& batch);
   void resolve_partition(int64_t partition, const IdLookup* lookups, int64_t num_lookups, const IdBatch& batch,
                          const ScoreClock& clock, std::vector<IdMiss>& misses);
   void begin_segments(const int64_t* segments);

@@ -46,21 +46,18 @@ void IdPartition::look_up(const IdBatch& batch, const uint32_t* positions, int64
       const uint32_t slot = find(hashes[i], id);
       if (slot == IdIndex::kNoSlot) {
         batch.rows[position] = -1;
-        if (batch.trains) misses.push_back({id, position});
+        misses.push_back({id, position});
         continue;
       }
       batch.rows[position] = records_->row(number_, slot);
-      if (!batch.trains) continue;
       IdRecord& record = records_->at(number_, slot);
-      record.last = batch.number;
-      record.score = added(record.score, weight);
+      note_use(record, batch.number, weight);
       if (records_->timed()) {
         uint32_t& time = records_->time(number_, slot);
         time = std::max(time, static_cast<uint32_t>(batch.times[position]));
       }
     }
   }
-  if (!batch.trains) return;
   counted_.lookups += count;
   counted_.hits += count - static_cast<int64_t>(misses.size() - missed);
 }

@@ -106,7 +106,7 @@ class IdPartition {
   IdPartition(int64_t table, const IdTableSettings& settings, IdRecords& records, uint32_t number, uint32_t capacity,
               CounterBucket* buckets);
 
-  // Rows of the values at `positions`; those without a row are appended to `misses`.
+  // Rows of the values of a batch that trains at `positions`; those without a row are appended to `misses`.
   void look_up(const IdBatch& batch, const uint32_t* positions, int64_t count, double weight, std::vector<IdMiss>& misses);
   // Gives rows to those of the misses that are admitted.
   void decide(const IdBatch& batch, double weight, std::vector<IdMiss>& misses, IdChanges& changes);
@@ -132,6 +132,23 @@ class IdPartition {
   }
 
   int32_t row_at(uint32_t slot) const { return records_->row(number_, slot); }
+
+  // Ask for the memory that finding an id reads: first the one, then the other.
+  void prefetch_index(uint64_t hash) const { index_.prefetch(hash); }
+  void prefetch_record(uint64_t hash) const {
+    const uint32_t slot = index_.likely_slot(hash);
+    if (slot != IdIndex::kNoSlot) records_->prefetch(number_, slot);
+  }
+  int32_t row_of(uint64_t hash, int64_t id) const {
+    const uint32_t slot = find(hash, id);
+    return slot == IdIndex::kNoSlot ? -1 : row_at(slot);
+  }
+
+  // Of values that were found elsewhere.
+  void count_hits(int64_t hits) {
+    counted_.lookups += hits;
+    counted_.hits += hits;
+  }
 
   uint32_t size() const { return size_; }
   uint32_t high() const { return high_; }

@@ -20,6 +20,12 @@ struct IdRecord {
   float score;
 };
 
+// Each use adds as much as the others of its batch: the sum depends on their number alone.
+inline void note_use(IdRecord& record, uint32_t batch, double weight) {
+  record.last = batch;
+  record.score = static_cast<float>(static_cast<double>(record.score) + weight);
+}
+
 // The order in which rows leave: the smallest first, then the smaller id. Scores are never negative, so that their bits
 // have their order.
 inline uint64_t eviction_rank(const IdRecord& record, bool by_score) {

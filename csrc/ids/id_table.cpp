@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <stdexcept>
+#include <string>
+#include <utility>
 
 namespace megalith {
 
@@ -25,6 +28,70 @@ void IdTable::begin_segment(int64_t segment) {
   if (segment <= segment_) return;
   for (IdPartition& partition : partitions_) partition.scale_scores((segment - segment_) * 64);
   segment_ = segment;
+}
+
+void IdTable::search(const IdBatch& batch, int64_t first, int64_t last) const {
+  constexpr int64_t kAhead = 32;
+  uint64_t hashes[kAhead];
+  const auto here = [&](uint64_t hash) -> const IdPartition& {
+    return partitions_[static_cast<size_t>(id_partition(hash) - here_.first)];
+  };
+  for (int64_t begin = first; begin < last; begin += kAhead) {
+    const int64_t some = std::min(kAhead, last - begin);
+    for (int64_t i = 0; i < some; ++i) {
+      hashes[i] = hash_id(batch.values[begin + i]);
+      if (!here_.has(id_partition(hashes[i]))) {
+        throw std::runtime_error("id " + std::to_string(batch.values[begin + i]) + " is of partition " +
+                                 std::to_string(id_partition(hashes[i])) + ", which another process has");
+      }
+      here(hashes[i]).prefetch_index(hashes[i]);
+    }
+    for (int64_t i = 0; i < some; ++i) here(hashes[i]).prefetch_record(hashes[i]);
+    for (int64_t i = 0; i < some; ++i) {
+      batch.rows[begin + i] = here(hashes[i]).row_of(hashes[i], batch.values[begin + i]);
+    }
+  }
+}
+
+void IdTable::confirm(const IdBatch& batch, int64_t first, int64_t last, double weight) {
+  constexpr int64_t kAhead = 16;
+  const auto partitions = static_cast<uint32_t>(here_.count());
+  const uint32_t end = high() * partitions;
+  // All partitions are a power of two: no division.
+  constexpr auto kAll = static_cast<uint32_t>(kIdPartitions);
+  const bool all = partitions == kAll;
+  const auto place = [&](uint32_t row) {
+    return all ? std::pair(row % kAll, row / kAll) : std::pair(row % partitions, row / partitions);
+  };
+  int64_t hits = 0;
+  for (int64_t i = first; i < last; ++i) {
+    if (i + kAhead < last) {
+      const auto coming = static_cast<uint32_t>(batch.rows[i + kAhead]);
+      if (coming < end) {
+        const auto [partition, slot] = place(coming);
+        records_.prefetch(partition, slot);
+      }
+    }
+    const auto row = static_cast<uint32_t>(batch.rows[i]);
+    if (row >= end) {
+      batch.rows[i] = -1;
+      continue;
+    }
+    const auto [partition, slot] = place(row);
+    IdRecord& record = records_.at(partition, slot);
+    if (record.id != batch.values[i] || record.last == 0) {
+      batch.rows[i] = -1;
+      continue;
+    }
+    ++hits;
+    note_use(record, batch.number, weight);
+    if (records_.timed()) {
+      uint32_t& time = records_.time(partition, slot);
+      time = std::max(time, static_cast<uint32_t>(batch.times[i]));
+    }
+  }
+  // Counts of a table are those of its partitions together.
+  partitions_.front().count_hits(hits);
 }
 
 void IdTable::change_bound(int64_t bound, IdChanges& changes) {

@@ -39,7 +39,14 @@ class IdTable {
   void begin_segment(int64_t segment);
   // As it was saved.
   void set_segment(int64_t segment) { segment_ = segment; }
+  int64_t segment() const { return segment_; }
+  // What it was made with, and its bound as it is now.
+  const IdTableSettings& settings() const { return settings_; }
 
+  // Rows of values [first, last), -1 where the id has none; nothing changes.
+  void search(const IdBatch& batch, int64_t first, int64_t last) const;
+  // Notes the uses of values [first, last) whose guessed row has their id; the rows of all others become -1.
+  void confirm(const IdBatch& batch, int64_t first, int64_t last, double weight);
   void change_bound(int64_t bound, IdChanges& changes);
   // The next ids in rising order, at most `room`, those above `after` if there is one; how many.
   int64_t scan(const int64_t* after, int64_t room, const IdBlockArrays& out) const;

@@ -1,4 +1,5 @@
 // The C interface of tiered row pools (ops/stores/tiered.py) and of start values.
+#include <algorithm>
 #include <cstring>
 #include <mutex>
 
@@ -19,6 +20,14 @@ struct TableFields {
     std::memcpy(&scale, &bits, sizeof scale);
     return {static_cast<uint64_t>(table_seed), first_row, first_column, dim, dtype, scale};
   }
+};
+
+// Where the rows of a table lie, and how many numbers of optimizer state a row has.
+struct RowMemory {
+  char* weight;
+  float* first;
+  float* second;
+  int64_t first_numbers, second_numbers;
 };
 
 struct SettingFields {
@@ -61,6 +70,23 @@ MG_EXPORT int32_t mg_start_values(const int64_t* table, int64_t first, int64_t c
     const int64_t bytes = start.dim * (start.dtype == 0 ? 4 : 2);
     megalith::parallel_for(0, count, 1024, [&](int64_t from, int64_t to) {
       for (int64_t row = from; row < to; ++row) start.fill(first + row, static_cast<char*>(out) + row * bytes);
+    });
+  });
+}
+
+// Rows that begin anywhere: `tables` as for start values, `memory` by table (see RowMemory), and of each row its table,
+// its slot there and its id. Optimizer state is set to zeros.
+MG_EXPORT int32_t mg_start_rows(const int64_t* tables, const int64_t* memory, const int64_t* numbers,
+                                const int64_t* slots, const int64_t* ids, int64_t count) {
+  return megalith::guarded("begin rows", [&] {
+    megalith::parallel_for(0, count, 256, [&](int64_t from, int64_t to) {
+      for (int64_t i = from; i < to; ++i) {
+        const megalith::StartValues start = reinterpret_cast<const TableFields*>(tables)[numbers[i]].start();
+        const auto& own = reinterpret_cast<const megalith::RowMemory*>(memory)[numbers[i]];
+        start.fill(ids[i], own.weight + slots[i] * start.dim * (start.dtype == 0 ? 4 : 2));
+        std::fill_n(own.first + slots[i] * own.first_numbers, own.first_numbers, 0.0f);
+        std::fill_n(own.second + slots[i] * own.second_numbers, own.second_numbers, 0.0f);
+      }
     });
   });
 }

@@ -82,7 +82,10 @@ def test_a_mistake_is_said_once_and_leaves_no_run(tiny_recipe, tmp_path, argumen
 def test_a_run_with_a_plan_of_its_own_resumes_under_another_on_any_number_of_ranks(trained):
     folder = trained.folder
     refused = CliRunner().invoke(app, ["train", str(folder), "train.steps=30"])
-    assert "all but sharding.*, memory and train.pipeline; leave train.steps=30 out" in str(refused.exception)
+    assert (
+        "all but sharding.*, memory, embeddings.stores and train.pipeline; leave train.steps=30 out"
+        in str(refused.exception)
+    )
     before = trained.recipe()
     back = ("sharding.plan=auto", "--from-step", "10")
     result = torchrun("-m", "megalith", "train", folder, *back, "--json", processes=3)

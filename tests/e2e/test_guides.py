@@ -95,6 +95,19 @@ def test_the_guide_to_shrinking_is_true(tmp_path: Path) -> None:
     assert saved[1] < saved[0] / 8
 
 
+def test_the_guide_to_ids_without_bound_is_true(tmp_path: Path) -> None:
+    run_guide("ids-without-bound.md", tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "runs/dynamic/metrics.jsonl").read_text().splitlines()]
+    entries = [line["dynamic"] for line in lines if line["kind"] == "train"]
+    assert entries
+    assert all(0 < entry["ids"] <= entry["bound"] == 25 * 400 + 64 for entry in entries)
+    assert sum(entry["evicted"] for entry in entries) > 0
+    assert "Ids without bound" in (tmp_path / "report.html").read_text()
+    schema = json.loads((tmp_path / "clicks/schema.json").read_text())
+    assert {feature["num_ids"] for feature in schema["categorical"]} == {None}
+    assert not (tmp_path / "clicks/vocabulary").exists()
+
+
 def test_every_guide_is_run() -> None:
     run = set(re.findall(r"run_guide\(\"([\w-]+\.md)\"", Path(__file__).read_text(encoding="utf-8")))
     written = {path.name for path in GUIDES.glob("*.md") if "```bash" in path.read_text(encoding="utf-8")}

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from id_streams import CROWDED, IdWorld, NativeRun, Step, TwinRun, id_worlds
+from id_streams import CROWDED, IdWorld, NativeRun, Step, TwinRun, batch_of, id_worlds
 
 from megalith.ops.ids.changes import IdBlock
 from megalith.ops.ids.id_map import IdMap
@@ -171,3 +171,57 @@ def test_an_evaluation_changes_nothing():
     assert before[0] == after[0]
     assert torch.equal(before[1], after[1])
     assert before[2] == after[2]
+
+
+@given(world=id_worlds())
+def test_a_table_that_was_cleared_decides_as_the_twin(world):
+    world = without_saving(world)
+    native, twin = NativeRun(world), TwinRun(world)
+    for number, step in enumerate(world.steps):
+        assert native.run(step) == twin.run(step), step
+        if number == len(world.steps) // 2:
+            for one in (*native.maps, twin.map):
+                one.clear(0)
+            assert native.saved(0) == twin.map.scan(0) == []
+    assert native.maps[0].statistics(0)[:2] == tuple(twin.map.statistics[0][n] for n in ("lookups", "hits"))
+
+
+@given(world=id_worlds(), seed=st.integers(0, 2**32))
+def test_guesses_of_rows_change_no_decision(world, seed):
+    """Right ones, those of other ids, of free rows and of none."""
+    world = without_saving(world)
+    twin, ids = TwinRun(world), IdMap(world.tables, world.lag)
+    generator = torch.Generator().manual_seed(seed)
+    native = NativeRun(world)
+    native.maps = [ids]
+    for step in world.steps:
+        if step.kind not in ("train", "evaluate"):
+            assert native.run(step) == twin.run(step)
+            continue
+        lookups, values, times = batch_of(world, step)
+        given_values = torch.tensor(values, dtype=torch.int64)
+        asked = torch.tensor(lookups, dtype=torch.int64).view(-1, 3)
+        guesses = ids.resolve(asked, given_values, step.batch, trains=False).rows
+        wrong = torch.rand(len(values), generator=generator) < 0.3
+        random_rows = torch.randint(-1, 200, (len(values),), generator=generator, dtype=torch.int32)
+        inside = torch.zeros(len(values), dtype=torch.bool)
+        for _, first, last in lookups:
+            inside[first:last] = True
+        guesses = torch.where(wrong & inside, random_rows, guesses)
+        found = ids.resolve(
+            asked, given_values, step.batch, step.kind == "train", torch.tensor(times), guesses=guesses
+        )
+        rows, new, evicted = twin.run(step)
+        assert found.rows.tolist() == rows
+        assert list(zip(*(part.tolist() for part in found.new), strict=True)) == sorted(
+            new, key=lambda each: (each[0], partition_of(each[2]))
+        )
+        assert len(found.evicted.ids) == len(evicted)
+    for table in range(len(world.tables)):
+        assert native.saved(table) == twin.map.scan(table)
+        counts = twin.map.statistics[table]
+        assert ids.statistics(table)[:2] == (counts["lookups"], counts["hits"])
+
+
+def partition_of(id_):
+    return int(id_partitions(torch.tensor([id_]))[0])

@@ -16,7 +16,7 @@ def lookups(draw):
     if len(offsets) > 1 and draw(st.integers(0, 4)) == 0:
         offsets[draw(st.integers(0, len(offsets) - 1))] += draw(st.sampled_from([-2, -1, 1, 2, 2**40]))
     values = [draw(st.integers(-1, 5)) for _ in range(sum(lengths))]
-    rows = [draw(st.integers(1, 5)) for _ in range(num_features)]
+    rows = [draw(st.sampled_from([-1, 1, 2, 3, 4, 5])) for _ in range(num_features)]
     dtype = draw(st.sampled_from([torch.int32, torch.int64]))
     return torch.tensor(values, dtype=dtype), offsets, torch.tensor(rows)
 

@@ -87,6 +87,8 @@ class TableRecord(Config):
     parts: dict[str, PartRecord]
     blocks: tuple[BlockRecord, ...]
     sparse: tuple[SparseRecord, ...] = ()
+    is_raw: bool = False
+    """Whether ids are any 64-bit values, which `rows` does not bound."""
 
     @model_validator(mode="after")
     def _fits(self) -> TableRecord:

@@ -88,7 +88,12 @@ def _share_rows(shard: TableShard, rectangle: SparseRecord) -> bool:
 def _compare(path: str, table: TableState, record: TableRecord | None) -> None:
     if record is None:
         raise StateMismatch(f"it has no table '{path}'")
-    if (record.rows, record.dim) != (table.rows, table.dim):
+    if record.is_raw != table.is_raw:
+        raise StateMismatch(
+            f"table '{path}' is {'dynamic' if record.is_raw else 'not dynamic'} there and "
+            f"{'dynamic' if table.is_raw else 'not dynamic'} here"
+        )
+    if (0 if table.is_raw else record.rows, record.dim) != (0 if table.is_raw else table.rows, table.dim):
         raise StateMismatch(
             f"table '{path}' is {record.rows} x {record.dim} there and {table.rows} x {table.dim} here"
         )
@@ -129,7 +134,10 @@ def _read_table(table: TableState, record: TableRecord, open_file: OpenFile, fol
         if _holds(table, block):
             numbers = table.load(_block(table, block, open_file, record.chunk))
             taken += 0 if block.sparse else numbers
-    if taken != table.held_numbers(Rectangle(sparse.rows, sparse.columns) for sparse in record.sparse):
+    # A dynamic table holds any number of ids up to its bound.
+    if not table.is_raw and taken != table.held_numbers(
+        Rectangle(sparse.rows, sparse.columns) for sparse in record.sparse
+    ):
         raise CheckpointError(
             f"{folder} lacks rows of table '{path}'; go back to an older checkpoint with --from-step."
         )
@@ -154,7 +162,7 @@ def _block(table: TableState, record: BlockRecord, open_file: OpenFile, chunk: i
         inside &= ids.dtype == torch.int64 and ids.shape == (record.count,) and bool((ids.diff() > 0).all())
     else:
         ids = range(record.first, record.first + record.count)
-    if not inside or ids[0] < 0 or ids[-1] >= table.rows:
+    if not inside or not (table.is_raw or 0 <= ids[0] <= ids[-1] < table.rows):
         raise CheckpointError(
             f"Checkpoint file {file.path} is damaged: '{record.name}' has rows of no table."
         )

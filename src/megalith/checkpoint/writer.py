@@ -98,6 +98,7 @@ def table_records(tables: dict[str, TableState], written: list[WrittenFiles]) ->
             parts={part: PartRecord.of(spec) for part, spec in state.parts.items()},
             blocks=tuple(block for of_rank in written for block in of_rank.blocks.get(name, ())),
             sparse=tuple(rectangle for of_rank in written for rectangle in of_rank.sparse.get(name, ())),
+            is_raw=state.is_raw,
         )
         for name, state in tables.items()
     }

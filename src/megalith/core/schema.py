@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from megalith.core.config import Config
 from megalith.core.errors import ConfigError
-from megalith.core.store_spec import AnyStore, StoreKind, store_in_full
+from megalith.core.store_spec import AnyStore, DynamicSpec, StoreKind, store_in_full
 
 Pooling = Literal["sum", "mean", "max", "none"]
 WeightType = Literal["float32", "float16", "bfloat16"]
@@ -25,12 +25,18 @@ MAX_DENSE_ROWS = 2**32 - 1
 class FeatureSpec(Config):
     """A categorical feature: ids in [0, num_ids), one a sample or several.
 
-    `max_length` is the most ids a sample may hold; 1 means exactly one, None means any number.
+    `num_ids` of None stands for raw ids: any 64-bit value, for tables with a dynamic store. `max_length` is
+    the most ids a sample may hold; 1 means exactly one, None means any number.
     """
 
     name: str
-    num_ids: int = Field(ge=1)
+    num_ids: int | None = Field(ge=1)
     max_length: int | None = Field(default=1, ge=1)
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether its ids are any 64-bit values."""
+        return self.num_ids is None
 
     @property
     def multi_hot(self) -> bool:
@@ -46,7 +52,9 @@ class TableSpec(Config):
     """
 
     name: str
-    rows: int = Field(ge=1)
+    rows: int = Field(default=0, ge=0)
+    """Of a dynamic table its bound, which need not be given twice. 0 is not known yet: the ids are raw ones,
+    and the table still needs a dynamic store."""
     dim: int = Field(ge=1)
     features: tuple[str, ...] = Field(min_length=1)
     pooling: Pooling = "sum"
@@ -54,7 +62,8 @@ class TableSpec(Config):
     padding_index: int | None = Field(default=None, ge=0)
     """An id that reads as zeros, does not count in a mean and is never updated."""
     init_scale: float | None = Field(default=None, ge=0.0, le=1e30)
-    """Half-width of the uniform start values; None takes 1/sqrt(rows), so that rare rows start near zero."""
+    """Half-width of the uniform start values; None takes 1/sqrt(rows), so that rare rows start near zero, and
+    1/(16 sqrt(dim)) for dynamic tables, whose start values do not depend on their bound."""
     store: AnyStore | StoreKind | None = None
     """What holds the rows; a kind alone is short for `{kind: ...}`. None is what a run's memory asks for, or
     else dense."""
@@ -63,6 +72,11 @@ class TableSpec(Config):
     @classmethod
     def _store_in_full(cls, store: object) -> object:
         return store_in_full(store)
+
+    @field_validator("rows", mode="before")
+    @classmethod
+    def _rows_of_raw_ids(cls, rows: object) -> object:
+        return 0 if rows is None else rows
 
     @field_validator("features")
     @classmethod
@@ -79,6 +93,11 @@ class TableSpec(Config):
         return self
 
     @property
+    def is_dynamic(self) -> bool:
+        """Whether its ids are any 64-bit values, of which a bounded number have a row."""
+        return isinstance(self.store, DynamicSpec)
+
+    @property
     def weight_bytes(self) -> int:
         """Bytes of the weights, without optimizer state."""
         return self.rows * self.dim * DTYPE_BYTES[self.dtype]
@@ -90,7 +109,14 @@ class TableSpec(Config):
 
 
 def check_tables(tables: Sequence[TableSpec]) -> None:
-    """Refuses a table named twice; checkpoints and plans find tables by name."""
+    """Refuses a table named twice, since checkpoints and plans find tables by name, and one without rows."""
+    for table in tables:
+        if not table.rows and not table.is_dynamic:
+            raise ConfigError(
+                f"Table '{table.name}' has no rows, and the ids of feature '{table.features[0]}' are raw "
+                "64-bit values; give it a dynamic store (embeddings.stores: "
+                f"{{{table.name}: {{kind: dynamic, bound: 1000000}}}}), or a number of rows."
+            )
     twice = _repeated([table.name for table in tables])
     if twice:
         raise ConfigError(f"Table '{twice}' is named twice; give each table a name of its own.")

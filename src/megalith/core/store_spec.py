@@ -9,13 +9,30 @@ Stores nest: `over` is the one underneath, for kinds that have one.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from megalith.core.config import Config
+from megalith.core.errors import ConfigError
+from megalith.core.units import parse_bytes
 
 StoreKind = Literal["dense", "tiered", "adaptive", "dynamic"]
+ADAPTIVE_UNITS = 64
+"""Parts of an adaptive table, each of as many rows but for the last ones; none is ever cut."""
+
+
+def _bytes(size: Any) -> Any:
+    """A size in bytes, also as text such as 4GiB."""
+    if not isinstance(size, str):
+        return size
+    try:
+        return parse_bytes(size)
+    except ConfigError as error:
+        raise ValueError(str(error).rstrip(".")) from error
+
+
+Bytes = Annotated[int, BeforeValidator(_bytes)]
 
 
 class DenseSpec(Config):
@@ -38,13 +55,30 @@ class AdaptiveSpec(Config):
     """Columns of a chunk; divides the dim. None takes the widest divisor up to the policy's `chunk`."""
 
 
+def unit_rows(rows: int) -> int:
+    """Rows of a unit of an adaptive table."""
+    return -(-rows // ADAPTIVE_UNITS)
+
+
+def unit_edges(rows: int, parts: int) -> list[int]:
+    """Where an adaptive table is cut into `parts` of about equal rows, or as many as it has units.
+
+    >>> unit_edges(1000, 3)
+    [0, 336, 672, 1000]
+    """
+    unit = unit_rows(rows)
+    units = -(-rows // unit)
+    parts = min(parts, units)
+    return [min(rows, unit * (units * part // parts)) for part in range(parts + 1)]
+
+
 class AdmissionSpec(Config):
     """Which ids of a dynamic table get a row: all, from the n-th occurrence on, or some by chance."""
 
     kind: Literal["always", "count", "probability"] = "always"
     count: int = Field(default=2, ge=1, le=65535)
     probability: float = Field(default=0.1, gt=0, le=1)
-    counter_bytes: int = Field(default=1 << 20, ge=4096)
+    counter_bytes: Bytes = Field(default=1 << 20, ge=4096)
     """Memory for counting ids that have no row."""
 
 
@@ -67,6 +101,8 @@ class ExpirySpec(Config):
     """The latest event time of its uses is older than so many seconds."""
     score: float | None = Field(default=None, gt=0)
     """Its score, in uses as they count now, is below."""
+    interval: int = Field(default=100, ge=1)
+    """Batches that train between two looks at what has expired: each reads all rows of the map."""
 
 
 class DynamicSpec(Config):
@@ -75,7 +111,7 @@ class DynamicSpec(Config):
     kind: Literal["dynamic"] = "dynamic"
     bound: int | None = Field(default=None, ge=64, le=2**31 - 2)
     """Rows. Give this or `bound_bytes`."""
-    bound_bytes: int | None = Field(default=None, ge=1)
+    bound_bytes: Bytes | None = Field(default=None, ge=1)
     """Memory for rows, optimizer state and the map of ids together."""
     admission: AdmissionSpec = AdmissionSpec()
     eviction: EvictionSpec = EvictionSpec()

@@ -5,7 +5,9 @@
     DIR/valid/..., DIR/test/...    where they were asked for
     DIR/vocabulary/...             raw value -> id of each categorical feature, where ids come from one
 
-Ids: 0 is a missing value, 1 a value outside the vocabulary, 2 and up the vocabulary by falling count.
+Ids: 0 is a missing value, 1 a value outside the vocabulary, 2 and up the vocabulary by falling count. Raw ids
+(`num_ids` is null; int64 columns) are what `data.readers.raw_ids` makes of values: the smallest 64-bit number
+is a missing one. Folders with such features have version 2.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ from megalith.core.schema import FeatureSpec
 
 SCHEMA_FILE = "schema.json"
 VERSION = 1
+RAW_VERSION = 2
+"""Of data sets that have features with raw ids; earlier releases cannot read these."""
 MISSING_ID, UNKNOWN_ID, FIRST_ID = 0, 1, 2
+MISSING_RAW_ID = -(2**63)
 
 
 class Split(Config):
@@ -117,13 +122,16 @@ def read_schema(folder: Path) -> DatasetSchema:
     fix = "run `megalith data prepare` again"
     content = read_json_object(path, fix=fix)
     version = content.get("version")
-    if version != VERSION:
+    if version not in (VERSION, RAW_VERSION):
         raise DataError(
-            f"{path} has version {version}, this package reads {VERSION}; prepare the data again."
+            f"{path} has version {version}, this package reads {VERSION} and {RAW_VERSION}; prepare the data "
+            "again."
         )
     return parse_config(DatasetSchema, content, str(path), fix, DataError)
 
 
 def write_schema(folder: Path, schema: DatasetSchema) -> None:
     """Writes `schema.json`, whole or not at all."""
+    if any(feature.is_raw for feature in schema.categorical):
+        schema = schema.model_copy(update={"version": RAW_VERSION})
     write_atomic(folder / SCHEMA_FILE, schema.model_dump_json(indent=1) + "\n")

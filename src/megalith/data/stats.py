@@ -20,7 +20,7 @@ from megalith.core.errors import DataError
 from megalith.core.files import read_json_object, write_atomic
 from megalith.core.schema import FeatureSpec
 from megalith.cost.row_cache.frequencies import from_counts
-from megalith.data.dataset import FIRST_ID, MISSING_ID, UNKNOWN_ID, Dataset
+from megalith.data.dataset import FIRST_ID, MISSING_ID, MISSING_RAW_ID, UNKNOWN_ID, Dataset
 
 STATISTICS_FILE = "statistics.json"
 VERSION = 1
@@ -34,8 +34,8 @@ class FeatureStatistics(Config):
     """How often the ids of one categorical feature occur. Shares are of all its values."""
 
     name: str
-    num_ids: int
-    """Ids declared: the rows its table needs."""
+    num_ids: int | None
+    """Ids declared: the rows its table needs; None where ids are raw."""
     values: int
     mean_length: float
     """Values a row; 1 for a one-hot feature."""
@@ -145,6 +145,26 @@ def read_statistics(folder: Path) -> Statistics:
     return parse_config(Statistics, content, str(path), fix, DataError)
 
 
+class RawIdCounts:
+    """Counts of ids that may be any 64-bit values; memory grows with the distinct ones."""
+
+    def __init__(self) -> None:
+        self._ids, self._counts = np.empty(0, np.int64), np.empty(0, np.int64)
+
+    def add(self, ids: NDArray[Any]) -> None:
+        """Counts some more."""
+        found, counts = np.unique(ids.astype(np.int64), return_counts=True)
+        both = np.concatenate([self._ids, found])
+        self._ids, places = np.unique(both, return_inverse=True)
+        self._counts = np.bincount(places, np.concatenate([self._counts, counts])).astype(np.int64)
+
+    def from_first_id(self) -> NDArray[np.uint32]:
+        """Counts as those of prepared ids are kept: of missing values, of unknown ones, of all others."""
+        missing = self._ids == MISSING_RAW_ID
+        head = [self._counts[missing].sum(), 0]
+        return np.concatenate([head, self._counts[~missing]]).astype(np.uint32)
+
+
 def skew_of(counts: NDArray[np.int64]) -> float | None:
     """The slope of log count over log rank, at ranks spread evenly in the logarithm so that the tail does not
     outvote the head; `counts` fall."""
@@ -157,7 +177,8 @@ def skew_of(counts: NDArray[np.int64]) -> float | None:
 
 
 def _feature(feature: FeatureSpec, files: list[Path]) -> FeatureStatistics:
-    counts = np.zeros(feature.num_ids, dtype=np.uint32)
+    counts = np.zeros(feature.num_ids or 0, dtype=np.uint32)
+    raw = RawIdCounts()
     rows, empty, longest = 0, 0, 0
     for path, column in _batches(files, feature.name):
         rows += len(column)
@@ -169,7 +190,12 @@ def _feature(feature: FeatureSpec, files: list[Path]) -> FeatureStatistics:
             ids = column.flatten()
         else:
             longest = 1
-        _count(counts, ids.fill_null(MISSING_ID).to_numpy(zero_copy_only=False), path, feature)
+        if feature.is_raw:
+            raw.add(ids.to_numpy(zero_copy_only=False))
+        else:
+            _count(counts, ids.fill_null(MISSING_ID).to_numpy(zero_copy_only=False), path, feature)
+    if feature.is_raw:
+        counts = raw.from_first_id()
     values = int(counts.sum(dtype=np.int64))
     total = max(values, 1)
     hot = np.sort(counts[counts > 0])[::-1].astype(np.int64)
@@ -186,7 +212,7 @@ def _feature(feature: FeatureSpec, files: list[Path]) -> FeatureStatistics:
         max_length=longest,
         empty_share=empty / max(rows, 1),
         missing_share=float(counts[MISSING_ID]) / total,
-        unknown_share=float(counts[UNKNOWN_ID]) / total if feature.num_ids > UNKNOWN_ID else 0.0,
+        unknown_share=float(counts[UNKNOWN_ID]) / total if len(counts) > UNKNOWN_ID else 0.0,
         distinct_ids=len(falling),
         top_1_share=tops[0],
         top_10_share=tops[1],

@@ -23,9 +23,11 @@ class LookupCheck:
         rows: dict[str, int] = {}
         for table in tables:
             for feature in table.features:
-                rows[feature] = min(rows.get(feature, table.rows), table.rows)
-        self._rows = torch.tensor([rows[feature] for feature in self._features], device=device)
-        self._wide = any(table.rows > MAX_NARROW_ROWS for table in tables)
+                if not table.is_dynamic:
+                    rows[feature] = min(rows.get(feature, table.rows), table.rows)
+        # Any 64-bit value is an id of a dynamic table.
+        self._rows = torch.tensor([rows.get(feature, -1) for feature in self._features], device=device)
+        self._wide = any(table.is_dynamic or table.rows > MAX_NARROW_ROWS for table in tables)
 
     def __call__(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None) -> None:
         """Looks and copies nothing."""
@@ -74,7 +76,8 @@ class LookupCheck:
     def _describe(self, values: Tensor, offsets: Tensor, batch: int, position: int) -> str:
         bag = int(torch.searchsorted(offsets, torch.tensor(position), right=True)) - 1
         feature = self._features[bag // batch]
-        table = min((t for t in self._tables if feature in t.features), key=lambda t: t.rows)
+        bounded = (t for t in self._tables if feature in t.features and not t.is_dynamic)
+        table = min(bounded, key=lambda t: t.rows)
         return (
             f"Index {int(values[position])} of feature '{feature}' in sample {bag % batch} is outside table "
             f"'{table.name}' of {table.rows} rows; prepare the data again or give the table more rows."

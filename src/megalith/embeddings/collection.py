@@ -9,7 +9,7 @@ Weights are buffers, not parameters: no dense optimizer, and no gradient tensor,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -20,18 +20,22 @@ from megalith.core.schema import TableSpec, check_tables
 from megalith.embeddings.autograd import LookupFunction
 from megalith.embeddings.check import Indices, LookupCheck
 from megalith.embeddings.initial_values import TableWindow
-from megalith.embeddings.module_state import first_part, load_first_part, load_rows, stored_rows
+from megalith.embeddings.module_state import all_parts, load_all_parts, load_rows, stored_rows
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad, StepSettings, optimizer_of_each
 from megalith.embeddings.rounding import RoundingSeeds
-from megalith.embeddings.row_block import WEIGHT, part_specs
+from megalith.embeddings.row_block import WEIGHT, RowBlock
 from megalith.embeddings.stores.adaptive.budget import AdaptiveBudget
 from megalith.embeddings.stores.adaptive.figures import AdaptiveFigures
 from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
 from megalith.embeddings.stores.base import RowCache, StoreBytes, StoredTable, TierCounts
+from megalith.embeddings.stores.dynamic.counts import DynamicCounts
+from megalith.embeddings.stores.dynamic.id_vectors import export_ids, import_ids
+from megalith.embeddings.stores.dynamic.settings import sized_table
+from megalith.embeddings.stores.dynamic.store import DynamicStore
 from megalith.embeddings.stores.resolved import ResolvedIds
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.embeddings.stores.table_stores import TableStores
-from megalith.embeddings.table_state import TableShard, TableState
+from megalith.embeddings.table_state import TableShard, TableState, rows_state
 from megalith.ops.embedding.descriptors import OutputGradients
 from megalith.ops.embedding.native_tables import NativeTables
 from megalith.ops.embedding.operators import embedding_forward, embedding_sequence, sample_weight_gradient
@@ -47,6 +51,9 @@ class Lookup(NamedTuple):
     """[batch, output_dim], table by table, feature by feature"""
     sequences: dict[tuple[str, str], Tensor]
     """(table, feature) -> [ids of that feature, dim], in the order of `values`"""
+
+
+_BLOCK_BYTES = 64 << 20
 
 
 class PendingTables(NamedTuple):
@@ -88,9 +95,10 @@ class EmbeddingCollection(nn.Module):
     ) -> None:
         super().__init__()
         check_tables(tables)
-        self.tables = tuple(tables)
         self.optimizer: RowOptimizer = optimizer or RowWiseAdaGrad()
         self.optimizers = optimizer_of_each(tables, self.optimizer, table_optimizers or {})
+        tables = [sized_table(*each) for each in zip(tables, self.optimizers, strict=True)]
+        self.tables = tuple(tables)
         self.seed, self.stochastic_rounding, self.output_dtype = seed, stochastic_rounding, output_dtype
         self.lr_factor = 1.0
         """Multiplies every optimizer's learning rate; a schedule sets it before each step."""
@@ -122,6 +130,17 @@ class EmbeddingCollection(nn.Module):
         return not self.stores.ids_are_slots
 
     @property
+    def event_time(self) -> int | None:
+        """When the batches that come happened, in seconds since 1970; ids may expire by it."""
+        return None if self.stores.dynamic is None else self.stores.dynamic.now
+
+    @event_time.setter
+    def event_time(self, time: int) -> None:
+        """Set before each batch that trains, where tables expire by it."""
+        if self.stores.dynamic is not None:
+            self.stores.dynamic.now = time
+
+    @property
     def output_dim(self) -> int:
         """Columns of the pooled output."""
         return self.lookups.output_dim
@@ -142,12 +161,27 @@ class EmbeddingCollection(nn.Module):
 
     def table_states(self) -> dict[str, TableState]:
         """Every table as a checkpoint sees it; loading writes into the rows."""
-        states = {}
-        for number, (table, optimizer) in enumerate(zip(self.tables, self.optimizers, strict=True)):
-            shards = (self.shard(table.name),)
-            states[table.name] = TableState(table.rows, table.dim, part_specs(table, optimizer), shards)
+        states: dict[str, TableState] = {}
+        for number, table in enumerate(self.tables):
             states |= {f"{table.name}.{name}": own for name, own in self.stores.states(number).items()}
+            states[table.name] = rows_state(table, self.shard(table.name))
         return states
+
+    def export_ids(self, table: str, max_bytes: int = _BLOCK_BYTES) -> Iterator[RowBlock]:
+        """The ids of a dynamic table that have a row, with `weight` and `score`, uses as they count now."""
+        return export_ids(*self._dynamic(table), max_bytes)
+
+    def import_ids(self, table: str, blocks: Iterable[RowBlock]) -> int:
+        """Takes ids with `weight` and perhaps `score` and optimizer state; how many of them have a row then.
+
+        Where there is no room the best stay by the table's policy, of ids that were there and of new ones.
+        """
+        return import_ids(*self._dynamic(table), blocks)
+
+    def _dynamic(self, table: str) -> tuple[DynamicStore, int]:
+        if self.stores.dynamic is None or table not in self.stores.dynamic.names:
+            raise ConfigError(f"Table '{table}' is not dynamic; only dynamic ones import and export ids.")
+        return self.stores.dynamic, self.stores.dynamic.names.index(table)
 
     def _in_memory(self, table: str) -> PhysicalRows:
         position = self._positions[table]
@@ -169,6 +203,10 @@ class EmbeddingCollection(nn.Module):
     def counts(self) -> TierCounts:
         """What the tiers of the tables' stores did so far."""
         return self.stores.counts()
+
+    def dynamic_counts(self) -> DynamicCounts | None:
+        """What dynamic tables did so far; None where there are none."""
+        return None if self.stores.dynamic is None else self.stores.dynamic.dynamic_counts()
 
     def bytes(self) -> StoreBytes:
         """What the tables take: weights, state, index and bookkeeping in memory, and files."""
@@ -306,7 +344,7 @@ class EmbeddingCollection(nn.Module):
         """Weights, optimizer state and the step count, by table name, for `state_dict`.
 
         Of tables that are not whole in memory it holds the rows that were trained, and `ids` says which; of
-        adaptive ones also how many chunks each has, and what they are worth.
+        adaptive ones also how many chunks each has. What else their stores know is in `others`.
         """
         rows = {table.name: self._stored_rows(table) for table in self.tables}
         return {
@@ -314,7 +352,7 @@ class EmbeddingCollection(nn.Module):
             "weights": {name: parts.pop(WEIGHT) for name, (_, parts) in rows.items()},
             "states": {name: parts for name, (_, parts) in rows.items()},
             "ids": {name: ids for name, (ids, _) in rows.items() if ids is not None},
-            "others": {name: first_part(state) for name, state in self._other_states().items()},
+            "others": {name: all_parts(state) for name, state in self._other_states().items()},
             "policy": self.policy_state(),
         }
 
@@ -325,12 +363,12 @@ class EmbeddingCollection(nn.Module):
                 "The saved tables are not those of this collection; load it with its own recipe."
             )
         self.num_steps = int(state["num_steps"])
+        for name, own in self._other_states().items():
+            load_all_parts(own, state.get("others", {}).get(name))
         for table in self.tables:
             name, ids = table.name, state.get("ids", {}).get(table.name)
             parts = {WEIGHT: state["weights"][name], **state["states"][name]}
             load_rows(self.shard(name), table, ids, parts)
-        for name, own in self._other_states().items():
-            load_first_part(own, state.get("others", {}).get(name))
         self.load_policy_state(state.get("policy") or self.policy_state())
 
     def _stored_rows(self, table: TableSpec) -> tuple[Tensor | None, dict[str, Tensor]]:

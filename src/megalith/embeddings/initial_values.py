@@ -36,11 +36,22 @@ class TableWindow(NamedTuple):
             seed=seed,
             table=table.name,
             dim=last_column - first_column,
-            scale=1 / math.sqrt(table.rows) if table.init_scale is None else table.init_scale,
+            scale=start_scale(table),
             dtype=getattr(torch, table.dtype),
             first_row=first_row,
             first_column=first_column,
         )
+
+
+def start_scale(table: TableSpec) -> float:
+    """Half the width of a table's start values.
+
+    A dynamic table may get another bound as it is trained on, so its scale depends on the dim alone: a vector
+    begins with a length of about 1/28 whatever its dim.
+    """
+    if table.init_scale is not None:
+        return table.init_scale
+    return 1 / (16 * math.sqrt(table.dim)) if table.is_dynamic else 1 / math.sqrt(table.rows)
 
 
 def initial_values(window: TableWindow, seed: int) -> Tensor:

@@ -58,15 +58,16 @@ def load_rows(shard: TableShard, table: TableSpec, ids: Tensor | None, parts: di
         shard.load(RowBlock(ids[rows], (0, count * chunk), own))
 
 
-def first_part(state: TableState) -> Tensor:
-    """The only part of a table that this process has whole; a copy."""
+def all_parts(state: TableState) -> dict[str, Tensor]:
+    """The parts of a table that this process has whole; copies."""
     (shard,) = state.shards
-    return torch.cat([block.parts[WEIGHT] for block in shard.blocks(_BLOCK_BYTES)])
+    blocks = list(shard.blocks(_BLOCK_BYTES))
+    return {name: torch.cat([block.parts[name] for block in blocks]) for name in shard.specs}
 
 
-def load_first_part(state: TableState, part: Tensor | None) -> None:
-    """Puts back what `first_part` gave; zeros where there is none, or one of another size."""
+def load_all_parts(state: TableState, parts: dict[str, Tensor] | None) -> None:
+    """Puts back what `all_parts` gave; it is cleared where there is nothing, or of another size."""
     (shard,) = state.shards
     shard.clear()
-    if part is not None and part.shape == (state.rows, state.dim):
-        shard.load(RowBlock(range(state.rows), (0, state.dim), {WEIGHT: part}))
+    if parts is not None and parts[WEIGHT].shape == (state.rows, state.dim):
+        shard.load(RowBlock(range(state.rows), (0, state.dim), parts))

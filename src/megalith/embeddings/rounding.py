@@ -1,4 +1,4 @@
-"""What updated half-precision weights are rounded by, step by step: (seed, step, table, id, column)."""
+"""What half-precision weights and utilities are rounded by, step by step: (seed, step, table, id, column)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from megalith.core.store_spec import AdaptiveSpec
 from megalith.embeddings.initial_values import TableWindow
 from megalith.ops.optimizer.stochastic_rounding import RowRounding, table_rounding_seed
 
@@ -17,7 +18,11 @@ class RoundingSeeds:
 
     def __init__(self, windows: Sequence[TableWindow], seed: int, device: torch.device | str = "cpu") -> None:
         self._seed = seed
-        self._is_used = any(window.table.dtype != "float32" for window in windows)
+        # Utilities of chunks are rounded too, whatever their weights are.
+        self._is_used = any(
+            window.table.dtype != "float32" or isinstance(window.table.store, AdaptiveSpec)
+            for window in windows
+        )
         self._of_each = torch.tensor(
             [
                 RowRounding(table_rounding_seed(table.name), first_row, first_column)

@@ -14,6 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from torch import Tensor
+
+from megalith.core.schema import TableSpec
 from megalith.embeddings.row_block import WEIGHT, PartSpec, Rectangle, RowBlock, part_specs
 from megalith.embeddings.stores.row_files import Holds, PoolTable
 from megalith.ops.stores.start_values import StartValues
@@ -74,6 +77,13 @@ class TableShard(Protocol):
         held either way."""
 
 
+class ReadableShard(TableShard, Protocol):
+    """A rectangle of which single rows can be read."""
+
+    def read(self, ids: Tensor) -> dict[str, Tensor]:
+        """The parts of some rows as they are now, copied."""
+
+
 @dataclass(frozen=True)
 class TableState:
     """One logical table, of which this process holds some rectangles."""
@@ -83,8 +93,11 @@ class TableState:
     parts: dict[str, PartSpec]
     """The weight first, then the optimizer's state."""
     shards: tuple[TableShard, ...]
+    is_raw: bool = False
+    """Whether rows travel under raw 64-bit ids, of which `rows` at most have one: a table with another bound
+    takes them too."""
     optional: bool = False
-    """Whether a checkpoint may lack it; it is zeros then."""
+    """Whether a checkpoint may lack it, or have it in another shape: it is cleared then."""
 
     def __post_init__(self) -> None:
         for shard in self.shards:
@@ -120,6 +133,11 @@ class TableState:
             for shard in self.shards
             for spec in self.parts.values()
         )
+
+
+def rows_state(table: TableSpec, shard: TableShard) -> TableState:
+    """A table whose rows are whole in one shard."""
+    return TableState(table.rows, table.dim, dict(shard.specs), (shard,), is_raw=table.is_dynamic)
 
 
 def _brought(spec: PartSpec, rectangle: Rectangle, shard: TableShard) -> int:

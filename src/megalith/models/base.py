@@ -52,7 +52,7 @@ class ModelConfig(Config):
         return [
             TableSpec(
                 name=feature.name + suffix,
-                rows=feature.num_ids,
+                rows=feature.num_ids or 0,
                 dim=dim,
                 features=(feature.name,),
                 pooling=self.pooling,

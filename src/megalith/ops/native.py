@@ -15,9 +15,9 @@ from typing import Any
 
 from megalith.core.errors import CacheFullError, MegalithError, NativeError, OutOfMemoryError, StorageError
 
-ABI_VERSION = 18
+ABI_VERSION = 19
 """That of csrc/abi.h; both are raised when a signature changes."""
-ABI_DIGEST = "181d56412444e69d"
+ABI_DIGEST = "3fabb195d23ffeeb"
 """Of the signatures together with the version; `tests/architecture` says what to put here."""
 SIMD_LEVELS = ("portable", "avx2", "avx512")
 """The builds of the kernels, the narrowest vector instructions first."""
@@ -113,6 +113,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "mg_reinsert_tables": (_Code, (_pointer,) * 19),
     # Row pools over a disk (ops/stores).
     "mg_start_values": (_Code, (_pointer, _int64, _int64, _pointer)),
+    "mg_start_rows": (_Code, (*(_pointer,) * 5, _int64)),
     "mg_tiered_create": (
         _Code,
         (_pointer, _text, _pointer, _int64, _pointer, _pointer, _int64, _pointer, _pointer),
@@ -149,6 +150,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "mg_ids_counter": (_Code, (_pointer, _int64, _pointer, _int64, _int32)),
     "mg_ids_statistics": (_Code, (_pointer, _int64, _pointer)),
     "mg_ids_scratch_bytes": (_Code, (_pointer, _pointer)),
+    "mg_ids_clear": (_Code, (_pointer, _int64)),
     # Pools of chunked rows (ops/chunks).
     "mg_chunks_create": (_Code, (_pointer, _int64, _pointer, _int64, _pointer)),
     "mg_chunks_destroy": (None, (_pointer,)),

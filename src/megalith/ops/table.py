@@ -170,6 +170,13 @@ OPERATORS = (
         torch_name=None,
     ),
     Operator(
+        name="start_rows",
+        native=("mg_start_rows",),
+        facade="megalith.ops.stores.start_rows:start_rows_",
+        twin="megalith.ops.stores.start_rows:start_rows_twin",
+        torch_name=None,
+    ),
+    Operator(
         name="tiered_rows",
         native=(
             "mg_tiered_create",
@@ -205,6 +212,7 @@ OPERATORS = (
             "mg_ids_counter",
             "mg_ids_statistics",
             "mg_ids_scratch_bytes",
+            "mg_ids_clear",
             "mg_ids_destroy",
         ),
         facade="megalith.ops.ids.id_map:IdMap",

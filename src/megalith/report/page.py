@@ -12,6 +12,7 @@ from megalith.core.files import write_atomic
 from megalith.core.units import format_bytes, format_count, format_duration, format_seconds
 from megalith.hardware.machine import this_machine
 from megalith.report.charts.adaptive import adaptive_bytes_chart, live_dims_chart
+from megalith.report.charts.dynamic_tables import id_chart, turnover_chart, unknown_chart
 from megalith.report.charts.embedding_tables import size_chart, traffic_chart
 from megalith.report.charts.quality import calibration_chart, loss_chart, metric_chart
 from megalith.report.charts.speed import rate_chart, time_chart
@@ -57,6 +58,7 @@ def render(facts: RunFacts) -> str:
     speed = [rate_chart(facts), time_chart(facts)]
     tiers = [hit_chart(facts), disk_rows_chart(facts), tier_bytes_chart(facts)]
     adaptive = [live_dims_chart(facts), adaptive_bytes_chart(facts)]
+    dynamic = [id_chart(facts), turnover_chart(facts), unknown_chart(facts)]
     tables = [size_chart(facts), traffic_chart(facts)]
     body = "\n".join(
         (
@@ -67,12 +69,13 @@ def render(facts: RunFacts) -> str:
             section_html("Speed", figures_html(speed)),
             section_html("Memory and disk", _tiers(facts) + figures_html(tiers)),
             section_html("Adaptive tables", figures_html(adaptive)),
+            section_html("Ids without bound", figures_html(dynamic)),
             section_html("Embedding tables", figures_html(tables) + _table_list(facts)),
             section_html("Details", _details(facts)),
             footer_html(),
         )
     )
-    return html_page(facts.recipe.name, body, (*learning, *speed, *tiers, *adaptive, *tables))
+    return html_page(facts.recipe.name, body, (*learning, *speed, *tiers, *adaptive, *dynamic, *tables))
 
 
 def _header(facts: RunFacts) -> str:

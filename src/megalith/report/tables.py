@@ -39,7 +39,7 @@ def collect_tables(recipe: Recipe) -> TablesFacts:
     """The tables of the recipe's model on the recipe's data; data that moved is a note, not an error."""
     try:
         dataset = Dataset(recipe.data.path)
-        specs = recipe.model.tables(dataset.schema.categorical)
+        specs = recipe.embeddings.with_stores(recipe.model.tables(dataset.schema.categorical))
     except MegalithError as error:
         return TablesFacts(note=str(error))
     statistics, note = _statistics(dataset, recipe)

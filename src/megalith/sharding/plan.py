@@ -19,11 +19,12 @@ from megalith.core.config import Config
 from megalith.core.errors import PlanError
 from megalith.core.files import read_json_object, write_atomic
 from megalith.core.schema import MAX_DENSE_ROWS, TableSpec, too_many_rows
+from megalith.core.store_spec import AdaptiveSpec, unit_rows
 from megalith.sharding.plan_estimate import PlanEstimate
 
 Kind = Literal["table_wise", "row_wise", "column_wise", "data_parallel", "table_row", "table_column", "grid"]
 Codec = Literal["fp32", "fp16", "bf16", "int8"]
-Store = Literal["dense", "tiered"]
+Store = Literal["dense", "tiered", "adaptive"]
 VERSION = 2
 
 
@@ -64,7 +65,8 @@ class Placement(Config):
     table: str
     kind: Kind
     store: Store = "dense"
-    """`dense` keeps all rows in `tier`; `tiered` keeps them there behind a cache in the fastest memory."""
+    """`dense` keeps all rows in `tier`; `tiered` keeps them there behind a cache in the fastest memory;
+    `adaptive` keeps the chunks that live."""
     tier: str | None = None
     """The memory that holds the rows, as the hardware description names it; None is the fastest."""
     shards: tuple[Shard, ...] = Field(min_length=1)
@@ -145,8 +147,14 @@ class ShardingPlan(Config):
                 "`megalith plan`."
             )
 
-        if placement.store == "dense" and placement.cache_bytes:
-            raise refuse("gives a dense store cache_bytes, which only a tiered one has")
+        if placement.store != "tiered" and placement.cache_bytes:
+            article = "a" if placement.store == "dense" else "an"
+            raise refuse(f"gives {article} {placement.store} store cache_bytes, which only a tiered one has")
+        is_adaptive = isinstance(table.store, AdaptiveSpec)
+        if placement.store == "adaptive" and not is_adaptive:
+            raise refuse("is of an adaptive one, and the table is not")
+        if is_adaptive and placement.store == "tiered":
+            raise refuse("is of a tiered one, and the table is adaptive")
         for shard in placement.shards:
             inside = 0 <= shard.rows[0] < shard.rows[1] <= table.rows
             if not (inside and 0 <= shard.columns[0] < shard.columns[1] <= table.dim):
@@ -164,7 +172,13 @@ class ShardingPlan(Config):
             once = len(placement.shards) == len(placement.workers) == self.world_size
             if not (whole and once):
                 raise refuse("is data_parallel but does not put the whole table on every worker")
+            if is_adaptive:
+                raise refuse("copies an adaptive one to every worker")
             return
+        if is_adaptive and not _is_cut_by_units(placement, table):
+            raise refuse(
+                f"cuts an adaptive one otherwise than by rows at multiples of {unit_rows(table.rows)}"
+            )
         twice = _overlap(placement.shards)
         if twice is not None:
             raise refuse(f"does not cover the table exactly once: it has {_cell(*twice)} twice")
@@ -195,6 +209,17 @@ def read_plan(path: Path) -> ShardingPlan:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise PlanError(f"{path}, {where}: {first['msg']}; regenerate it with `megalith plan`.") from error
+
+
+def _is_cut_by_units(placement: Placement, table: TableSpec) -> bool:
+    """Whether every part of an adaptive table has whole units of rows, and all columns."""
+    unit = unit_rows(table.rows)
+    return all(
+        shard.dim == table.dim
+        and shard.rows[0] % unit == 0
+        and (shard.rows[1] % unit == 0 or shard.rows[1] == table.rows)
+        for shard in placement.shards
+    )
 
 
 def _overlap(shards: Sequence[Shard]) -> tuple[int, int] | None:

@@ -6,13 +6,15 @@ import itertools
 from collections.abc import Sequence
 
 from megalith.core.schema import TableSpec
-from megalith.sharding.plan import Placement, Shard, ShardingPlan
+from megalith.core.store_spec import AdaptiveSpec, unit_edges
+from megalith.sharding.plan import Placement, Shard, ShardingPlan, Store
 
 
 def row_wise_plan(tables: Sequence[TableSpec], world_size: int) -> ShardingPlan:
     """Equal parts of every table's rows on all workers.
 
-    The rows of a table with max pooling cannot be cut: such tables lie on one worker each, in turn.
+    The rows of a table with max pooling cannot be cut: such tables lie on one worker each, in turn. Adaptive
+    ones are cut at units of rows, so that parts are nearly equal.
 
     >>> table = TableSpec(name="t0", rows=1000, dim=8, features=("f0",))
     >>> [shard.rows for shard in row_wise_plan([table], world_size=2).placement("t0").shards]
@@ -21,15 +23,19 @@ def row_wise_plan(tables: Sequence[TableSpec], world_size: int) -> ShardingPlan:
     placements = []
     for number, table in enumerate(tables):
         columns = (0, table.dim)
+        is_adaptive = isinstance(table.store, AdaptiveSpec)
+        store: Store = "adaptive" if is_adaptive else "dense"
         if table.pooling == "max":
             whole = Shard(worker=number % world_size, rows=(0, table.rows), columns=columns)
-            placements.append(Placement(table=table.name, kind="table_wise", shards=(whole,)))
+            placements.append(Placement(table=table.name, kind="table_wise", store=store, shards=(whole,)))
             continue
         edges = [table.rows * part // world_size for part in range(world_size + 1)]
+        if is_adaptive:
+            edges = unit_edges(table.rows, world_size)
         shards = tuple(
             Shard(worker=worker, rows=rows, columns=columns)
             for worker, rows in enumerate(itertools.pairwise(edges))
             if rows[0] < rows[1]
         )
-        placements.append(Placement(table=table.name, kind="row_wise", shards=shards))
+        placements.append(Placement(table=table.name, kind="row_wise", store=store, shards=shards))
     return ShardingPlan(world_size=world_size, workers_per_node=world_size, placements=tuple(placements))

@@ -26,8 +26,9 @@ from megalith.train.run.trusted_code import check_code, trust_code
 from megalith.train.session import Session, errors_before_sigterm
 from megalith.train.trainer import Trainer
 
-_FREE = "sharding.", "memory.", "memory=", "train.pipeline="
-"""Settings that results do not depend on: they may change when a run is resumed."""
+_FREE = "sharding.", "memory.", "memory=", "train.pipeline=", "embeddings.stores", "embeddings.log_evicted"
+"""Settings that may change when a run is resumed: those that results do not depend on, and what holds rows,
+as the bound of a dynamic table; a checkpoint that does not fit is refused when it is loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +118,8 @@ def _names_a_run(request: TrainRequest) -> bool:
     fixed = [override for override in request.overrides if not override.startswith(_FREE)]
     if named_run and fixed:
         raise ConfigError(
-            f"{request.recipe} resumes with its own settings, all but sharding.*, memory and "
-            f"train.pipeline; leave {fixed[0]} out or start a new run."
+            f"{request.recipe} resumes with its own settings, all but sharding.*, memory, embeddings.stores "
+            f"and train.pipeline; leave {fixed[0]} out or start a new run."
         )
     return named_run
 
@@ -127,7 +128,13 @@ def _check_same_recipe(ranks: Ranks, run: RunFolder, recipe: Recipe) -> None:
     # Where rows lie may change at every start; what is learnt may not.
     stored = ranks.from_first(run.recipe)
     loop = stored.train.model_copy(update={"pipeline": recipe.train.pipeline})
-    free = {"sharding": recipe.sharding, "memory": recipe.memory, "train": loop}
+    held = {"stores": recipe.embeddings.stores, "log_evicted": recipe.embeddings.log_evicted}
+    free = {
+        "sharding": recipe.sharding,
+        "memory": recipe.memory,
+        "train": loop,
+        "embeddings": stored.embeddings.model_copy(update=held),
+    }
     if stored.model_copy(update=free) != recipe:
         raise ConfigError(
             f"{run.config} differs from the recipe given; resume it with `megalith train {run.folder}`, or "

@@ -13,6 +13,8 @@ from megalith.comm.ranks import Ranks
 from megalith.core.errors import PlanError
 from megalith.core.schema import TableSpec
 from megalith.data.dataset import Dataset
+from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
+from megalith.embeddings.stores.choose import adaptive_bytes, choose_adaptive
 from megalith.hardware.cluster import Cluster
 from megalith.sharding.plan import ExchangeConfig, ShardingPlan, read_plan
 from megalith.sharding.planner.inputs import dataset_statistics, local_cluster, plan_inputs
@@ -48,7 +50,7 @@ def recipe_inputs(
 ) -> PlanInputs:
     """Everything that the plan of a recipe depends on; `global_batch` replaces the recipe's, `memory` says
     which tiers tables may take."""
-    tables = _tables(recipe, dataset)
+    tables, adaptive = _placed(recipe, dataset)
     workload = Workload(
         global_batch=global_batch or recipe.data.batch_size,
         optimizer=recipe.embeddings.optimizer.kind,
@@ -63,6 +65,7 @@ def recipe_inputs(
         workers_per_node=workers_per_node,
         statistics=dataset_statistics(tables, dataset.folder, dataset.schema.categorical),
         memory=memory,
+        adaptive_share=adaptive_bytes(tables, recipe.embeddings.optimizer, adaptive).share,
     )
 
 
@@ -72,7 +75,15 @@ def runtime_memory(recipe: Recipe) -> MemoryPolicy:
 
 
 def _tables(recipe: Recipe, dataset: Dataset) -> list[TableSpec]:
-    return recipe.embeddings.with_stores(recipe.model.tables(dataset.schema.categorical))
+    return _placed(recipe, dataset)[0]
+
+
+def _placed(recipe: Recipe, dataset: Dataset) -> tuple[list[TableSpec], AdaptivePolicy | None]:
+    """The tables with the stores that the recipe gives them, and the budget of those that are adaptive."""
+    tables = recipe.embeddings.with_stores(recipe.model.tables(dataset.schema.categorical))
+    if recipe.adaptive is None:
+        return tables, None
+    return choose_adaptive(tables, [recipe.embeddings.optimizer] * len(tables), recipe.adaptive)
 
 
 def _eval_plan(recipe: Recipe, dataset: Dataset, world_size: int, used: Path) -> ShardingPlan:

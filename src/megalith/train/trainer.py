@@ -29,6 +29,7 @@ from megalith.train.pipeline import Pipeline
 from megalith.train.prediction.tiers import PlannedRun, predict_tiers
 from megalith.train.recipe import Recipe
 from megalith.train.run.adaptive import AdaptiveMetrics
+from megalith.train.run.dynamic_tables import DynamicMetrics, EvictedLog
 from megalith.train.run.folder import RunFolder, drop_entries_after
 from megalith.train.run.reporter import Reporter
 from megalith.train.run.summary import RunEnding, write_summary
@@ -70,7 +71,10 @@ class Trainer:
         self._pipeline: Pipeline | None = None
         self._evaluator = RunEvaluator(recipe, self.dataset, eval_split, self.learner, self._depth)
         self._tiers = TierMetrics(self.learner.embeddings, self.ranks, is_tiered=recipe.memory is not None)
-        self._adaptive = AdaptiveMetrics(self.learner.embeddings)
+        self._adaptive = AdaptiveMetrics(self.learner.embeddings, self.ranks)
+        self._dynamic = DynamicMetrics(self.learner.embeddings)
+        if recipe.embeddings.log_evicted:
+            self.learner.log_evicted(EvictedLog(self.run.evicted).write)
         self.step = 0
         self.best = self._evaluator.best
         self.metrics = TrainingMetrics(recipe.train.window_samples)
@@ -102,6 +106,7 @@ class Trainer:
     def _drop_later(self, went_back: bool) -> None:
         """Drops what was reported after this step and, if an older one was asked for, later checkpoints."""
         drop_entries_after(self.run.metrics, self.step)
+        EvictedLog(self.run.evicted).drop_after(self.step)
         if went_back:
             self.store.drop_after(self.step)
             self.run.summary.unlink(missing_ok=True)
@@ -190,6 +195,7 @@ class Trainer:
                     reported = self.step
                     if self.ranks.is_first:
                         entry = self._train_entry(factor, now - clock)
+                        stores["dynamic"] = self._dynamic.take()
                         reporter.write(entry | {name: own for name, own in stores.items() if own is not None})
                     clock = now
                     tracer.flush()

@@ -5,6 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import megalith as mg
+from megalith.core.errors import PlanError
+from megalith.sharding.plan import Placement, Shard
 from megalith.sharding.row_wise_plan import row_wise_plan
 
 
@@ -23,6 +25,48 @@ def test_every_table_is_covered_in_parts_that_differ_by_a_row(rows, world_size, 
     for placement in plan.placements:
         sizes = [shard.num_rows for shard in placement.shards]
         assert max(sizes) - min(sizes) <= 1
+
+
+@given(rows=st.lists(st.integers(1, 700), min_size=1, max_size=5), world_size=st.integers(1, 70))
+def test_adaptive_tables_are_cut_at_units_in_parts_that_differ_by_one(rows, world_size):
+    tables = [
+        mg.TableSpec(name=f"t{number}", rows=count, dim=4, features=(f"f{number}",), store="adaptive")
+        for number, count in enumerate(rows)
+    ]
+    plan = row_wise_plan(tables, world_size)
+    plan.check(tables)
+    for table, placement in zip(tables, plan.placements, strict=True):
+        assert placement.store == "adaptive"
+        unit = -(-table.rows // 64)
+        sizes = [-(-shard.num_rows // unit) for shard in placement.shards]
+        assert max(sizes) - min(sizes) <= 1
+        assert len(sizes) == min(world_size, -(-table.rows // unit))
+
+
+@pytest.mark.parametrize(
+    ("kind", "store", "rectangles", "said"),
+    [
+        ("row_wise", "adaptive", [((0, 63), (0, 4)), ((63, 100), (0, 4))], "rows at multiples of 2"),
+        ("column_wise", "adaptive", [((0, 100), (0, 2)), ((0, 100), (2, 4))], "rows at multiples of 2"),
+        ("data_parallel", "adaptive", [((0, 100), (0, 4)), ((0, 100), (0, 4))], "to every worker"),
+        ("row_wise", "tiered", [((0, 64), (0, 4)), ((64, 100), (0, 4))], "the table is adaptive"),
+    ],
+)
+def test_plans_that_cut_adaptive_tables_otherwise_are_refused(kind, store, rectangles, said):
+    table = mg.TableSpec(name="t", rows=100, dim=4, features=("f",), store="adaptive")
+    shards = [Shard(worker=one, rows=rows, columns=columns) for one, (rows, columns) in enumerate(rectangles)]
+    placement = Placement(table="t", kind=kind, store=store, shards=shards)
+    plan = mg.ShardingPlan(world_size=2, workers_per_node=2, placements=[placement])
+    with pytest.raises(PlanError, match=f"table 't' .*{said}; fix or regenerate it"):
+        plan.check([table])
+
+
+def test_a_plan_of_an_adaptive_table_is_not_one_of_a_dense_table():
+    tables = [
+        mg.TableSpec(name="t", rows=100, dim=4, features=("f",), store=store) for store in ("adaptive", None)
+    ]
+    with pytest.raises(PlanError, match="is of an adaptive one, and the table is not"):
+        row_wise_plan(tables[:1], 2).check(tables[1:])
 
 
 @pytest.mark.parametrize(("pooling", "workers"), [("sum", (0, 1, 2)), ("max", (1,))])

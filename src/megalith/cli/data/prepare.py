@@ -25,6 +25,7 @@ def prepare(
     seed: options.SeedOption = 0,
     min_count: options.MinCountOption = 10,
     hash_buckets: options.HashBucketsOption = None,
+    raw: options.RawOption = None,
     max_vocabulary: options.MaxVocabularyOption = None,
     vocabulary_from: options.VocabularyFromOption = None,
     numeric: options.NumericOption = None,
@@ -54,6 +55,7 @@ def prepare(
         "seed": seed,
         "min_count": min_count,
         "hash_buckets": hash_buckets,
+        "raw": tuple(name.strip() for name in raw.split(",")) if raw else (),
         "max_vocabulary": max_vocabulary,
         "vocabulary_from": vocabulary_from,
         "numeric": numeric.value if numeric else None,
@@ -136,9 +138,11 @@ def _show(out: Path, prepared: PrepareResult) -> None:
             for name, split in schema.splits.items()
         ],
     )
-    ids = sum(feature.num_ids for feature in schema.categorical)
+    ids = sum(feature.num_ids or 0 for feature in schema.categorical)
+    raw = sum(feature.is_raw for feature in schema.categorical)
     say(
-        f"{len(schema.numeric)} numeric columns, {len(schema.categorical)} features with {ids:,} ids; "
+        f"{len(schema.numeric)} numeric columns, {len(schema.categorical) - raw} features with {ids:,} ids"
+        f"{f' and {raw} with raw ids' if raw else ''}; "
         f"peak memory {format_bytes(float(str(result['peak_memory_bytes'])))}."
     )
     if schema.bad_rows:

@@ -57,6 +57,13 @@ MinCountOption = Annotated[int, typer.Option(help="Values that occur less often 
 HashBucketsOption = Annotated[
     int | None, typer.Option(help="No vocabulary: id is 2 + hash of the value modulo this.")
 ]
+RawOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="<name,...|all>",
+        help="Features without a vocabulary: ids are 64-bit values, for dynamic tables.",
+    ),
+]
 MaxVocabularyOption = Annotated[int | None, typer.Option(help="Most values a feature keeps.")]
 VocabularyFromOption = Annotated[
     Path | None, typer.Option(help="Apply the vocabulary and transforms of this data set.")

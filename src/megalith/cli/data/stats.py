@@ -31,7 +31,10 @@ def stats(
     title = f"{path}, {split}: {statistics.rows:,} rows, click rate {statistics.click_rate:.4f}{best}"
     columns: dict[str, list[str]] = {
         "feature": [feature.name for feature in statistics.features],
-        "ids": [format_count(feature.num_ids) for feature in statistics.features],
+        "ids": [
+            "raw" if feature.num_ids is None else format_count(feature.num_ids)
+            for feature in statistics.features
+        ],
         "seen": [format_count(feature.distinct_ids) for feature in statistics.features],
         "missing": [f"{feature.missing_share:.3f}" for feature in statistics.features],
         "top 1": [f"{feature.top_1_share:.3f}" for feature in statistics.features],

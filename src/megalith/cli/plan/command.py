@@ -128,6 +128,7 @@ def _check(made: ShardingPlan, inputs: PlanInputs, request: PlanRequest, json_ou
         statistics=inputs.statistics,
         optimizer=workload.optimizer,
         batch=batch,
+        adaptive_share=inputs.adaptive_share,
     )
     if json_output:
         print_json(checked.to_dict())

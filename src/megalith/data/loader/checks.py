@@ -57,11 +57,11 @@ def _is_list(kind: pa.DataType) -> bool:
 _NONE: Array = np.empty(0, np.int64)
 
 
-def outside(num_ids: int) -> Callable[[Array], Array]:
-    """A check for ids outside [0, num_ids)."""
+def outside(num_ids: int | None) -> Callable[[Array], Array]:
+    """A check for ids outside [0, num_ids); None takes any 64-bit value."""
 
     def check(array: Array) -> Array:
-        if not len(array) or (array.min() >= 0 and array.max() < num_ids):
+        if num_ids is None or not len(array) or (array.min() >= 0 and array.max() < num_ids):
             return _NONE
         return np.flatnonzero((array < 0) | (array >= num_ids))
 

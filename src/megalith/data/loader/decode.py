@@ -29,7 +29,7 @@ from megalith.data.loader.checks import (
 from megalith.data.loader.columns import Array, BagColumn, WindowColumns, permute_bags
 from megalith.data.loader.plan import RowGroup, RowGroupSlice, ShuffleWindow
 
-_INT32_LIMIT = 2**31
+_INT32_LIMIT, _INT64_LIMIT = 2**31, 2**63
 
 
 class ParquetRows:
@@ -55,7 +55,7 @@ class ParquetRows:
         self.rows = sum(group.rows for group in self.groups)
         self.one_hot = [feature for feature in self.schema.categorical if not feature.multi_hot]
         self.multi_hot = [feature for feature in self.schema.categorical if feature.multi_hot]
-        small = all(feature.num_ids <= _INT32_LIMIT for feature in self.one_hot)
+        small = all((feature.num_ids or _INT64_LIMIT) <= _INT32_LIMIT for feature in self.one_hot)
         self._id_type = np.int32 if small else np.int64
         self._names = column_names(self.schema)
 

@@ -52,6 +52,8 @@ class PrepareOptions(Config):
     numbers: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
+    raw: tuple[str, ...] = ()
+    """Features without a vocabulary, whose ids are 64-bit values; `all` alone is every one."""
     chunk_bytes: int = Field(default=4 << 20, ge=1)
 
     @model_validator(mode="after")
@@ -60,6 +62,8 @@ class PrepareOptions(Config):
             raise ValueError(
                 "--vocabulary-from decides the ids; leave out --hash-buckets and --max-vocabulary"
             )
+        if self.vocabulary_from and self.raw:
+            raise ValueError("--vocabulary-from decides which features have raw ids; leave out --raw")
         if self.hash_buckets and self.max_vocabulary:
             raise ValueError("--hash-buckets makes no vocabulary; leave out --max-vocabulary")
         return self

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from megalith.core.config import Config, parse_config
-from megalith.core.errors import ConfigError
+from megalith.core.errors import ConfigError, nearest
 from megalith.data.dataset import Dataset
 from megalith.data.prepare.options import PrepareOptions
 from megalith.data.readers import (
@@ -23,6 +23,7 @@ from megalith.data.readers import (
 )
 from megalith.data.readers.block import Numeric
 
+ALL_RAW = "all"
 _TEXT_FORMATS = {"criteo": CRITEO, "avazu": AVAZU}
 
 
@@ -35,6 +36,8 @@ class PrepareRecipe(Config):
     hash_buckets: int | None = None
     entries: EntryShape | None = None
     columns: ColumnChoice | None = None
+    raw: tuple[str, ...] = ()
+    """Features whose ids are 64-bit values, without a vocabulary."""
 
     @property
     def label(self) -> str:
@@ -46,7 +49,7 @@ class PrepareRecipe(Config):
         if self.entries is not None:
             return EntrySource(paths, self.entries, chunk_bytes)
         if self.columns is not None:
-            return ParquetSource(paths, self.columns, self.numeric, self.missing_number)
+            return ParquetSource(paths, self.columns, self.numeric, self.missing_number, self.raw)
         return DelimitedSource(
             _TEXT_FORMATS[self.source], paths, self.numeric, self.missing_number, chunk_bytes
         )
@@ -64,7 +67,7 @@ def make_prepare_recipe(options: PrepareOptions) -> PrepareRecipe:
         columns = choose_columns(
             options.files[0], options.label, options.numbers, options.categories, options.dropped
         )
-    return PrepareRecipe(
+    recipe = PrepareRecipe(
         source=options.source,
         numeric=options.numeric or "log",
         missing_number=options.missing_number or 0.0,
@@ -72,6 +75,18 @@ def make_prepare_recipe(options: PrepareOptions) -> PrepareRecipe:
         entries=entries,
         columns=columns,
     )
+    return recipe.model_copy(update={"raw": _raw(options, recipe)})
+
+
+def _raw(options: PrepareOptions, recipe: PrepareRecipe) -> tuple[str, ...]:
+    """The features that were asked to have raw ids; a name of none is refused."""
+    names = [feature.name for feature in recipe.open(options.files, options.chunk_bytes).features]
+    if options.raw == (ALL_RAW,):
+        return tuple(names)
+    for name in options.raw:
+        if name not in names:
+            raise ConfigError(f"--raw names '{name}', which is no feature; {nearest(name, names)}")
+    return tuple(name for name in names if name in options.raw)
 
 
 def _existing_recipe(options: PrepareOptions, folder: Path) -> PrepareRecipe:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +20,12 @@ from megalith.core.schema import FeatureSpec
 from megalith.data.dataset import SCHEMA_FILE, DatasetSchema, Split, read_schema, write_schema
 from megalith.data.prepare.options import PrepareOptions
 from megalith.data.prepare.pipeline import OrderedPipeline
-from megalith.data.prepare.recipe import PrepareRecipe, make_prepare_recipe
+from megalith.data.prepare.recipe import ALL_RAW, PrepareRecipe, make_prepare_recipe
 from megalith.data.prepare.rows import BadRows, NumberedBlock, RowNumbers
 from megalith.data.prepare.splits import ValidRule
 from megalith.data.prepare.vocabulary import IdMaps, counted_ids, hashed_ids, loaded_ids, vocabulary_path
 from megalith.data.prepare.writer import OutputColumn, SplitWriter
-from megalith.data.readers import Bag, LogSource, open_text
+from megalith.data.readers import Bag, Feature, LogSource, open_text
 from megalith.ops.text.keys import KeyCounter
 
 Progress = Callable[[str, int, int | None], None]
@@ -107,14 +107,23 @@ class _Run:
         return rows.num_rows
 
     def _ids(self, rule: ValidRule) -> IdMaps:
-        options, features = self.options, self.source.features
+        is_raw = [feature.name in self.recipe.raw for feature in self.source.features]
+        if all(is_raw):
+            return IdMaps((), ()).with_raw(is_raw)
+        return self._mapped_ids(rule).with_raw(is_raw)
+
+    def _mapped_ids(self, rule: ValidRule) -> IdMaps:
+        """Ids of the features that have no raw ones."""
+        options = self.options
+        chosen = [n for n, feature in enumerate(self.source.features) if feature.name not in self.recipe.raw]
+        features = [self.source.features[number] for number in chosen]
         if self.recipe.hash_buckets:
             return hashed_ids(len(features), self.recipe.hash_buckets)
         if options.vocabulary_from:
             ids = loaded_ids(
                 options.vocabulary_from, features, self.folder, self.work_folder, options.memory_bytes
             )
-            self._check_sizes(ids, options.vocabulary_from)
+            self._check_sizes(ids, features, options.vocabulary_from)
             return ids
         with KeyCounter(len(features), options.memory_bytes, self.work_folder) as counter:
             rows = RowNumbers(
@@ -123,16 +132,16 @@ class _Run:
 
             def count(numbered: NumberedBlock) -> None:
                 valid = rule.mask(numbered.first_row, numbered.block.num_rows)
-                chosen = None if valid is None else ~valid
+                training = None if valid is None else ~valid
                 # Threads begin at different features, so that they seldom wait for each other.
                 for step in range(len(features)):
                     feature = (step + numbered.first_row) % len(features)
-                    column = numbered.block.keys[feature]
+                    column = numbered.block.keys[chosen[feature]]
                     if isinstance(column, Bag):
-                        column = column if chosen is None else column.take(chosen)
+                        column = column if training is None else column.take(training)
                         counter.add(feature, column.keys)
                     else:
-                        counter.add(feature, column, chosen)
+                        counter.add(feature, column, training)
 
             for _ in self._pipeline(self.source, rows, count):
                 pass
@@ -150,10 +159,10 @@ class _Run:
                 options.threads,
             )
 
-    def _check_sizes(self, ids: IdMaps, origin: Path) -> None:
+    def _check_sizes(self, ids: IdMaps, features: Sequence[Feature], origin: Path) -> None:
         """A vocabulary of another size than its data set says would give ids that its tables do not have."""
         declared = {feature.name: feature.num_ids for feature in read_schema(origin).categorical}
-        for feature, num_ids in zip(self.source.features, ids.num_ids, strict=True):
+        for feature, num_ids in zip(features, ids.num_ids, strict=True):
             if num_ids != declared.get(feature.name):
                 raise DataError(
                     f"{vocabulary_path(origin, feature.name)} is not the vocabulary that "
@@ -180,7 +189,11 @@ class _Run:
                 return columns, None
             return [_take(column, ~valid) for column in columns], [_take(column, valid) for column in columns]
 
-        num_ids = {feature.name: count for feature, count in zip(source.features, ids.num_ids, strict=True)}
+        num_ids = {
+            feature.name: count
+            for feature, count in zip(source.features, ids.num_ids, strict=True)
+            if count is not None
+        }
         names = (split, "valid") if rule.fraction else (split,)
         writers = {name: SplitWriter(self.folder, name, schema, num_ids) for name in names}
         try:
@@ -208,7 +221,8 @@ class _Run:
         scalars = [(self.recipe.label, pa.float32()), *((name, pa.float32()) for name in self.source.numeric)]
         fields = [pa.field(name, kind, nullable=False) for name, kind in scalars]
         for feature in self.source.features:
-            kind = pa.list_(pa.int32()) if feature.multi_hot else pa.int32()
+            ids = pa.int64() if feature.name in self.recipe.raw else pa.int32()
+            kind = pa.list_(ids) if feature.multi_hot else ids
             fields.append(pa.field(feature.name, kind, nullable=feature.multi_hot))
         return pa.schema(fields)
 
@@ -227,7 +241,7 @@ class _Run:
             preparation={
                 "recipe": self.recipe.model_dump(mode="json"),
                 "min_count": None
-                if self.recipe.hash_buckets or options.vocabulary_from
+                if self.recipe.hash_buckets or options.vocabulary_from or not any(ids.num_ids)
                 else options.min_count,
                 "max_vocabulary": options.max_vocabulary,
                 "vocabulary_from": str(options.vocabulary_from) if options.vocabulary_from else None,
@@ -255,10 +269,11 @@ def _take(column: OutputColumn, rows: NDArray[np.bool_]) -> OutputColumn:
 def _check_input(path: Path, options: PrepareOptions) -> None:
     """Finds a missing, empty or unreadable file before hours of work on the others."""
     if path.is_fifo():
-        one_pass = options.hash_buckets or options.vocabulary_from
+        one_pass = options.hash_buckets or options.vocabulary_from or options.raw == (ALL_RAW,)
         if not one_pass or options.source == "libfm" or options.valid_from == "tail":
             raise ConfigError(
-                f"{path} is a pipe and would be read twice; save it to a file or use --hash-buckets."
+                f"{path} is a pipe and would be read twice; save it to a file, or use --hash-buckets or "
+                "--raw all."
             )
         return
     with open_text(path) as stream:

@@ -22,21 +22,28 @@ from numpy.typing import NDArray
 from megalith.core.errors import DataError
 from megalith.data.dataset import FIRST_ID
 from megalith.data.readers import Feature
+from megalith.data.readers.raw_ids import raw_ids
 from megalith.ops.text.keys import HASHED_KEY, KeyCounter, KeyLookup, Keys, hash_keys
 
 FOLDER = "vocabulary"
 _PIECE_ENTRIES = 1 << 18
 _SCHEMA = pa.schema([("key", pa.uint64()), ("count", pa.uint64()), ("id", pa.int32()), ("text", pa.string())])
 
-ToIds = Callable[[Keys], NDArray[np.int32]]
+ToIds = Callable[[Keys], NDArray[np.int32] | NDArray[np.int64]]
 
 
 class IdMaps:
-    """For each feature the function from keys to ids, and how many ids there are."""
+    """For each feature the function from keys to ids, and how many ids there are; None where they are raw."""
 
-    def __init__(self, maps: Sequence[ToIds], num_ids: Sequence[int]) -> None:
+    def __init__(self, maps: Sequence[ToIds], num_ids: Sequence[int | None]) -> None:
         self.maps = tuple(maps)
         self.num_ids = tuple(num_ids)
+
+    def with_raw(self, is_raw: Sequence[bool]) -> IdMaps:
+        """These maps for the features that have no raw ids, in the order of all."""
+        own = iter(zip(self.maps, self.num_ids, strict=True))
+        both = [(raw_ids, None) if raw else next(own) for raw in is_raw]
+        return IdMaps([to_ids for to_ids, _ in both], [count for _, count in both])
 
 
 def hashed_ids(num_features: int, num_buckets: int) -> IdMaps:

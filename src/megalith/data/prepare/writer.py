@@ -25,12 +25,13 @@ COMPRESSION = "lz4"
 DICTIONARY_IDS = 4096
 """A feature with no more ids than this is written with a dictionary."""
 
-OutputColumn = NDArray[np.float32] | NDArray[np.int32] | tuple[NDArray[np.int32], NDArray[np.int64]]
+Ids = NDArray[np.int32] | NDArray[np.int64]
+OutputColumn = NDArray[np.float32] | Ids | tuple[Ids, NDArray[np.int64]]
 """Numbers, ids, or the ids and row ends of a multi-hot feature."""
 
 
 class SplitWriter:
-    """Collects pieces of rows; the first column holds the labels."""
+    """Collects pieces of rows; the first column holds the labels. `num_ids` lacks features with raw ids."""
 
     def __init__(self, folder: Path, split: str, schema: pa.Schema, num_ids: dict[str, int]) -> None:
         self._folder, self._split, self._schema = folder, split, schema

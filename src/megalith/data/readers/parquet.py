@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 from megalith.core.config import Config
 from megalith.core.errors import ConfigError, DataError, nearest
 from megalith.data.readers.block import BadRow, Bag, Feature, LogBlock, Numeric
+from megalith.data.readers.raw_ids import integer_keys
 from megalith.ops.text.keys import Keys, token_keys
 
 _BATCH_ROWS = 16384
+RawKind = Literal["integers", "texts"]
 
 
 class ColumnChoice(Config):
@@ -31,6 +33,8 @@ class ColumnChoice(Config):
     numbers: tuple[str, ...]
     features: tuple[tuple[str, bool], ...]
     """Name and whether it is multi-hot, in the order of the file."""
+    integers: tuple[str, ...] = ()
+    """Features that hold integers: raw ids of these are their values."""
 
 
 class _Item(NamedTuple):
@@ -76,7 +80,8 @@ def choose_columns(
                 f"Column '{name}' of {path} has type {kind}, which is neither a number nor a category; "
                 f"leave it out with --drop {name}."
             )
-    return ColumnChoice(label=label, numbers=tuple(chosen), features=tuple(features))
+    integers = tuple(name for name, _ in features if _is_integer(schema.field(name).type))
+    return ColumnChoice(label=label, numbers=tuple(chosen), features=tuple(features), integers=integers)
 
 
 class ParquetSource:
@@ -88,7 +93,10 @@ class ParquetSource:
         columns: ColumnChoice,
         numeric: Numeric = "log",
         missing_number: float = 0.0,
+        raw: Sequence[str] = (),
     ) -> None:
+        """Keys of `raw` integer columns are those of their values, not of their text."""
+        self._raw = frozenset(raw)
         self.paths = tuple(paths)
         self.columns = columns
         self._numeric = numeric
@@ -141,11 +149,20 @@ class ParquetSource:
         kept = batch if not bad else batch.filter(pa.array(good))
         labels = _numbers(path, kept, self.columns.label).astype(np.float32)
         numbers = [_numbers(path, kept, name) for name in self.columns.numbers]
-        keys = [_keys(path, kept, name, multi_hot) for name, multi_hot in self.columns.features]
+        keys = [
+            _keys(path, kept, name, multi_hot, self._raw_kind(name))
+            for name, multi_hot in self.columns.features
+        ]
         if self._numeric == "bucket":
             buckets = [_bucket_keys(column) for column in numbers]
             return LogBlock(labels, (), (*buckets, *keys), tuple(bad))
         return LogBlock(labels, tuple(self._transform(column) for column in numbers), tuple(keys), tuple(bad))
+
+    def _raw_kind(self, name: str) -> RawKind | None:
+        """What the values of a feature with raw ids are in all files; None where it has a vocabulary."""
+        if name not in self._raw:
+            return None
+        return "integers" if name in self.columns.integers else "texts"
 
     def _check(self, item: _Item) -> tuple[NDArray[np.bool_], dict[int, str]]:
         path, _, batch = item
@@ -180,20 +197,28 @@ def _numbers(path: Path, batch: pa.RecordBatch, name: str) -> NDArray[np.float64
         raise DataError(f"{path}: column '{name}' holds no numbers ({error}); leave it out.") from error
 
 
-def _keys(path: Path, batch: pa.RecordBatch, name: str, multi_hot: bool) -> Keys | Bag:
+def _keys(path: Path, batch: pa.RecordBatch, name: str, multi_hot: bool, raw: RawKind | None) -> Keys | Bag:
     column = batch.column(name)
-    if _is_list(column.type) != multi_hot:
+    # An integer and its text have different raw ids: all files must agree.
+    other_raw = raw is not None and _is_integer(column.type) != (raw == "integers")
+    if _is_list(column.type) != multi_hot or other_raw:
         raise DataError(
             f"{path}: column '{name}' has type {column.type}, other than in the first file; leave it out."
         )
     if not multi_hot:
-        return _scalar_keys(path, column, name)
+        return _scalar_keys(path, column, name, raw)
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
     # A null inside a list says nothing; it is kept as the missing value so that lengths stay.
-    return Bag(_scalar_keys(path, pc.list_flatten(column), name), np.cumsum(lengths, dtype=np.int64))
+    return Bag(_scalar_keys(path, pc.list_flatten(column), name, raw), np.cumsum(lengths, dtype=np.int64))
 
 
-def _scalar_keys(path: Path, column: pa.Array, name: str) -> Keys:
+def _scalar_keys(path: Path, column: pa.Array, name: str, raw: RawKind | None) -> Keys:
+    if raw == "integers":
+        unsigned = column.type == pa.uint64()
+        values = pc.fill_null(column.cast(pa.uint64() if unsigned else pa.int64()), 0)
+        keys = integer_keys(values.to_numpy(zero_copy_only=False))
+        keys[column.is_null().to_numpy(zero_copy_only=False)] = 0
+        return keys
     try:
         texts = pc.fill_null(
             column.cast(pa.large_binary() if _is_binary(column.type) else pa.large_string()), ""
@@ -234,6 +259,11 @@ def _open(path: Path) -> pq.ParquetFile:
 
 def _is_list(kind: pa.DataType) -> bool:
     return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+
+
+def _is_integer(kind: pa.DataType) -> bool:
+    value = kind.value_type if _is_list(kind) or pa.types.is_dictionary(kind) else kind
+    return pa.types.is_integer(value)
 
 
 def _is_binary(kind: pa.DataType) -> bool:

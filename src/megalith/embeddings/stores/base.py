@@ -148,7 +148,8 @@ class RowStore(Protocol):
         """A table's rows as a checkpoint sees them; `writes` is false of all copies but one."""
 
     def states(self, table: int) -> Mapping[str, TableState]:
-        """Other state of a table that travels by rows of its own, by name; a checkpoint may lack it."""
+        """Other state of a table that travels by rows of its own, by name; what is loaded first comes first,
+        and all of it before the table's rows."""
 
     def bytes(self) -> StoreBytes:
         """What the store takes now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from megalith.core.errors import ConfigError
 from megalith.core.schema import TableSpec
@@ -66,6 +67,34 @@ def choose_adaptive(
             f"{format_bytes(exempt)} of it; give more, or lower adaptive.exempt_rows."
         )
     return chosen, policy.model_copy(update={"ratio": None, "budget": left})
+
+
+class AdaptiveBytes(NamedTuple):
+    """What adaptive tables take."""
+
+    budget: int
+    """At most, with all bookkeeping, when the schedule has come to its end."""
+    dense: int
+    """As dense tables, with their state."""
+
+    @property
+    def share(self) -> float:
+        """Of the bytes as dense ones."""
+        return self.budget / max(1, self.dense)
+
+
+def adaptive_bytes(
+    tables: Sequence[TableSpec], optimizer: RowOptimizer, policy: AdaptivePolicy | None
+) -> AdaptiveBytes:
+    """What the adaptive ones of some tables may take together, on all ranks."""
+    own = [table for table in tables if is_adaptive(table)]
+    dense = memory_of(own, [optimizer] * len(own)).total
+    return AdaptiveBytes(dense if policy is None else min(policy.bytes_of(dense), dense), dense)
+
+
+def is_adaptive(table: TableSpec) -> bool:
+    """Whether only some chunks of a table's rows are stored."""
+    return isinstance(table.store, AdaptiveSpec)
 
 
 def is_behind_cache(table: TableSpec) -> bool:

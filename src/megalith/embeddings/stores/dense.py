@@ -13,7 +13,7 @@ from megalith.embeddings.stores.base import RowCache, StoreBytes, StoredTable, T
 from megalith.embeddings.stores.dense_shard import DenseShard
 from megalith.embeddings.table_state import TableShard, TableState
 from megalith.ops.chunks.steps import ChunkStep
-from megalith.ops.embedding.native_tables import allocate_table
+from megalith.ops.embedding.native_tables import allocate_table, allocate_zeros
 from megalith.ops.optimizer.steps import PhysicalRows
 
 
@@ -23,7 +23,10 @@ class DenseStore:
     ids_are_slots = True
     pools = (None,)
 
-    def __init__(self, table: StoredTable, seed: int, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, table: StoredTable, seed: int, device: torch.device | str = "cpu", *, begins: bool = True
+    ) -> None:
+        """Without `begins` rows are zeros until somebody writes them, and take no memory until then."""
         self.tables, self._seed = (table,), seed
         rows, dim, optimizer = table.spec.rows, table.spec.dim, table.optimizer
 
@@ -31,10 +34,18 @@ class DenseStore:
             if shape == "none":
                 return torch.zeros(0, device=device)
             # On huge pages like the rows: numbers of two rows are rarely on one page.
-            numbers = allocate_table(rows, dim if shape == "full" else 1, torch.float32).zero_()
+            columns = dim if shape == "full" else 1
+            numbers = (
+                allocate_table(rows, columns, torch.float32).zero_()
+                if begins
+                else allocate_zeros(rows, columns, torch.float32)
+            )
             return (numbers if shape == "full" else numbers.view(-1)).to(device)
 
-        weight = initial_values(table.window, seed).to(device)
+        if begins:
+            weight = initial_values(table.window, seed).to(device)
+        else:
+            weight = allocate_zeros(rows, dim, getattr(torch, table.spec.dtype)).to(device)
         self.rows = (PhysicalRows(weight, state(optimizer.first_state), state(optimizer.second_state)),)
 
     def padding(self, table: int) -> int:

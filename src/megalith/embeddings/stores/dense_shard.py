@@ -92,6 +92,10 @@ class DenseShard:
                 target[taken.rows.to(target.device)] = values.to(target.device)
         return taken.numbers
 
+    def read(self, ids: Tensor) -> dict[str, Tensor]:
+        """The parts of some rows as they are now, copied."""
+        return {name: part[ids - self.first_row] for name, part in self.parts.items()}
+
     def reset(self) -> None:
         """Gives every row its start value, and zeros as optimizer state."""
         if self.start is None:

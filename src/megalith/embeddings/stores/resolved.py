@@ -21,6 +21,8 @@ class HeldRows(NamedTuple):
     ticket: int
     lookups: Tensor
     """int64 rows (table, first value, last value): the values that are its own."""
+    is_only: bool = False
+    """Whether all values are its own."""
 
     def put(self, slots: Tensor, values: Tensor) -> None:
         """Writes the slots of its own values among those of all."""
@@ -71,7 +73,11 @@ class ResolvedIds:
             self._has_arrived = True
             for held in self._held:
                 slots = held.store.arrive(held.ticket)
-                if slots is not None:
+                if slots is None:
+                    continue
+                if held.is_only:
+                    self.values = slots
+                else:
                     held.put(slots, self.values)
         else:
             for held in self._held:

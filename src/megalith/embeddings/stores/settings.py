@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from megalith.core.config import Config
-from megalith.core.errors import ConfigError
-from megalith.core.units import parse_bytes
-
-
-def _bytes(size: Any) -> Any:
-    """A size in bytes, also as text such as 4GiB."""
-    if not isinstance(size, str):
-        return size
-    try:
-        return parse_bytes(size)
-    except ConfigError as error:
-        raise ValueError(str(error).rstrip(".")) from error
-
-
-Bytes = Annotated[int, BeforeValidator(_bytes)]
+from megalith.core.store_spec import Bytes
 
 LEAST_DISK = 64 << 20
 """Files are filled 16 MiB at a time, several of them at once, for each shape of rows."""

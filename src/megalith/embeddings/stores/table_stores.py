@@ -17,13 +17,16 @@ from megalith.core.store_spec import AdaptiveSpec
 from megalith.core.units import format_bytes
 from megalith.embeddings.check import Indices
 from megalith.embeddings.descriptors import CollectionLookups
-from megalith.embeddings.memory import check_fits, memory_of, taking_memory
+from megalith.embeddings.memory import check_fits, taking_memory
 from megalith.embeddings.stores.adaptive.budget import AdaptiveBudget
+from megalith.embeddings.stores.adaptive.make_budget import make_budget
 from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
 from megalith.embeddings.stores.adaptive.store import AdaptiveStore, chunk_shape
 from megalith.embeddings.stores.base import RowCache, RowStore, StoreBytes, StoredTable, TierCounts
 from megalith.embeddings.stores.choose import is_whole
 from megalith.embeddings.stores.dense import DenseStore
+from megalith.embeddings.stores.dynamic.settings import inner_table
+from megalith.embeddings.stores.dynamic.store import DynamicStore
 from megalith.embeddings.stores.resolved import HeldRows, ResolvedIds
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.embeddings.stores.tiered import LEAST_ROWS, RowShape, TieredStore
@@ -50,10 +53,12 @@ class TableStores:
         adaptive: AdaptivePolicy | AdaptiveBudget | None = None,
     ) -> None:
         """A budget for `adaptive` tables that is given is shared with others, and whoever made it ranks."""
-        self.budget = _budget_of(tables, adaptive)
+        self.budget = adaptive if isinstance(adaptive, AdaptiveBudget) else make_budget(tables, adaptive)
         """What adaptive tables share, None where there are none."""
         self._ranks_chunks = not isinstance(adaptive, AdaptiveBudget)
         self.stores = _stores(tables, seed, device, memory, self.budget)
+        self.dynamic = next((store for store in self.stores if isinstance(store, DynamicStore)), None)
+        """The store of all dynamic tables, where there are some."""
         number_of = {table.spec.name: number for number, table in enumerate(tables)}
         places = {
             number_of[table.spec.name]: (store, own)
@@ -124,7 +129,7 @@ class TableStores:
         merged: Tensor | None = values.clone() if dense else None
         for store, lookups in self._ranges(offsets):
             slots, ticket = store.resolve(lookups, values, trains=trains, wait=wait)
-            held.append(HeldRows(store, ticket, lookups))
+            held.append(HeldRows(store, ticket, lookups, is_only=len(self.stores) == 1))
             if merged is None:
                 merged = slots
             else:
@@ -220,22 +225,6 @@ class TableStores:
         return spread(values), copied, None if sample_weights is None else spread(sample_weights)
 
 
-def _budget_of(
-    tables: Sequence[StoredTable], adaptive: AdaptivePolicy | AdaptiveBudget | None
-) -> AdaptiveBudget | None:
-    own = [table for table in tables if isinstance(table.spec.store, AdaptiveSpec)]
-    if isinstance(adaptive, AdaptiveBudget) or not own:
-        return adaptive if isinstance(adaptive, AdaptiveBudget) else None
-    if adaptive is None:
-        raise ConfigError(
-            f"Table '{own[0].spec.name}' is adaptive: say how much memory all such tables may take, with "
-            "adaptive=AdaptivePolicy(ratio=16)."
-        )
-    specs = [table.spec for table in own]
-    dense = memory_of(specs, [table.optimizer for table in own]).total
-    return AdaptiveBudget(adaptive, dense, {spec.name: spec.rows for spec in specs})
-
-
 def _stores(
     tables: Sequence[StoredTable],
     seed: int,
@@ -243,19 +232,29 @@ def _stores(
     memory: TieredMemory | None,
     budget: AdaptiveBudget | None,
 ) -> list[RowStore]:
-    """The store of each table; tables whose rows have one shape share a tiered or an adaptive one."""
+    """The store of each table; tables whose rows have one shape share a tiered or an adaptive one, dynamic
+    ones a map."""
     dense: list[StoredTable] = []
     tiered: dict[str, list[StoredTable]] = {}
     adaptive: dict[ChunkShape, list[StoredTable]] = {}
-    for table in tables:
+    dynamic = [table for table in tables if table.spec.is_dynamic]
+    under_dynamic = {table.spec.name for table in dynamic}
+    for table in (inner_table(table) if table.spec.is_dynamic else table for table in tables):
         if isinstance(table.spec.store, AdaptiveSpec):
+            if table.spec.name in under_dynamic:
+                raise ConfigError(
+                    f"Table '{table.spec.name}' is dynamic over adaptive rows, which no store holds yet; "
+                    "leave `over` out, or make it tiered."
+                )
             assert budget is not None
             shape = chunk_shape(table, table.spec.store, budget.policy.chunk)
             adaptive.setdefault(shape, []).append(table)
         elif _kind(table, memory) == "dense":
             dense.append(table)
         else:
-            tiered.setdefault(RowShape(table).key, []).append(table)
+            # Row numbers of a dynamic table are nobody's ids: they have a pool of their own.
+            own = "-dynamic" if table.spec.name in under_dynamic else ""
+            tiered.setdefault(RowShape(table).key + own, []).append(table)
     for table in dense:
         # Before memory is asked for: rows beyond these would be taken for others.
         if table.spec.rows > MAX_DENSE_ROWS:
@@ -263,12 +262,14 @@ def _stores(
     specs, optimizers = [table.spec for table in dense], [table.optimizer for table in dense]
     if torch.device(device).type == "cpu":
         check_fits(specs, optimizers)
-    elif tiered or adaptive:
+    elif tiered or adaptive or dynamic:
         raise ConfigError(
-            "Tiered and adaptive tables are kept in this machine's memory; leave `device` at cpu."
+            "Tiered, adaptive and dynamic tables are kept in this machine's memory; leave `device` at cpu."
         )
     with taking_memory(specs, optimizers):
-        stores: list[RowStore] = [DenseStore(table, seed, device) for table in dense]
+        stores: list[RowStore] = [
+            DenseStore(table, seed, device, begins=table.spec.name not in under_dynamic) for table in dense
+        ]
     if tiered:
         assert memory is not None
         assert memory.path is not None
@@ -279,7 +280,12 @@ def _stores(
     for chunks, tables_of_one_shape in adaptive.items():
         assert budget is not None
         stores.append(AdaptiveStore(tables_of_one_shape, chunks, budget, seed))
-    return stores
+    if budget is not None:
+        budget.check()
+    if not dynamic:
+        return stores
+    inner = [store for store in stores if store.tables[0].spec.name in under_dynamic]
+    return [*(store for store in stores if store not in inner), DynamicStore(dynamic, inner, seed)]
 
 
 def _own_folders(path: Path, shapes: Container[str]) -> list[Path]:

@@ -197,6 +197,11 @@ class TieredShard:
             self.pool.rows.load(self.table, ids, self._whole_rows(taken, ids, chosen))
         return taken.numbers
 
+    def read(self, ids: Tensor) -> dict[str, Tensor]:
+        """The parts of some rows as they are now, copied."""
+        parts = self.pool.rows.read(self.table, ids - self.rows[0])
+        return dict(zip(self.specs, parts, strict=True))
+
     def reset(self) -> None:
         """Gives every row its start value: those that were trained are written once more."""
         rows = self.pool.rows

@@ -21,10 +21,11 @@ import torch
 from torch import Tensor
 
 from megalith.core.errors import ConfigError
+from megalith.core.store_spec import ADAPTIVE_UNITS, unit_rows
 from megalith.ops import native
 from megalith.ops.tensors import check_tensor
 
-UNITS = 64
+UNITS = ADAPTIVE_UNITS
 """Of a table, each of as many rows but for the last ones."""
 BUCKET_ENTRIES, BUCKET_BYTES = 8, 64
 ENTRY = np.dtype([("row", np.uint32), ("utility", np.float32)])
@@ -53,7 +54,7 @@ class CandidateTable:
     @property
     def unit_rows(self) -> int:
         """Rows of a unit."""
-        return -(-self.rows // UNITS)
+        return unit_rows(self.rows)
 
     @property
     def bucket_rows(self) -> int:

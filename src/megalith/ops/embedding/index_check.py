@@ -32,7 +32,8 @@ class CheckedCopy(NamedTuple):
 def lookup_fault(values: Tensor, offsets: Tensor, feature_rows: Tensor) -> int:
     """NONE, OFFSETS, or the smallest position with an index outside [0, rows of its feature).
 
-    `offsets` has features * batch + 1 entries, `feature_rows` one for each feature. A plain call into the
+    `offsets` has features * batch + 1 entries, `feature_rows` one for each feature: -1 where any index is
+    one. A plain call into the
     core: a lookup of a small batch should not wait for torch's dispatcher.
     """
     _check_kinds(values, offsets, feature_rows)
@@ -91,7 +92,7 @@ def lookup_fault_twin(values: Tensor, offsets: Tensor, feature_rows: Tensor) -> 
     batch = (len(offsets) - 1) // len(feature_rows)
     sizes = offsets[batch::batch] - offsets[:-1:batch] if batch else torch.zeros_like(feature_rows)
     rows = torch.repeat_interleave(feature_rows, sizes)
-    bad = ((values < 0) | (values >= rows)).nonzero()
+    bad = (((values < 0) | (values >= rows)) & (rows >= 0)).nonzero()
     return int(bad[0, 0]) if len(bad) else NONE
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,11 +17,25 @@ from megalith.ops.tensors import STORED_DTYPES, address, addresses
 _FEATURE, _SEQUENCE = (LookupDescriptor._fields.index(name) for name in ("feature", "sequence"))
 
 
+_LINE = 64
+
+
 def allocate_table(rows: int, dim: int, dtype: torch.dtype) -> Tensor:
     """An uninitialised table on huge pages where the system has them: far fewer address translations."""
     weight = torch.empty(rows, dim, dtype=dtype)
     native.library().mg_advise_huge_pages(weight.data_ptr(), weight.numel() * weight.element_size())
     return weight
+
+
+def allocate_zeros(rows: int, dim: int, dtype: torch.dtype) -> Tensor:
+    """A table of zeros on huge pages, of which the system gives those that are touched."""
+    size = rows * dim * dtype.itemsize
+    # Cache lines hold whole rows where these are as long as one.
+    memory = np.zeros(size + _LINE, dtype=np.uint8)
+    begin = -memory.ctypes.data % _LINE
+    table = torch.from_numpy(memory[begin : begin + size]).view(dtype).view(rows, dim)
+    native.library().mg_advise_huge_pages(table.data_ptr(), size)
+    return table
 
 
 class NativeTables:

@@ -64,6 +64,9 @@ class IdMap:
             settings.ctypes.data, fields.ctypes.data, len(tables), ctypes.addressof(handle)
         )
         self._handle = handle.value
+        self._is_timed = any(table.timed for table in tables)
+        self._clock_moves = any(table.eviction.decays for table in tables)
+        self._clock_now: tuple[int, np.ndarray, np.ndarray] | None = None
         self.batch = 0
         """The last that trained, or before which ids expired."""
         # What a call changed is asked for in a second one.
@@ -78,18 +81,29 @@ class IdMap:
         return self._handle
 
     def resolve(
-        self, lookups: Tensor, values: Tensor, batch: int, trains: bool, times: Tensor | None = None
+        self,
+        lookups: Tensor,
+        values: Tensor,
+        batch: int,
+        trains: bool,
+        times: Tensor | None = None,
+        guesses: Tensor | None = None,
     ) -> IdRows:
         """The rows of a batch's int64 ids; if it `trains`, ids are counted, admitted and evicted.
 
         `lookups` are int64 rows (table, first value, last value); values outside of all have row -1. `times`,
         int64 [values], are event times in seconds, for tables whose ids expire by them. What is decided
         depends on which ids the batch has and how often, not on their order. An evaluation changes nothing.
+
+        `guesses`, int32 [values], are rows that the values had at an earlier call, or -1: those that still
+        are theirs need no search. They become the rows.
         """
         check_lookups(lookups, values, len(self.tables), (torch.int64,))
         times = self._checked_times(times, len(values)) if trains else None
         weights, segments = self._clock(batch)
-        rows = np.full(len(values), -1, dtype=np.int32)
+        rows = np.full(len(values), -1, dtype=np.int32) if guesses is None else guesses.numpy()
+        if rows.shape != values.shape or rows.dtype != np.int32:
+            raise ValueError("guesses are int32 [values]")
         counts = (ctypes.c_int64 * 3)()
         with self._lock:
             self._core.mg_ids_resolve(
@@ -187,6 +201,12 @@ class IdMap:
             self._core.mg_ids_resume(self._map, batch, self._clock(batch)[1].ctypes.data)
             self.batch = batch
 
+    def clear(self, table: int) -> None:
+        """Forgets all ids of a table, what was counted of ids without a row, and its statistics."""
+        self._check_table(table)
+        with self._lock:
+            self._core.mg_ids_clear(self._map, table)
+
     def counter(self, table: int) -> Tensor:
         """What is counted of ids without a row: uint8 [partitions here, bytes]."""
         state = torch.empty(self._counter_shape(table), dtype=torch.uint8)
@@ -227,9 +247,14 @@ class IdMap:
     def _clock(self, batch: int) -> tuple[np.ndarray, np.ndarray]:
         if not 0 <= batch <= _MOST_BATCHES:
             raise ValueError(f"batch {batch} is not a number from 0 to {_MOST_BATCHES}")
-        clocks = [table.eviction.score_clock(batch) for table in self.tables]
-        weights = np.array([clock.weight for clock in clocks], dtype=np.float64)
-        return weights, np.array([clock.segment for clock in clocks], dtype=np.int64)
+        # Threads ask for different batches at once: each gets what it has seen or made itself.
+        known = self._clock_now
+        if known is None or (self._clock_moves and known[0] != batch):
+            clocks = [table.eviction.score_clock(batch) for table in self.tables]
+            weights = np.array([clock.weight for clock in clocks], dtype=np.float64)
+            segments = np.array([clock.segment for clock in clocks], dtype=np.int64)
+            self._clock_now = known = batch, weights, segments
+        return known[1:]
 
     def _changes(self, counts: ctypes.Array[ctypes.c_int64]) -> tuple[NewIdRows, EvictedIds, MovedIdRows]:
         """Asks what the last call changed."""
@@ -252,7 +277,7 @@ class IdMap:
 
     def _checked_times(self, times: Tensor | None, values: int) -> Tensor | None:
         """Event times in one piece, where a table wants them."""
-        if not any(table.timed for table in self.tables):
+        if not self._is_timed:
             return None
         if times is None:
             raise DataError("Ids expire by event time; give the time of each value, or leave `seconds` out.")

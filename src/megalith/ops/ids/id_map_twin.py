@@ -170,6 +170,11 @@ class IdMapTwin:
             for id_, use in part.uses.items()
         )
 
+    def clear(self, table: int) -> None:
+        """Forgets all ids of a table and what was counted of it."""
+        self._parts[table] = {p: IdPartitionTwin() for p in range(*self.partitions)}
+        self.statistics[table] = Counter()
+
     def load(
         self, table: int, entries: Iterable[tuple[int, int, float, int]]
     ) -> tuple[list[int], list[tuple[int, int, int, str]]]:

@@ -94,6 +94,11 @@ class IdEviction:
         """Whether scores decide, and not the last use alone."""
         return self.kind != "lru"
 
+    @property
+    def decays(self) -> bool:
+        """Whether what one use adds to a score depends on the batch."""
+        return self.kind == "score" or (self.kind == "lfu" and self.halve_every > 0)
+
     def score_clock(self, batch: int) -> ScoreClock:
         """What a use in a batch adds; with `lru` a score is a plain count."""
         if self.kind == "score":

@@ -5,6 +5,7 @@
     embedding_tables.py  sizes of tables, and how skewed their lookups are
     tiers.py             hits, reads and bytes of tables beyond memory
     adaptive.py          live columns and bytes of adaptive tables
+    dynamic_tables.py    ids that come and go in tables without a vocabulary
     lines.py             lines of points
 
 Colours are names of the page's style variables ("--train"), which page.js fills in, so that one figure is

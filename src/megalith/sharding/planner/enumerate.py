@@ -4,7 +4,8 @@ An option is a kind, a number of column slices, how rows are cut, and the memory
 blocks of one worker (table_wise, column_wise, row_wise in a few parts: anywhere), of one node (table_row,
 table_column, grid: on any node), or of all workers (row_wise, data_parallel). Tables with max pooling are
 never cut by rows: the largest of partial maxima is right, but whose gradient it is gets lost. Those that keep
-sequences are not cut by the rows of a node: it would have nothing to add up.
+sequences are not cut by the rows of a node: it would have nothing to add up. Adaptive tables lie whole on one
+worker, or are cut by rows over all of them, where their units begin.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import replace
 
 from megalith.core.errors import PlanError
 from megalith.core.schema import MAX_DENSE_ROWS, TableSpec, too_many_rows
+from megalith.core.store_spec import AdaptiveSpec
 from megalith.sharding.plan_estimate import USUAL_CACHE
 from megalith.sharding.planner.search import MIN_DIM
 from megalith.sharding.planner.statistics import TableStatistics
@@ -115,6 +117,8 @@ def enumerate_options(
 
     On many workers slices may differ in width, up to `widest` columns: a worker's share of all columns.
     """
+    if isinstance(table.store, AdaptiveSpec):
+        return _adaptive_options(table, topology)
     size, per_node, nodes = topology.world_size, topology.per_node, topology.whole_nodes
     most = max(1, table.dim // min_dim)
     hierarchical = per_node > 1 and nodes > 1
@@ -159,6 +163,14 @@ def enumerate_options(
         options = [option for option in options if table.rows <= MAX_DENSE_ROWS * parts[option]]
         if not options:
             raise PlanError(too_many_rows(table.name, -(-table.rows // max(parts.values()))))
+    return options
+
+
+def _adaptive_options(table: TableSpec, topology: Topology) -> list[ShardingOption]:
+    """Whole, or equal rows on all workers; always in the first memory."""
+    options = [ShardingOption("table_wise")]
+    if topology.world_size > 1 and table.rows > 1 and table.pooling != "max":
+        options.append(ShardingOption("row_wise", row_cut=ROW_CUTS[0]))
     return options
 
 

@@ -38,11 +38,12 @@ def plan_inputs(
     workers_per_node: int | None = None,
     statistics: Mapping[str, TableStatistics] | None = None,
     memory: MemoryPolicy | None = None,
+    adaptive_share: float = 1.0,
 ) -> PlanInputs:
     """Inputs for the first `world_size` workers of a cluster (all of them by default).
 
     `statistics` are by table; tables without get the defaults. `memory` says which tiers tables may take, all
-    by default.
+    by default; `adaptive_share`, what adaptive tables take of their bytes as dense ones.
     """
     check_tables(tables)
     if workload.optimizer not in OPTIMIZER_VALUES:
@@ -55,6 +56,7 @@ def plan_inputs(
         topology=topology_of(cluster, world_size, workers_per_node),
         workload=workload,
         memory=memory or MemoryPolicy(),
+        adaptive_share=adaptive_share,
     )
 
 

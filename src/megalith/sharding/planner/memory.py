@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from megalith.core.schema import TableSpec
+from megalith.core.store_spec import AdaptiveSpec, DenseSpec
 from megalith.cost.embedding import CACHE_SHARE, state_bytes
 from megalith.sharding.planner.bound.relaxation import PlanRelaxation
 from megalith.sharding.planner.enumerate import CACHED_ROWS, OptionEnumerator
@@ -58,7 +59,9 @@ def memory_attempts(inputs: PlanInputs, min_dim: int) -> Iterator[MemoryTiers]:
 def tiers_behind_caches(inputs: PlanInputs) -> MemoryTiers:
     """The memory of each table where caches have a given size: the rule above."""
     given = (inputs.memory.cache_bytes_per_worker or 0) * inputs.topology.world_size
-    sizes = {table.name: _table_bytes(inputs, table) for table in inputs.tables}
+    # Tables whose store is given are not asked.
+    free = [table for table in inputs.tables if not isinstance(table.store, (DenseSpec, AdaptiveSpec))]
+    sizes = {table.name: _table_bytes(inputs, table) for table in free}
     if sum(sizes.values()) <= given:
         return MemoryTiers([0])
     slowest, dense = len(inputs.topology.device.memory) - 1, 0.0
@@ -102,5 +105,6 @@ def _first_tier_suffices(inputs: PlanInputs) -> bool:
 
 
 def _table_bytes(inputs: PlanInputs, table: TableSpec) -> float:
-    """Rows and their optimizer state."""
-    return float(table.weight_bytes + table.rows * state_bytes(inputs.workload.optimizer, table.dim))
+    """Rows and their optimizer state; of adaptive tables what their budget gives them."""
+    whole = table.weight_bytes + table.rows * state_bytes(inputs.workload.optimizer, table.dim)
+    return float(whole) * inputs.held_share(table)

@@ -9,8 +9,9 @@ import numpy as np
 
 from megalith.core.bounds import checked_bound
 from megalith.core.schema import DTYPE_BYTES, TableSpec
+from megalith.core.store_spec import AdaptiveSpec
 from megalith.cost.embedding import state_bytes
-from megalith.sharding.plan import Placement, Shard
+from megalith.sharding.plan import Placement, Shard, Store
 from megalith.sharding.plan_estimate import PhaseEstimate, PlanEstimate, TableEstimate, WorkerEstimate
 from megalith.sharding.planner.enumerate import slice_widths
 from megalith.sharding.planner.estimate.shard_counts import largest_first, rotation, row_cut
@@ -101,7 +102,8 @@ def _placement(
         dense = tuple(
             Shard.model_construct(worker=worker, rows=part, columns=piece) for worker, part, piece in cells
         )
-        return Placement(table=table.name, kind=option.kind, tier=tier, shards=dense)
+        store: Store = "adaptive" if isinstance(table.store, AdaptiveSpec) else "dense"
+        return Placement(table=table.name, kind=option.kind, store=store, tier=tier, shards=dense)
     size = _row_bytes(inputs)[table.name]
     shards = [
         Shard(

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megalith.core.schema import TableSpec
+from megalith.core.store_spec import AdaptiveSpec
 from megalith.sharding.plan import ExchangeConfig, Kind
 from megalith.sharding.planner.search import Clock, Deadline
 from megalith.sharding.planner.statistics import TableStatistics
@@ -78,6 +79,12 @@ class PlanInputs:
     topology: Topology
     workload: Workload
     memory: MemoryPolicy = MemoryPolicy()
+    adaptive_share: float = 1.0
+    """Of the bytes of adaptive tables as dense ones, what their budget lets them take."""
+
+    def held_share(self, table: TableSpec) -> float:
+        """The share of a table's bytes that is stored."""
+        return self.adaptive_share if isinstance(table.store, AdaptiveSpec) else 1.0
 
 
 @dataclass(frozen=True, slots=True)

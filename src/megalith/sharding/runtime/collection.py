@@ -23,8 +23,11 @@ from megalith.core.schema import TableSpec, check_tables
 from megalith.embeddings.check import LookupCheck
 from megalith.embeddings.collection import Lookup
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad
+from megalith.embeddings.stores.adaptive.figures import AdaptiveFigures
+from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
 from megalith.embeddings.stores.base import RowCache, StoreBytes, TierCounts
 from megalith.embeddings.stores.choose import is_whole
+from megalith.embeddings.stores.dynamic.counts import DynamicCounts
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.embeddings.table_state import TableState
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
@@ -34,6 +37,7 @@ from megalith.sharding.runtime.input_dist.input_dist import InputDist, PendingIn
 from megalith.sharding.runtime.input_dist.jagged_ids import ReceivedIds
 from megalith.sharding.runtime.local_shards import ResolvedShards
 from megalith.sharding.runtime.lookup import ShardedLookup, ShardedLookupContext
+from megalith.sharding.runtime.shared_budget import SharedBudget
 from megalith.sharding.wire_format import has_wide_ids
 
 
@@ -87,7 +91,8 @@ class ShardedEmbeddingCollection(nn.Module):
 
     `group` is the group of the plan's workers, by default that of all processes; collectives run in new
     groups of the same processes, so that they mix with none of the caller's. `memory` is what the tiered
-    tables of one process may take. `traffic` counts what is sent.
+    tables of one process may take, `adaptive` the budget that adaptive ones share on all processes together.
+    `traffic` counts what is sent.
     """
 
     def __init__(
@@ -102,6 +107,7 @@ class ShardedEmbeddingCollection(nn.Module):
         output_dtype: torch.dtype = torch.float32,
         group: dist.ProcessGroup | None = None,
         memory: TieredMemory | None = None,
+        adaptive: AdaptivePolicy | None = None,
     ) -> None:
         super().__init__()
         check_tables(tables)
@@ -128,8 +134,9 @@ class ShardedEmbeddingCollection(nn.Module):
             wide_ids=has_wide_ids(tables),
             deduplicate=plan.exchange.deduplicate,
         )
+        self._budget = SharedBudget(tables, optimizers, adaptive, comm)
         self._lookup = ShardedLookup(
-            *(layout, plan, self.rank, comm, optimizers, seed, memory),
+            *(layout, plan, self.rank, comm, optimizers, seed, memory, self._budget),
             stochastic_rounding=stochastic_rounding,
         )
         self._sequence_names = [(table.name, feature) for table, feature in layout.sequences]
@@ -199,18 +206,24 @@ class ShardedEmbeddingCollection(nn.Module):
         return True
 
     def policy_state(self) -> dict[str, Any]:
-        """Tables in chunks are trained by one process."""
-        return {}
+        """What the next decisions on chunks depend on beside rows, on all ranks together."""
+        return self._budget.state_dict()
 
     def load_policy_state(self, state: dict[str, Any]) -> None:
-        """There is none."""
+        """Goes on from what `policy_state` gave, after `num_steps` and the rows were loaded."""
+        self._budget.load_state_dict(state, self.num_steps)
 
-    def adaptive(self) -> None:
-        """None: adaptive tables are trained by one process."""
+    def adaptive(self) -> AdaptiveFigures | None:
+        """What this worker's adaptive tables are now; None where no worker has any."""
+        return self._budget.figures()
 
     def counts(self) -> TierCounts:
         """What the tiers of this worker's stores did so far."""
         return self._lookup.counts()
+
+    def dynamic_counts(self) -> DynamicCounts | None:
+        """None: dynamic tables are not sharded yet."""
+        return None
 
     def bytes(self) -> StoreBytes:
         """What the tables of this worker take: in memory, and files."""
@@ -222,10 +235,10 @@ class ShardedEmbeddingCollection(nn.Module):
 
     def table_states(self) -> dict[str, TableState]:
         """Every table as a checkpoint sees it; loading writes into the rows that this worker holds."""
-        return {
-            table.name: self._lookup.table_state(table, optimizer)
-            for table, optimizer in zip(self.tables, self.optimizers, strict=True)
-        }
+        states: dict[str, TableState] = {}
+        for table, optimizer in zip(self.tables, self.optimizers, strict=True):
+            states |= self._lookup.table_states(table, optimizer)
+        return states
 
 
 class _StartLookup(torch.autograd.Function):

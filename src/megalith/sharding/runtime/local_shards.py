@@ -18,15 +18,18 @@ from torch import Tensor
 
 from megalith.comm.context import CommContext
 from megalith.core.schema import TableSpec
+from megalith.core.store_spec import AdaptiveSpec
 from megalith.embeddings.check import Indices
 from megalith.embeddings.collection import EmbeddingCollection
 from megalith.embeddings.initial_values import TableWindow
 from megalith.embeddings.optimizers import RowOptimizer
 from megalith.embeddings.row_block import part_specs
+from megalith.embeddings.stores.adaptive.budget import AdaptiveBudget
+from megalith.embeddings.stores.adaptive.store import CANDIDATES, candidate_units
 from megalith.embeddings.stores.base import RowCache, StoreBytes, TierCounts
 from megalith.embeddings.stores.resolved import ResolvedIds
 from megalith.embeddings.stores.settings import TieredMemory
-from megalith.embeddings.table_state import TableState
+from megalith.embeddings.table_state import TableShard, TableState
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.layout.types import LocalShard
 from megalith.sharding.plan import ShardingPlan
@@ -62,6 +65,7 @@ class LocalShards:
         optimizers: Mapping[str, RowOptimizer],
         seed: int,
         memory: TieredMemory | None,
+        budget: AdaptiveBudget | None,
         *,
         stochastic_rounding: bool,
     ) -> None:
@@ -80,7 +84,7 @@ class LocalShards:
         for shard in worker.sequence_shards:
             features = tuple(str(next(numbers)) for _ in shard.streams)
             sequences.append((shard, shard.spec().model_copy(update={"features": features})))
-        common = (plan, rank, comm, optimizers, seed, stochastic_rounding)
+        common = (budget, plan, rank, comm, optimizers, seed, stochastic_rounding)
         own = _worker_memory(memory, rank, pooled, sequences)
         self._pooled = _ShardTables(pooled, layout.pooled_tables, own[0], *common)
         tables = tuple(dict.fromkeys(table for table, _ in layout.sequences))
@@ -143,10 +147,11 @@ class LocalShards:
         """Step number `num_steps` on the rows of the pieces that have a gradient; all workers call it."""
         self._sequences.update(rows.sequences, None, gradients, num_steps, lr_factor)
 
-    def table_state(self, table: TableSpec, optimizer: RowOptimizer) -> TableState:
-        """A table as a checkpoint sees it: this worker holds some rectangles of it, or none."""
+    def table_states(self, table: TableSpec, optimizer: RowOptimizer) -> dict[str, TableState]:
+        """A table as a checkpoint sees it, and other state of its store: this worker holds some rectangles of
+        it, or none."""
         held = self._sequences if table.pooling == "none" else self._pooled
-        return held.table_state(table, optimizer)
+        return held.table_states(table, optimizer)
 
     def counts(self) -> TierCounts:
         """What the tiers of this worker's stores did so far."""
@@ -192,6 +197,7 @@ class _ShardTables:
         shards: Sequence[tuple[LocalShard, TableSpec]],
         tables: Collection[TableSpec],
         memory: TieredMemory | None,
+        budget: AdaptiveBudget | None,
         plan: ShardingPlan,
         rank: int,
         comm: CommContext | None,
@@ -199,7 +205,7 @@ class _ShardTables:
         seed: int,
         stochastic_rounding: bool,
     ) -> None:
-        self._shards = [shard for shard, _ in shards]
+        self._shards, self._budget = [shard for shard, _ in shards], budget
         self.collection: EmbeddingCollection | None = None
         """None on a worker that holds nothing."""
         if shards:
@@ -213,6 +219,7 @@ class _ShardTables:
                     for shard in self._shards
                 },
                 memory=memory,
+                adaptive=budget,
             )
         self._column_sharded: ColumnShardedOptimizer | None = None
         names = {table.name for table in tables}
@@ -252,13 +259,20 @@ class _ShardTables:
     def caches(self) -> list[RowCache]:
         return [] if self.collection is None else self.collection.caches()
 
-    def table_state(self, table: TableSpec, optimizer: RowOptimizer) -> TableState:
-        held = [
-            self.collection.shard(shard.name)
-            for shard in self._shards
-            if shard.table.name == table.name and self.collection is not None
-        ]
-        return TableState(table.rows, table.dim, part_specs(table, optimizer), tuple(held))
+    def table_states(self, table: TableSpec, optimizer: RowOptimizer) -> dict[str, TableState]:
+        held, units = list[TableShard](), list[TableShard]()
+        for number, shard in enumerate(self._shards):
+            if shard.table.name == table.name and self.collection is not None:
+                held.append(self.collection.shard(shard.name))
+                for own in self.collection.stores.states(number).values():
+                    units += own.shards
+        rows = TableState(table.rows, table.dim, part_specs(table, optimizer), tuple(held))
+        if self._budget is None or not isinstance(table.store, AdaptiveSpec):
+            return {table.name: rows}
+        return {
+            table.name: rows,
+            f"{table.name}.{CANDIDATES}": candidate_units(self._budget, table.name, units),
+        }
 
 
 def _worker_memory(

@@ -34,6 +34,7 @@ from megalith.sharding.runtime.pooled_columns import ColumnSplit, mean_factors, 
 from megalith.sharding.runtime.replicated import ReplicatedTables
 from megalith.sharding.runtime.sample_weight_gradients import SampleWeightGradients
 from megalith.sharding.runtime.sequence_dist import SequenceContext, SequenceDist
+from megalith.sharding.runtime.shared_budget import SharedBudget
 
 
 @dataclass
@@ -62,14 +63,17 @@ class ShardedLookup:
         optimizers: Mapping[str, RowOptimizer],
         seed: int,
         memory: TieredMemory | None,
+        budget: SharedBudget,
         *,
         stochastic_rounding: bool,
     ) -> None:
         self._rank, self._layout = rank, layout
         self._vectors = OutputDist(layout, rank, comm, plan.exchange)
         self._weight_gradients = SampleWeightGradients(layout, rank, comm)
+        self._budget = budget
         self._local = LocalShards(
-            *(layout, plan, rank, comm, optimizers, seed, memory), stochastic_rounding=stochastic_rounding
+            *(layout, plan, rank, comm, optimizers, seed, memory, budget.budget),
+            stochastic_rounding=stochastic_rounding,
         )
         self._replicated: ReplicatedTables | None = None
         self._replicated_columns = ColumnSplit(layout.replicated_columns)
@@ -183,18 +187,19 @@ class ShardedLookup:
         if self._sequences is not None and context.sequences is not None:
             self._sequences.update(context.sequences, context.rows, *step)
         context.rows.release()
+        self._budget.after_step(num_steps)
         context.gradients = context.replicated_gradient = context.sequences = None
         if pending is None:
             return None
         return self._weight_gradients.finish(pending, received.own, replicated)
 
-    def table_state(self, table: TableSpec, optimizer: RowOptimizer) -> TableState:
-        """A table as a checkpoint sees it: what this worker holds of it."""
+    def table_states(self, table: TableSpec, optimizer: RowOptimizer) -> dict[str, TableState]:
+        """A table as a checkpoint sees it, and other state of its store: what this worker holds of it."""
         if self._replicated is None or table not in self._layout.replicated:
-            return self._local.table_state(table, optimizer)
+            return self._local.table_states(table, optimizer)
         # All workers hold the same rows; the first writes them.
         shard = self._replicated.collection.shard(table.name, writes=self._rank == 0)
-        return TableState(table.rows, table.dim, part_specs(table, optimizer), (shard,))
+        return {table.name: TableState(table.rows, table.dim, part_specs(table, optimizer), (shard,))}
 
     def _finish_gradients(self, context: ShardedLookupContext) -> WorkerVectors:
         assert context.gradients is not None

@@ -80,10 +80,12 @@ def dry_run(
     statistics: Mapping[str, TableStatistics] | None = None,
     optimizer: str = "rowwise_adagrad",
     batch: IdBatch | None = None,
+    adaptive_share: float = 1.0,
 ) -> DryRun:
     """Checks the plan for all its workers; PlanError says what is wrong with it.
 
     `batch` is `values` and `offsets` of some samples; without it one is drawn from the statistics.
+    `adaptive_share` is what adaptive tables take of their bytes as dense ones.
     """
     begin = time.perf_counter()
     with _no_collector():
@@ -94,6 +96,7 @@ def dry_run(
             world_size=plan.world_size,
             workers_per_node=min(plan.workers_per_node, plan.world_size),
             statistics=statistics,
+            adaptive_share=adaptive_share,
         )
         plan.check(tables)
         if global_batch < plan.world_size:

@@ -131,7 +131,7 @@ class _ShardedCounts:
             self._streams.append(np.concatenate((asked, cells[:, :3] * (1, cut, cut)), axis=1))
             self._stream_ids.append(ids / len(table.features))
         row_bytes = dim * DTYPE_BYTES[table.dtype] + state_bytes(self.inputs.workload.optimizer, dim)
-        held_bytes = (last - first) * row_bytes
+        held_bytes = (last - first) * row_bytes * self.inputs.held_share(table)
         np.add.at(self.memory[:, tier], worker, held_bytes)
         if tier:
             np.add.at(self.memory[:, 0], worker, [float(shard.cache_bytes) for shard in placement.shards])

@@ -10,14 +10,17 @@ from pydantic import field_validator
 
 from megalith.core.config import Config
 from megalith.core.errors import ConfigError, nearest
-from megalith.core.schema import TableSpec
+from megalith.core.schema import TableSpec, check_tables
 from megalith.core.store_spec import AnyStore, DenseSpec, StoreSpec, TieredSpec, store_in_full
 from megalith.embeddings.memory import memory_of
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad
 from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
 from megalith.embeddings.stores.choose import DENSE_PART, choose_adaptive, choose_stores, is_whole
+from megalith.embeddings.stores.dynamic.settings import sized_table
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.sharding.plan import ExchangeConfig, ShardingPlan
+
+EVERY_TABLE = "*"
 
 
 class EmbeddingsConfig(Config):
@@ -25,8 +28,10 @@ class EmbeddingsConfig(Config):
 
     optimizer: RowOptimizer = RowWiseAdaGrad(lr=0.02)
     stores: dict[str, AnyStore] = {}
-    """By the name of a table, what holds its rows; all others are dense, or as `memory` or `adaptive` ask
-    for."""
+    """By the name of a table, what holds its rows, "*" being every table not named; all others are dense, or
+    as `memory` or `adaptive` ask for."""
+    log_evicted: bool = False
+    """Whether ids of dynamic tables that lose their row are written to the run's evicted.jsonl."""
 
     @field_validator("stores", mode="before")
     @classmethod
@@ -36,19 +41,23 @@ class EmbeddingsConfig(Config):
         return {table: store_in_full(store) for table, store in stores.items()}
 
     def with_stores(self, tables: Sequence[TableSpec]) -> list[TableSpec]:
-        """The tables of a model with the stores that the recipe gives them; a name of no table is refused."""
+        """The tables of a model with the stores that the recipe gives them, dynamic ones with their bounds.
+
+        A name of no table is refused, and so is a table of raw ids without a dynamic store.
+        """
         names = [table.name for table in tables]
         for name in self.stores:
-            if name not in names:
+            if name != EVERY_TABLE and name not in names:
                 raise ConfigError(
                     f"embeddings.stores names '{name}', which is no table; {nearest(name, names)}"
                 )
-        return [
-            table.model_copy(update={"store": self.stores[table.name]})
-            if table.name in self.stores
-            else table
-            for table in tables
-        ]
+        stored = []
+        for table in tables:
+            store = self.stores.get(table.name, self.stores.get(EVERY_TABLE))
+            with_store = table if store is None else table.model_copy(update={"store": store})
+            stored.append(sized_table(with_store, self.optimizer))
+        check_tables(stored)
+        return stored
 
 
 class ShardingConfig(Config):
@@ -77,11 +86,10 @@ def place_tables(
 ) -> PlacedTables:
     """Where a recipe gives `memory`, tables that are not small are tiered; all of them share the budget.
 
-    Under a plan they are what it says. Where a recipe gives `adaptive`, tables that are not small are that.
+    Under a plan they are what it says. Where a recipe gives `adaptive`, tables that are not small are that,
+    with or without a plan.
     """
     if adaptive is not None:
-        if plan is not None:
-            raise ConfigError("Adaptive tables are trained by one process; start it without torchrun.")
         tables, adaptive = choose_adaptive(tables, [optimizer] * len(tables), adaptive)
     tables, memory = _place_tiered(tables, optimizer, memory, plan)
     return PlacedTables(tables, memory, adaptive)
@@ -95,9 +103,15 @@ def _place_tiered(
 ) -> tuple[list[TableSpec], TieredMemory | None]:
     chosen: Sequence[StoreSpec]
     if plan is not None:
+        dynamic = [table.name for table in tables if table.is_dynamic]
+        if dynamic:
+            raise ConfigError(
+                f"Table '{dynamic[0]}' is dynamic, and only one process trains such tables; run without "
+                "torchrun."
+            )
         kinds = {placement.table: placement.store for placement in plan.placements}
-        chosen = [DenseSpec() if kinds[table.name] == "dense" else TieredSpec() for table in tables]
-        behind_caches = [table.name for table in tables if kinds[table.name] != "dense"]
+        chosen = [TieredSpec() if kinds[table.name] == "tiered" else DenseSpec() for table in tables]
+        behind_caches = [table.name for table in tables if kinds[table.name] == "tiered"]
         if behind_caches and memory is None:
             raise ConfigError(
                 f"The plan keeps table '{behind_caches[0]}' on disk behind a cache; say how much memory "

@@ -8,6 +8,7 @@ step is that of one process with the whole batch.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,7 @@ from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.models.base import ModelInputs
 from megalith.models.registry import AnyModel
+from megalith.ops.ids.changes import EvictedIds
 from megalith.sharding.plan import ShardingPlan
 from megalith.sharding.runtime.collection import ShardedEmbeddingCollection
 from megalith.train.learner.dense_optimizer import DenseOptimizer, build_dense_optimizer, state_by_name
@@ -72,7 +74,7 @@ class Learner:
         optimizer, seed = config.embeddings.optimizer, config.seed
         tables, memory, adaptive = place_tables(tables, optimizer, config.memory, plan, config.adaptive)
         self.tables = tables
-        check_memory(tables, optimizer, plan, ranks, memory, second_copy)
+        check_memory(tables, optimizer, plan, ranks, memory, second_copy, adaptive)
         # One seed makes the start values of the dense part; tables take theirs from it and their name.
         torch.manual_seed(config.seed)
         self.dense = config.model.build(ModelInputs(len(schema.numeric), schema.categorical))
@@ -83,7 +85,9 @@ class Learner:
             self.embeddings = EmbeddingCollection(tables, optimizer, seed, memory=memory, adaptive=adaptive)
             self._model = LookupModel(self.dense, self.embeddings)
         else:
-            sharded = ShardedEmbeddingCollection(tables, plan, optimizer, seed, memory=memory)
+            sharded = ShardedEmbeddingCollection(
+                tables, plan, optimizer, seed, memory=memory, adaptive=adaptive
+            )
             self.embeddings, self._model = sharded, Replica(self.dense, sharded, ranks)
         self.optimizer = build_dense_optimizer(config.dense, self.dense.parameters())
 
@@ -141,6 +145,13 @@ class Learner:
         if resolved is not None:
             return resolved
         return self.embeddings.resolve(self.embeddings.exchange(batch.values, batch.offsets), trains=trains)
+
+    def log_evicted(self, write: Callable[[int, list[str], EvictedIds], None]) -> None:
+        """Has ids of dynamic tables that lose their row written: the step, names of tables, the ids."""
+        if isinstance(self.embeddings, EmbeddingCollection) and self.embeddings.stores.dynamic is not None:
+            dynamic = self.embeddings.stores.dynamic
+            names = [table.spec.name for table in dynamic.tables]
+            dynamic.on_evicted = lambda batch, evicted: write(batch, names, evicted)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything training changes; the keys do not depend on the number of ranks."""

@@ -11,6 +11,7 @@ from megalith.core.schema import TableSpec
 from megalith.embeddings.collection import Lookup
 from megalith.embeddings.stores.adaptive.figures import AdaptiveFigures
 from megalith.embeddings.stores.base import RowCache, StoreBytes, TierCounts
+from megalith.embeddings.stores.dynamic.counts import DynamicCounts
 from megalith.embeddings.table_state import TableState
 from megalith.models.base import ClickModel
 
@@ -52,6 +53,9 @@ class Tables(Protocol):
 
     def counts(self) -> TierCounts:
         """What the tiers of these tables' stores did so far."""
+
+    def dynamic_counts(self) -> DynamicCounts | None:
+        """What dynamic tables did so far; None where there are none."""
 
     def bytes(self) -> StoreBytes:
         """What the tables take here."""

@@ -12,10 +12,15 @@ from megalith.core.schema import MAX_DENSE_ROWS, TableSpec, too_many_rows
 from megalith.core.units import format_bytes
 from megalith.embeddings.memory import check_fits, memory_of
 from megalith.embeddings.optimizers import RowOptimizer
-from megalith.embeddings.stores.choose import is_behind_cache, is_whole
+from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
+from megalith.embeddings.stores.choose import adaptive_bytes, is_adaptive, is_behind_cache, is_whole
+from megalith.embeddings.stores.dynamic.settings import inner_spec
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.hardware.free_memory import available_bytes
 from megalith.sharding.plan import ShardingPlan
+
+_SMALL = 64 << 20
+"""Adaptive tables up to this size are not asked about."""
 
 
 def check_memory(
@@ -25,31 +30,57 @@ def check_memory(
     ranks: Ranks,
     memory: TieredMemory | None = None,
     second_copy: bool = False,
+    adaptive: AdaptivePolicy | None = None,
 ) -> None:
     """Refuses tables that do not fit, on all ranks alike. Ranks of one machine share its memory.
 
-    Of tables behind a cache it is the cache that has to fit. Adaptive ones take memory as rows begin.
+    Of tables behind a cache it is the cache that has to fit, of adaptive ones their budget.
     """
     copies = 2 if second_copy else 1
     # A collective: no rank takes memory while another still measures what is free.
     available = ranks.from_each(available_bytes)
     size = 1 if plan is None else ranks_a_host(plan.world_size)
+    # Of a dynamic table it is the rows underneath.
+    tables = [inner_spec(table) for table in tables]
     whole = [table for table in tables if is_whole(table)]
     optimizers = [optimizer] * len(whole)
     tiered = [table for table in tables if is_behind_cache(table)]
     if tiered and memory is not None:
         rows = memory_of(tiered, [optimizer] * len(tiered)).total
         _check_cache(min(memory.dram * size, rows), available)
+    chunked = [table for table in tables if is_adaptive(table)]
+    budget = adaptive_bytes(chunked, optimizer, adaptive)
     if plan is None:
         for table in whole:
             if table.rows > MAX_DENSE_ROWS:
                 raise ConfigError(too_many_rows(table.name, table.rows))
-        check_fits(whole, optimizers, lambda: available[0], copies=copies)
+        left = _beside_adaptive(budget.budget * copies, available[0])
+        check_fits(whole, optimizers, lambda: left, copies=copies)
         return
     total = max(1, memory_of(whole, optimizers).total)
-    for host, needed in enumerate(host_bytes(whole, optimizer, plan, size)):
+    for host, (needed, in_chunks) in enumerate(
+        zip(host_bytes(whole, optimizer, plan, size), host_bytes(chunked, optimizer, plan, size), strict=True)
+    ):
         known = [free for free in available[host * size : (host + 1) * size] if free is not None]
-        check_fits(whole, optimizers, partial(min, known, default=None), copies=copies, share=needed / total)
+        left = _beside_adaptive(int(in_chunks * budget.share * copies), min(known, default=None))
+        check_fits(whole, optimizers, partial(_same, left), copies=copies, share=needed / total)
+
+
+def _same(available: int | None) -> int | None:
+    return available
+
+
+def _beside_adaptive(budget: int, available: int | None) -> int | None:
+    """What a machine has left beside adaptive tables that take so much of it."""
+    if available is None:
+        return None
+    if budget > max(available, _SMALL):
+        raise PlanError(
+            f"Adaptive tables may take {format_bytes(budget)} on one machine, with their copies for "
+            f"background checkpoints, and {format_bytes(available)} of memory is available; raise "
+            "adaptive.ratio, or lower adaptive.budget."
+        )
+    return max(0, available - budget)
 
 
 def _check_cache(dram: int, available: Sequence[int | None]) -> None:

@@ -32,7 +32,7 @@ def measure_step_seconds(config: LearnerConfig, dataset: Dataset, split: str, sa
     """A step of `samples` samples in this process: about a second of trying."""
     size = max(1, min(samples, _MAX_SAMPLES, dataset.split(split).rows))
     schema = _cut(config, dataset.schema)
-    counts = [feature.num_ids for feature in schema.categorical]
+    counts = [feature.num_ids or 0 for feature in schema.categorical]
     with torch.random.fork_rng(devices=[]):
         learner = Learner(replace(config, memory=None, global_batch=size), schema)
         spent = []
@@ -48,18 +48,23 @@ def measure_step_seconds(config: LearnerConfig, dataset: Dataset, split: str, sa
 
 def _cut(config: LearnerConfig, schema: DatasetSchema) -> DatasetSchema:
     """The same features with so many ids that all tables are small."""
-    most = max(feature.num_ids for feature in schema.categorical)
+    most = max((feature.num_ids or 1 for feature in schema.categorical), default=1)
     while most:
         features = tuple(_at_most(feature, most) for feature in schema.categorical)
-        tables = config.model.tables(features)
-        if memory_of(tables, [config.embeddings.optimizer] * len(tables)).total <= _TABLE_BYTES:
+        optimizer = config.embeddings.optimizer
+        tables = config.embeddings.with_stores(config.model.tables(features))
+        # Dynamic tables keep their bound: their ids may be any.
+        cut = [table for table in tables if not table.is_dynamic]
+        if memory_of(cut, [optimizer] * len(cut)).total <= _TABLE_BYTES:
             return schema.model_copy(update={"categorical": features})
         most //= 2
     raise ConfigError("The model has tables that do not depend on the ids of features.")
 
 
 def _at_most(feature: FeatureSpec, ids: int) -> FeatureSpec:
-    return feature.model_copy(update={"num_ids": min(feature.num_ids, ids)})
+    return (
+        feature if feature.is_raw else feature.model_copy(update={"num_ids": min(feature.num_ids or 1, ids)})
+    )
 
 
 def _batches(dataset: Dataset, split: str, size: int, count: int) -> Iterator[Batch]:
@@ -74,6 +79,7 @@ def _batches(dataset: Dataset, split: str, size: int, count: int) -> Iterator[Ba
 
 
 def _modulo(batch: Batch, counts: list[int]) -> Tensor:
-    """The ids of every feature modulo how many it has left."""
+    """The ids of every feature modulo how many it has left; 0 leaves raw ids as they are."""
     ends = batch.offsets[:: batch.batch_size]
-    return batch.values % torch.repeat_interleave(torch.tensor(counts), ends.diff())
+    modulo = torch.repeat_interleave(torch.tensor(counts), ends.diff())
+    return torch.where(modulo > 0, batch.values % modulo.clamp(min=1), batch.values)

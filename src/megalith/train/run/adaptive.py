@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import reduce
 from typing import Any
 
-from megalith.embeddings.stores.adaptive.figures import AdaptiveCounts
+from megalith.comm.ranks import Ranks
+from megalith.embeddings.stores.adaptive.figures import AdaptiveCounts, AdaptiveFigures
 from megalith.hardware.free_memory import resident_bytes
 from megalith.train.learner.lookup_model import Tables
 
@@ -14,17 +16,20 @@ PARTS = ("weights", "state", "utility", "index", "sketch", "free", "bookkeeping"
 
 
 class AdaptiveMetrics:
-    """Takes the figures of adaptive tables at every report; of no effect where there are none."""
+    """Takes the figures of all ranks' adaptive tables at every report; of no effect where there are none."""
 
-    def __init__(self, tables: Tables) -> None:
-        self._tables = tables
+    def __init__(self, tables: Tables, ranks: Ranks) -> None:
+        self._tables, self._ranks = tables, ranks
         self._last = AdaptiveCounts()
 
     def take(self) -> dict[str, Any] | None:
-        """The entry since the last call."""
-        figures = self._tables.adaptive()
-        if figures is None:
+        """The entry since the last call; all ranks call it together."""
+        own = self._tables.adaptive()
+        if own is None:
             return None
+        found = self._ranks.from_each(lambda: (own, resident_bytes()))
+        figures = reduce(AdaptiveFigures.plus, [figures for figures, _ in found])
+        resident = [taken for _, taken in found if taken is not None]
         past, self._last = self._last, figures.counts
         parts = asdict(figures.bytes)
         return {
@@ -32,7 +37,7 @@ class AdaptiveMetrics:
             "total_bytes": figures.bytes.memory,
             "dense_bytes": figures.dense_bytes,
             **{f"{part}_bytes": parts[part] for part in PARTS},
-            "resident_bytes": resident_bytes(),
+            "resident_bytes": sum(resident) if resident else None,
             "open": figures.is_open,
             "pruned": figures.counts.pruned - past.pruned,
             "grown": figures.counts.grown - past.grown,

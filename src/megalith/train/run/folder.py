@@ -2,6 +2,7 @@
 
 RUN/config.yaml         the recipe, complete with every default
 RUN/metrics.jsonl       one line for each report of training or evaluation
+RUN/evicted.jsonl       ids of dynamic tables that lost their row, where the recipe asks for them
 RUN/prediction.json     what tiers of tables were predicted to do, if the recipe has `memory`
 RUN/plan.json           the sharding plan, if there is more than one rank
 RUN/trace.jsonl         spans; those of rank R > 0 are in trace-rank-R.jsonl; see megalith.core.trace
@@ -46,6 +47,7 @@ class RunFolder:
         self.folder = folder
         self.config = folder / "config.yaml"
         self.metrics = folder / "metrics.jsonl"
+        self.evicted = folder / "evicted.jsonl"
         self.plan = folder / "plan.json"
         self.prediction = folder / "prediction.json"
         self.trace = folder / "trace.jsonl"
@@ -111,6 +113,7 @@ class RunFolder:
         own = (
             self.config,
             self.metrics,
+            self.evicted,
             self.plan,
             self.prediction,
             self.checkpoints,

@@ -60,6 +60,19 @@ class _Adaptive(_Record):
     mean_dims: dict[str, float]
 
 
+class _Dynamic(_Record):
+    """What dynamic tables did since the last report; ids, bound and bytes are those at its moment."""
+
+    ids: int
+    bound: int
+    map_bytes: int
+    lookups: int
+    admitted: int
+    refused: int
+    evicted: int
+    unknown_share: float | None = None
+
+
 class _TrainEntry(_Entry):
     samples: int
     loss: float | None = None
@@ -68,6 +81,7 @@ class _TrainEntry(_Entry):
     window: dict[str, float | None]
     tiers: _Tiers | None = None
     adaptive: _Adaptive | None = None
+    dynamic: _Dynamic | None = None
 
 
 class _EvalEntry(_Entry):

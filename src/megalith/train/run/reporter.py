@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from megalith.train.run.tensorboard import EventFile
 
 # What a run's result must not depend on: everything else in metrics.jsonl is the same from run to run.
-CLOCK_KEYS = ("seconds", "samples_per_second", "wait_seconds", "tiers", "adaptive")
+CLOCK_KEYS = ("seconds", "samples_per_second", "wait_seconds", "tiers", "adaptive", "dynamic")
 
 
 class Reporter:

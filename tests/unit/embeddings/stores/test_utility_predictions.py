@@ -87,9 +87,24 @@ def test_its_state_goes_on_in_the_middle_of_a_window():
 
     _, predictions, table = run(halt, hits)
     again = UtilityPredictions([ROWS, ROWS])
-    again.load_state_dict(predictions.state_dict())
+    again.load_state_dict(predictions.state_dict(lambda sums: sums), is_first=True)
     table.predictions, forgot = again, []
     for step in range(halt + 1, change + WINDOW + 1):
         table.step(hits(step), 1.0)
         forgot += again.after_step(step, 1.0, lambda sums: sums)
     assert forgot == [0]
+
+
+def test_sums_of_ranks_are_saved_once_and_loaded_by_the_first():
+    ranks = [UtilityPredictions([ROWS, ROWS]) for _ in range(3)]
+    for number, predictions in enumerate(ranks):
+        predictions.sums[:, 0] = 10**number
+
+    def add(_):
+        return sum(predictions.sums for predictions in ranks)
+
+    states = [predictions.state_dict(add) for predictions in ranks]
+    assert states[0] == states[1] == states[2]
+    for number, predictions in enumerate(ranks):
+        predictions.load_state_dict(states[number], is_first=number == 1)
+    assert [predictions.sums[:, 0].tolist() for predictions in ranks] == [[0, 0], [111, 111], [0, 0]]

@@ -11,6 +11,7 @@ import pytest
 
 from megalith.core.errors import PlanError
 from megalith.core.schema import TableSpec
+from megalith.core.store_spec import AdaptiveSpec
 from megalith.hardware.catalog import catalog
 from megalith.hardware.cluster import Cluster
 from megalith.sharding.plan import Placement, Shard, ShardingPlan, has_column_shards, read_plan
@@ -177,3 +178,28 @@ def test_caches_grow_into_the_room_that_is_left() -> None:
     # Nothing but the caches has changed.
     for before, after in zip(start.choice.tolist(), grown.choice.tolist(), strict=True):
         assert replace(problem.options[after], cached=0.01) == problem.options[before]
+
+
+def test_adaptive_tables_are_cut_at_units_of_rows_and_count_what_their_budget_gives_them() -> None:
+    tables = [one.model_copy(update={"store": AdaptiveSpec()}) for one in TABLES[:2]] + TABLES[2:]
+    whole = inputs_of(tables, 100, MemoryPolicy.of_runtime())
+    with pytest.raises(PlanError, match="need"):
+        Planner(SEARCH).plan(whole)
+    plan = Planner(SEARCH).plan(replace(whole, adaptive_share=1 / 16))
+    assert plan.runnable.value
+    assert [plan.placement(one.name).store for one in tables] == ["adaptive", "adaptive", "dense"]
+    assert {plan.placement(one.name).kind for one in tables[:2]} <= {"table_wise", "row_wise"}
+    assert plan.estimate is not None
+    (held,) = [one.bytes for one in plan.estimate.tables if one.table == "huge"]
+    assert held == 2_000_000 * (16 * 4 + 4) / 16
+
+
+def test_an_adaptive_table_that_no_worker_holds_is_cut_over_all_of_them() -> None:
+    huge = table("huge", 2_000_000).model_copy(update={"store": AdaptiveSpec()})
+    for slower in (False, True):
+        # With a disk for others, and without: it stays in memory.
+        policy = MemoryPolicy.of_runtime(1 << 20 if slower else None)
+        placement = Planner(SEARCH).plan(inputs_of([huge], 200, policy)).placement("huge")
+        assert (placement.kind, placement.store) == ("row_wise", "adaptive")
+        assert {shard.rows[0] % -(-2_000_000 // 64) for shard in placement.shards} == {0}
+        assert len(placement.workers) == 2

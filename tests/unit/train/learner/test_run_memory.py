@@ -11,6 +11,7 @@ from megalith.comm.ranks import Ranks
 from megalith.core.errors import PlanError
 from megalith.core.schema import TableSpec
 from megalith.embeddings.optimizers import SGD, RowWiseAdaGrad
+from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
 from megalith.sharding.plan import Placement, Shard, ShardingPlan
 from megalith.train.learner.memory import check_memory, host_bytes
 
@@ -76,3 +77,19 @@ def test_a_plan_is_refused_by_what_one_machine_would_hold():
     ]
     with pytest.raises(PlanError, match=r"The tables need 59\.6 TiB"):
         check_memory([table], SGD(), plan_of(shards, "row_wise", 2), Ranks())
+
+
+def test_of_adaptive_tables_it_is_their_budget_that_has_to_fit():
+    table = TableSpec(name="t", rows=2_000_000_000, dim=4096, features=("f",), store="adaptive")
+    shards = [
+        Shard(worker=rank, rows=(10**9 * rank, 10**9 * (rank + 1)), columns=(0, 4096)) for rank in (0, 1)
+    ]
+    plan = plan_of(shards, "row_wise", 2)
+    for given in (None, plan):
+        check_memory([table], SGD(), given, Ranks(), adaptive=AdaptivePolicy(ratio=1_000_000))
+        with pytest.raises(
+            PlanError, match=r"Adaptive tables may take 29\.8 TiB on one machine.*adaptive\.ratio"
+        ):
+            check_memory([table], SGD(), given, Ranks(), adaptive=AdaptivePolicy(ratio=1))
+    with pytest.raises(PlanError, match=r"may take 59\.6 TiB"):
+        check_memory([table], SGD(), plan, Ranks(), second_copy=True, adaptive=AdaptivePolicy(ratio=1))

@@ -16,11 +16,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from megalith.embeddings.stores.adaptive.figures import AdaptiveCounts, AdaptiveFigures
+from megalith.core.errors import ConfigError
+from megalith.core.units import format_bytes
+from megalith.embeddings.stores.adaptive.figures import AdaptiveCounts, AdaptiveFigures, LiveColumns
 from megalith.embeddings.stores.adaptive.forgetting import FORGOTTEN, UtilityPredictions
 from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy, BudgetSchedule
 from megalith.embeddings.stores.base import StoreBytes
-from megalith.ops.chunks.ranking import Ranking, RankingChanges, threshold
+from megalith.ops.chunks.ranking import HISTOGRAM_SIZE, Ranking, RankingChanges, threshold
+from megalith.ops.chunks.ranking_sums import SUM_NUMBERS
 from megalith.ops.chunks.sketch import BUCKET_BYTES, UNITS, CandidateTable
 
 if TYPE_CHECKING:
@@ -54,8 +57,11 @@ def of_one_process(numbers: Tensor) -> Tensor:
 class AdaptiveBudget:
     """The bytes of all adaptive tables, which of their chunks live, and whether rows may begin."""
 
-    def __init__(self, policy: AdaptivePolicy, dense_bytes: int, rows: Mapping[str, int]) -> None:
-        """Bytes of all adaptive tables as dense ones, and the rows of each by name, on all ranks together."""
+    def __init__(
+        self, policy: AdaptivePolicy, dense_bytes: int, rows: Mapping[str, int], num_lengths: int
+    ) -> None:
+        """Of all adaptive tables on all ranks together: bytes as dense ones, the rows of each by name, and
+        the lengths that records may have, over all shapes of rows."""
         self.policy, self.schedule = policy, BudgetSchedule(policy, dense_bytes)
         self.rows = dict(rows)
         self.numbers = {name: number for number, name in enumerate(rows)}
@@ -64,8 +70,7 @@ class AdaptiveBudget:
         self.counts = AdaptiveCounts()
         self.live = torch.zeros(len(rows), dtype=torch.int64)
         """Chunks of each table, on all ranks, when they were last ranked."""
-        self.num_lengths = 0
-        """Of records, over all shapes of rows; ranks that do not have all of them set it."""
+        self.num_lengths = num_lengths
         self.is_open = True
         """Whether rows begin as soon as a training batch lacks them."""
         self._last = self._used = self._begun = 0
@@ -73,9 +78,18 @@ class AdaptiveBudget:
         """How well utilities predict gradients, by table."""
 
     def join(self, store: AdaptiveStore) -> None:
-        """Takes a store in; all have to be there before the first step."""
+        """Takes a store in; all have to be there before the first step. A rank may have none."""
         self.stores.append(store)
-        self.num_lengths += store.shape.chunks
+
+    def check(self) -> None:
+        """Refuses a budget that has no room for chunks, once all stores are there."""
+        left = self.chunk_bytes(self.schedule.end)
+        if left is not None and left <= 0:
+            raise ConfigError(
+                f"The budget of adaptive tables is {format_bytes(self.schedule.final)}, and looking for rows "
+                f"to grow in {len(self.rows)} tables takes {format_bytes(self.sketch_bytes)}; give them more "
+                "(adaptive.budget, adaptive.ratio), or keep small tables dense."
+            )
 
     def candidates(self, table: str) -> CandidateTable:
         """The part of the sketch for a table."""
@@ -153,23 +167,27 @@ class AdaptiveBudget:
 
     def _change(self, used: int, limit: int, add: AddOverRanks) -> tuple[int, int]:
         """One ranking over all pools; returns what is used afterwards, and how much may be."""
-        rows = self._by_table(lambda store: torch.tensor(store.pool.statistics().rows), add)
-        sums = self._by_table(lambda store: store.ranking.sums(), add)
+        rows = self._by_table(lambda store: torch.tensor(store.pool.statistics().rows), (), add)
+        sums = self._by_table(lambda store: store.ranking.sums(), (SUM_NUMBERS,), add)
         self.live = sums[:, 0].clone()
         norms, fades = Ranking.means(sums), self.predictions.fades(self._last)
 
         def score(store: AdaptiveStore) -> Tensor:
             return store.ranking.score(norms[store.numbers], [fades[own] for own in store.numbers.tolist()])
 
-        scales = Ranking.means(self._by_table(score, add))
+        scales = Ranking.means(self._by_table(score, (SUM_NUMBERS,), add))
 
         def histogram(level: int, prefix: int) -> Tensor:
-            of_each = [store.ranking.histogram(scales[store.numbers], level, prefix) for store in self.stores]
-            return add(torch.stack(of_each).sum(0))
+            total = torch.zeros(HISTOGRAM_SIZE, dtype=torch.int64)
+            for store in self.stores:
+                total += store.ranking.histogram(scales[store.numbers], level, prefix)
+            return add(total)
 
         def changes_at(key: int) -> RankingChanges:
-            of_each = [store.ranking.changes(scales[store.numbers], key) for store in self.stores]
-            return RankingChanges(*add(torch.stack(of_each).sum(0)).tolist())
+            total = torch.zeros(len(RankingChanges._fields), dtype=torch.int64)
+            for store in self.stores:
+                total += store.ranking.changes(scales[store.numbers], key)
+            return RankingChanges(*add(total).tolist())
 
         room = limit + self._unused_index(rows, 1.0)
         key = threshold(histogram, room)
@@ -191,12 +209,14 @@ class AdaptiveBudget:
         self.counts = self.counts.after(changes if applies else None)
         return changes.bytes if applies else used, room
 
-    def _by_table(self, numbers: Callable[[AdaptiveStore], Tensor], add: AddOverRanks) -> Tensor:
-        """Whole numbers of all tables, [tables, ...], added over ranks."""
-        of_each = [numbers(store) for store in self.stores]
-        total = torch.zeros(len(self.rows), *of_each[0].shape[1:], dtype=torch.int64)
-        for store, own in zip(self.stores, of_each, strict=True):
-            total[store.numbers] += own
+    def _by_table(
+        self, numbers: Callable[[AdaptiveStore], Tensor], shape: tuple[int, ...], add: AddOverRanks
+    ) -> Tensor:
+        """Whole numbers of all tables, [tables, *shape], added over ranks."""
+        total = torch.zeros(len(self.rows), *shape, dtype=torch.int64)
+        for store in self.stores:
+            # A store may have several parts of a table.
+            total.index_add_(0, store.numbers, numbers(store))
         return add(total)
 
     def _unused_index(self, rows: Tensor, part: float) -> int:
@@ -206,31 +226,33 @@ class AdaptiveBudget:
 
     def figures(self) -> AdaptiveFigures:
         """What the tables of this process are now."""
-        taken, dims = StoreBytes(), {}
+        taken, tables = StoreBytes(), dict[str, LiveColumns]()
         for store in self.stores:
             taken = taken.plus(store.bytes())
             found = store.pool.statistics()
             is_whole = sum(found.records) == found.records[-1]
             for number, table in enumerate(store.tables):
-                name, width, chunks = table.window.table.name, store.shape.width, store.shape.chunks
-                live = found.rows[number] * chunks if is_whole else int(self.live[self.numbers[name]])
-                dims[name] = live * width / self.rows[name]
+                name, shape = table.window.table.name, store.shape
+                rows, live = self.rows[name], int(self.live[self.numbers[name]])
+                whole = found.rows[number] * shape.dim / rows if is_whole else None
+                own = LiveColumns(whole, ranked=live * shape.width / rows)
+                tables[name] = own.plus(tables[name]) if name in tables else own
         budget = self.schedule.at(self._last)
         return AdaptiveFigures(
-            budget, taken, self.schedule.dense_bytes, dims, self.counts, is_open=self.is_open
+            budget, taken, self.schedule.dense_bytes, tables, self.counts, is_open=self.is_open
         )
 
-    def state_dict(self) -> dict[str, Any]:
-        """What the next decisions depend on, beside the rows and the step."""
+    def state_dict(self, add: AddOverRanks = of_one_process) -> dict[str, Any]:
+        """What the next decisions depend on, beside the rows and the step; all ranks call it together."""
         return {
             "open": self.is_open,
             "used": self._used,
             "begun": self._begun,
-            "predictions": self.predictions.state_dict(),
+            "predictions": self.predictions.state_dict(add),
         }
 
-    def load_state_dict(self, state: dict[str, Any], step: int) -> None:
-        """Goes on from the state after a step."""
+    def load_state_dict(self, state: dict[str, Any], step: int, *, is_first: bool = True) -> None:
+        """Goes on from the state after a step; one rank is the first."""
         self._last = step - step % self.policy.interval
         self.is_open, self._used, self._begun = state["open"], state["used"], state["begun"]
-        self.predictions.load_state_dict(state["predictions"])
+        self.predictions.load_state_dict(state["predictions"], is_first=is_first)

@@ -93,17 +93,19 @@ class UtilityPredictions:
             number for number, (own, rows, found) in enumerate(both) if _check(own, rows, found, step, weight)
         ]
 
-    def state_dict(self) -> dict[str, str]:
-        """As a checkpoint keeps it."""
+    def state_dict(self, add: Callable[[Tensor], Tensor]) -> dict[str, str]:
+        """As a checkpoint keeps it, the same on every rank."""
         return {
             "tables": json.dumps([asdict(own) for own in self.tables]),
-            "sums": json.dumps(self.sums.tolist()),
+            "sums": json.dumps(add(self.sums.clone()).tolist()),
         }
 
-    def load_state_dict(self, state: dict[str, str]) -> None:
-        """Goes on from what `state_dict` gave."""
+    def load_state_dict(self, state: dict[str, str], *, is_first: bool) -> None:
+        """Goes on from what `state_dict` gave; sums of all ranks are with the first from then on."""
         self.tables = [TablePrediction(**own) for own in json.loads(state["tables"])]
-        self.sums.copy_(torch.tensor(json.loads(state["sums"]), dtype=torch.int64))
+        self.sums.zero_()
+        if is_first:
+            self.sums.copy_(torch.tensor(json.loads(state["sums"]), dtype=torch.int64))
 
 
 def _check(own: TablePrediction, rows: int, found: Sequence[int], step: int, weight: float) -> bool:

@@ -86,7 +86,9 @@ class BudgetSchedule:
                 "The schedule of adaptive tables ends after a part of a run, whose length is not known here; "
                 "give AdaptivePolicy an end_step."
             )
-        self._warm_up, self._end = policy.warm_up, max(policy.end_step, policy.warm_up + 1)
+        self._warm_up = policy.warm_up
+        self.end = max(policy.end_step, policy.warm_up + 1)
+        """The step from which on it is what was asked for."""
         self.dense_bytes = dense_bytes
         """Of weights and state, if every row were whole."""
         self.final = policy.bytes_of(dense_bytes)
@@ -104,7 +106,7 @@ class BudgetSchedule:
         """Bytes that all may take after a step; None is as many as they want."""
         if not self.is_limited:
             return None
-        passed = (step - self._warm_up) / (self._end - self._warm_up)
+        passed = (step - self._warm_up) / (self.end - self._warm_up)
         if passed >= 1:
             return self.final
         if passed <= 0:

@@ -24,7 +24,7 @@ from megalith.embeddings.table_state import TableShard, TableState
 from megalith.ops.chunks.blocks import ChunkShape
 from megalith.ops.chunks.chunked_rows import PADDING_SLOT, ChunkedRows, ResolvedSlots
 from megalith.ops.chunks.ranking import Ranking
-from megalith.ops.chunks.sketch import UNITS, CandidateSketch, CandidateTable
+from megalith.ops.chunks.sketch import BUCKET_BYTES, UNITS, CandidateSketch, CandidateTable
 from megalith.ops.chunks.steps import ChunkStep
 from megalith.ops.optimizer.steps import PhysicalRows
 from megalith.ops.stores.tiered_rows import PooledTable
@@ -32,6 +32,8 @@ from megalith.ops.stores.tiered_rows import PooledTable
 _FOUR_BYTE_SLOTS = 8 << 30
 """Slots of a pool of at most so many bytes are units of four: larger ones waste more behind a record."""
 _ANY_ROOM = 1 << 62
+CANDIDATES = "candidates"
+"""The name of the sketch among the states of a table."""
 
 
 def chunk_shape(table: StoredTable, spec: AdaptiveSpec, widest: int) -> ChunkShape:
@@ -164,11 +166,9 @@ class AdaptiveStore:
 
     def states(self, table: int) -> Mapping[str, TableState]:
         """Its part of the sketch, by units of rows."""
-        units = self.sketch.units(table)
-        first, _ = self.sketch.tables[table].units
-        shard = DenseShard(first, 0, {WEIGHT: units})
-        parts = {WEIGHT: PartSpec(torch.uint8, "element")}
-        return {"candidates": TableState(UNITS, units.shape[1], parts, (shard,), optional=True)}
+        units, described = self.sketch.units(table), self.sketch.tables[table]
+        shard = DenseShard(described.units[0], 0, {WEIGHT: units})
+        return {CANDIDATES: candidate_units(self.budget, self.tables[table].window.table.name, (shard,))}
 
     def bytes(self) -> StoreBytes:
         """All that the pool and its part of the sketch take."""
@@ -195,6 +195,13 @@ class AdaptiveStore:
     def caches(self) -> Sequence[RowCache]:
         """None."""
         return ()
+
+
+def candidate_units(budget: AdaptiveBudget, table: str, shards: Sequence[TableShard]) -> TableState:
+    """The sketch of a table as a checkpoint sees it, of which this process has the units in `shards`."""
+    parts = {WEIGHT: PartSpec(torch.uint8, "element")}
+    unit_bytes = budget.candidates(table).buckets * BUCKET_BYTES
+    return TableState(UNITS, unit_bytes, parts, tuple(shards), optional=True)
 
 
 def _padding(table: StoredTable) -> int:

@@ -18,6 +18,7 @@ from megalith.sharding.planner.estimate.pricing import price_shards
 from megalith.sharding.planner.estimate.shard_counts import (
     ShardCounts,
     ShardList,
+    num_row_parts,
     option_counts,
     rotated,
     rotation,
@@ -64,7 +65,7 @@ class CostEstimator(Estimator):
                         inputs.topology.world_size,
                     )
                     known[key] = rotated(counted, rotation(number, option, width))
-                parts = 1 if option.row_cut is None else min(pieces, table.rows)
+                parts = 1 if option.row_cut is None else num_row_parts(table, pieces)
                 variants = _add_blocks(shards, number, table, option, known[key], parts)
                 starts.append([start for start, _ in variants])
                 counts.append([count for _, count in variants])

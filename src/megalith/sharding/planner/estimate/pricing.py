@@ -222,6 +222,7 @@ def _memory_bytes(shards: ShardList, columns: _ShardColumns, inputs: PlanInputs)
     """[shards, tiers]: rows and their optimizer state, caches, dense gradients."""
     tiers = len(inputs.topology.device.memory)
     held = columns.rows * (columns.dim * columns.element + columns.state)
+    held *= np.array([inputs.held_share(table) for table in inputs.tables])[columns.table]
     cached = np.repeat(shards.cached, [fact[0] for fact in shards.facts])
     memory = np.zeros((len(columns.rows), tiers))
     memory[:, 0] = cached * held + columns.dense_gradient_bytes

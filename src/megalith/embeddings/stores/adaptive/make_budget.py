@@ -1,0 +1,33 @@
+"""`make_budget`: the budget of some adaptive tables, wherever their rows lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from megalith.core.errors import ConfigError
+from megalith.core.store_spec import AdaptiveSpec
+from megalith.embeddings.memory import memory_of
+from megalith.embeddings.stores.adaptive.budget import AdaptiveBudget
+from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
+from megalith.embeddings.stores.adaptive.store import chunk_shape
+from megalith.embeddings.stores.base import StoredTable
+
+
+def make_budget(tables: Sequence[StoredTable], policy: AdaptivePolicy | None) -> AdaptiveBudget | None:
+    """What the adaptive ones of these tables share, which are whole; None where there are none."""
+    shapes, own = set(), []
+    for table in tables:
+        if not isinstance(table.spec.store, AdaptiveSpec):
+            continue
+        if policy is None:
+            raise ConfigError(
+                f"Table '{table.spec.name}' is adaptive: say how much memory all such tables may take, with "
+                "adaptive=AdaptivePolicy(ratio=16)."
+            )
+        own.append(table)
+        shapes.add(chunk_shape(table, table.spec.store, policy.chunk))
+    if policy is None or not own:
+        return None
+    dense = memory_of([table.spec for table in own], [table.optimizer for table in own]).total
+    rows = {table.spec.name: table.spec.rows for table in own}
+    return AdaptiveBudget(policy, dense, rows, num_lengths=sum(shape.chunks for shape in shapes))
