@@ -33,6 +33,7 @@ _PRESENT = 0.02
 """Share from which an option counts as part of a table's mixture."""
 _LARGE = 6000
 """Options from which quick cases take the place of linear programs, where tables find room."""
+_MANY_WORKERS = 256
 _ROOMY = 0.95
 """Of the memory of all workers, what tables may take for that."""
 _NARROW = 1e-3
@@ -112,9 +113,9 @@ def _bound_by_caps(problem: PlacementProblem, fitting: Flags, deadline: Deadline
     """The bound of a large problem whose tables find room: bytes have no price. None where memory is short,
     which takes a linear program."""
     free = np.zeros(len(problem.options))
-    case = CapCases(problem, _worth_pricing(problem, fitting), free, 0.0).lowest(
-        kind_sets(problem), 0.0, deadline
-    )
+    # Comparing options pays off where there are many cases, and so on many workers.
+    priced = _worth_pricing(problem, fitting) if problem.world_size > _MANY_WORKERS else fitting
+    case = CapCases(problem, priced, free, 0.0).lowest(kind_sets(problem), 0.0, deadline)
     if case is None:
         return None
     held = problem.total[case.choice, NUM_PHASES:].sum(axis=0)
