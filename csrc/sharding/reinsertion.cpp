@@ -5,8 +5,8 @@
 // is put in takes, of its candidate options and the groups of workers that have room, what adds least: the price of the
 // option, and what its blocks cost the workers. In every round tables of a worker that costs something and of others at
 // random are taken out and put in again, and stay if that is no dearer. Before a round blocks are moved one by one, or
-// swapped with one elsewhere, wherever that costs no more than a slack of its own: a hundred of these take half as long
-// as a round. The twin (ops/sharding/reinsertion.py) takes the same decisions: sums are in the same order.
+// swapped with one elsewhere, or a table is cut another way where it is, wherever that costs no more than a slack of its
+// own: 250 of these take as long as a round. The twin (ops/sharding/reinsertion_twin.py) takes the same decisions: sums are in the same order.
 #include "sharding/plan_state.h"
 
 #include "abi.h"
@@ -19,6 +19,8 @@ constexpr double kWorst = 0.3;   // How often the dearest worker is relieved, an
 constexpr double kWide = 0.2;    // How often a block of several workers is taken where one was drawn.
 constexpr double kMoved = 0.3;   // How often a block is moved, and not swapped.
 constexpr double kCostly = 0.5;  // How often it is of a worker that costs something, and not of any.
+constexpr double kRecut = 0.4;   // How often its table is cut another way instead.
+constexpr int64_t kMostRecut = 8;  // Blocks of such a table, before and after.
 constexpr double kSorted = 0.7;  // How often the largest tables are put in first, and not in any order.
 
 class Reinsertion : private PlanState {
@@ -87,6 +89,27 @@ class Reinsertion : private PlanState {
     }
   }
 
+  // Appends the groups that so many blocks of a variant add least to, but for those taken by the other; says what they
+  // add.
+  double rank(int64_t option, int64_t variant, int64_t count) {
+    if (count == 0) return 0.0;
+    const double* block = p_.shards + p_.starts[2 * option + variant] * columns_;
+    ranked_.clear();
+    for (int64_t group : reached_) {
+      if (std::find(ranked_groups_.begin(), ranked_groups_.end(), group) != ranked_groups_.end()) continue;
+      const double added = added_cost(group, p_.width[option], block);
+      if (added != kNoRoom) ranked_.emplace_back(added, group);
+    }
+    if (static_cast<int64_t>(ranked_.size()) < count) return kNoRoom;
+    std::partial_sort(ranked_.begin(), ranked_.begin() + count, ranked_.end());
+    double added = 0.0;
+    for (int64_t k = 0; k < count; ++k) {
+      added += ranked_[k].first;
+      ranked_groups_.push_back(ranked_[k].second);
+    }
+    return added;
+  }
+
   bool insert(int64_t table) {
     double best = kNoRoom;
     int64_t best_option = -1;
@@ -96,21 +119,20 @@ class Reinsertion : private PlanState {
       if (p_.price[option] >= best) break;
       if (count > num_groups(option)) continue;
       list_groups(option);
-      const double* block = p_.shards + p_.starts[2 * option] * columns_;
-      ranked_.clear();
-      for (int64_t group : reached_) {
-        const double added = added_cost(group, p_.width[option], block);
-        if (added != kNoRoom) ranked_.emplace_back(added, group);
-      }
-      if (static_cast<int64_t>(ranked_.size()) < count) continue;
-      std::partial_sort(ranked_.begin(), ranked_.begin() + count, ranked_.end());
       double total = p_.price[option];
-      for (int64_t k = 0; k < count; ++k) total += ranked_[k].first;
+      ranked_groups_.clear();
+      if (s_.window == 0) {
+        // With few workers memory decides, and a place that takes the larger block takes the other, too.
+        total += rank(option, 0, count);
+      } else {
+        for (int64_t variant = 0; variant < 2 && total < best; ++variant) {
+          total += rank(option, variant, p_.counts[2 * option + variant]);
+        }
+      }
       if (total < best) {
         best = total;
         best_option = option;
-        best_groups_.clear();
-        for (int64_t k = 0; k < count; ++k) best_groups_.push_back(ranked_[k].second);
+        best_groups_ = ranked_groups_;
       }
     }
     if (best_option < 0) return false;
@@ -156,6 +178,7 @@ class Reinsertion : private PlanState {
     const int64_t table = tables_on_[worker][draw_.below(static_cast<int64_t>(tables_on_[worker].size()))];
     const int64_t width = p_.width[p_.choice[table]], from = worker / width;
     if (width > 1 && draw_.uniform() >= kWide) return;
+    if (draw_.uniform() < kRecut) return recut(table, slack);
     const int64_t to = draw_.below(num_groups(p_.choice[table]));
     if (to == from || holds(to * width, table)) return;
     const std::vector<int64_t>& theirs = tables_on_[to * width];
@@ -187,6 +210,56 @@ class Reinsertion : private PlanState {
     }
     *slot = to;
     if (back >= 0) *back_slot = from;
+  }
+
+  // Another option of a table, of blocks as wide: the first of these stay where the table is, in its order but for two
+  // that change places, and further ones go anywhere.
+  void recut(int64_t table, double slack) {
+    const int64_t option = p_.choice[table], begin = p_.first[table], width = p_.width[option];
+    const int64_t other = p_.candidates[begin + draw_.below(p_.first[table + 1] - begin)];
+    const int64_t before = num_blocks(option), count = num_blocks(other), most = std::max(before, count);
+    if (other == option || p_.width[other] != width || most > kMostRecut) return;
+    int64_t* groups = p_.groups + p_.group_first[table];
+    std::copy(groups, groups + before, recut_);
+    for (int64_t i = before; i < count; ++i) {
+      recut_[i] = draw_.below(num_groups(other));
+      if (std::find(recut_, recut_ + i, recut_[i]) != recut_ + i) return;
+    }
+    const int64_t one = draw_.below(before), another = draw_.below(most);
+    std::swap(recut_[one], recut_[another]);
+    const double allowed = slack * draw_.uniform() + (p_.price[option] - p_.price[other]);
+    double added = 0.0;
+    for (int64_t i = 0; i < most; ++i) {
+      const auto [more, less] = recut_blocks(option, other, groups, i);
+      for (int64_t k = 0; k < width; ++k) {
+        const int64_t worker = recut_[i] * width + k;
+        added += cost_after(worker, more + k * columns_, less + k * columns_) - cost_[worker];
+      }
+    }
+    if (!(added <= allowed)) return;
+    for (int64_t i = 0; i < most; ++i) {
+      const auto [more, less] = recut_blocks(option, other, groups, i);
+      for (int64_t k = 0; k < width; ++k) {
+        const int64_t worker = recut_[i] * width + k;
+        add(worker, more + k * columns_, less + k * columns_);
+        if (less == nothing_.data()) relist(worker, -1, table);
+        if (more == nothing_.data()) relist(worker, table, -1);
+      }
+    }
+    std::copy(recut_, recut_ + count, groups);
+    p_.choice[table] = other;
+  }
+
+  const double* block_of(int64_t option, int64_t number) const {
+    if (number >= num_blocks(option)) return nothing_.data();
+    return p_.shards + p_.starts[2 * option + (number >= p_.counts[2 * option])] * columns_;
+  }
+
+  // What the group of this number in `recut_` gets, and what it has of the table now.
+  std::pair<const double*, const double*> recut_blocks(int64_t option, int64_t other, const int64_t* groups,
+                                                       int64_t number) const {
+    const int64_t now = std::find(groups, groups + num_blocks(option), recut_[number]) - groups;
+    return {block_of(other, number), block_of(option, now)};
   }
 
   bool choose_tables() {
@@ -249,8 +322,9 @@ class Reinsertion : private PlanState {
     }
   }
 
-  std::vector<int64_t> chosen_, taken_, old_choice_, old_groups_, left_, reached_, best_groups_;
+  std::vector<int64_t> chosen_, taken_, old_choice_, old_groups_, left_, reached_, ranked_groups_, best_groups_;
   std::vector<std::pair<double, int64_t>> ranked_;
+  int64_t recut_[kMostRecut];
 };
 
 }  // namespace

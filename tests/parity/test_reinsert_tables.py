@@ -13,8 +13,8 @@ from megalith.ops.sharding.reinsertion import (
     InsertionProblem,
     InsertionSearch,
     reinsert_tables,
-    reinsert_tables_twin,
 )
+from megalith.ops.sharding.reinsertion_twin import reinsert_tables_twin
 
 PHASES = 4
 
@@ -35,7 +35,7 @@ def drawn_problem(
             counts.append((wide, narrow))
             large = draw.uniform(0.0, 1.0, (span, PHASES + tiers)) / (wide + narrow)
             starts.append((len(shards), len(shards) + span))
-            shards += [*large, *(0.9 * large)]
+            shards += [*large, *(draw.uniform(0.1, 1.0) * large)]
         first.append(first[-1] + options)
     price = draw.uniform(0.0, 0.05, first[-1])
     by_price = [begin + np.argsort(price[begin:end]) for begin, end in pairwise(first)]

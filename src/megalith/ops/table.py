@@ -98,7 +98,7 @@ OPERATORS = (
         name="reinsert_tables",
         native=("mg_reinsert_tables",),
         facade="megalith.ops.sharding.reinsertion:reinsert_tables",
-        twin="megalith.ops.sharding.reinsertion:reinsert_tables_twin",
+        twin="megalith.ops.sharding.reinsertion_twin:reinsert_tables_twin",
         torch_name=None,
     ),
     Operator(

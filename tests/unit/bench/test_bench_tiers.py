@@ -19,6 +19,8 @@ from megalith.bench.tiers.prediction import predict_rate, stream_frequencies
 from megalith.bench.tiers.processes import MemoryLimit
 from megalith.bench.tiers.stream import SKEWS, TierStream
 from megalith.bench.tiers.suite import TierSettings, bench_tiers
+from megalith.cli.bench.commands import TierPart, chosen_parts
+from megalith.core.errors import ConfigError
 from megalith.cost.row_cache.geometry import CacheGeometry
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.hardware.disk import DiskSpeed
@@ -162,6 +164,13 @@ def test_the_command_prints_tables(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "Rows read by policy" in done.stdout
     assert json.loads(out.read_text())["settings"]["stream"]["dim"] == 8
+
+
+def test_parts_are_named_in_a_list_or_one_by_one() -> None:
+    assert chosen_parts(["policies, rate"]) == chosen_parts(["policies", "rate"]) == ["rate", "policies"]
+    assert chosen_parts([]) == [part.value for part in TierPart]
+    with pytest.raises(ConfigError, match=r"--only polices is no part of this suite.*policies"):
+        chosen_parts(["rate,polices"])
 
 
 def test_the_predicted_frequencies_are_those_of_the_stream() -> None:

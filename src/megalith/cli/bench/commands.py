@@ -88,6 +88,22 @@ class TierPart(StrEnum):
     billion = "billion"
 
 
+def chosen_parts(wanted: list[str]) -> list[str]:
+    """The parts of `bench tiers` that are named, in `a,b` or one by one; all where none is.
+
+    >>> chosen_parts(["peers,rate"])
+    ['rate', 'peers']
+    """
+    from megalith.core.errors import ConfigError, nearest
+
+    known = [part.value for part in TierPart]
+    names = [name.strip() for argument in wanted for name in argument.split(",") if name.strip()]
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"--only {name} is no part of this suite; {nearest(name, known)}")
+    return [part for part in known if part in names or not names]
+
+
 class TableType(StrEnum):
     """Types of table weights."""
 
@@ -145,7 +161,10 @@ def embedding(
 def tiers(
     peer: PeerOption = None,
     only: Annotated[
-        list[TierPart] | None, typer.Option(help="Measure these parts alone [default: all].")
+        list[str] | None,
+        typer.Option(
+            help=f"Measure this part alone, or several as a,b: {', '.join(TierPart)} [default: all]."
+        ),
     ] = None,
     touched: Annotated[
         str, typer.Option(help="Bytes of rows that are trained, with their state.")
@@ -180,6 +199,7 @@ def tiers(
     from megalith.bench.tiers.suite import PEERS, TierSettings, bench_tiers
     from megalith.core.units import parse_bytes
 
+    parts = chosen_parts(only or [])
     rows = max(100, parse_bytes(touched) // (features * (dim * 4 + 4)))
     cache_bytes = parse_bytes(cache)
     with tempfile.TemporaryDirectory(prefix="megalith-tiers-", dir=workdir) as folder:
@@ -194,7 +214,6 @@ def tiers(
             window=window,
             threads=threads or torch.get_num_threads(),
         )
-        parts = [part.value for part in only or TierPart]
         content = bench_tiers(settings, parts, choose_peers(peer or [], PEERS), _say)
     _finish(content, out, as_json, show_tiers)
 

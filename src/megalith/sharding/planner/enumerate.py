@@ -34,6 +34,9 @@ for every sample, however few of its ids it holds, and pricing a thousand shards
 seconds."""
 _CROWDED = 0.1
 """Of a node's first memory, the share of it that a table crowds it with."""
+_UNEQUAL_SLICES, _WIDTH_STEP = (2, 3, 4), 4
+"""Slices of cuts into unequal widths, and what these are multiples of. On so many workers a block is half of
+what a worker sends or more, and equal slices leave corners."""
 DATA_PARALLEL_BYTES = 2**28
 """A table whose dense gradient is larger is not replicated."""
 
@@ -46,9 +49,13 @@ class OptionEnumerator(Enumerator):
 
     def enumerate(self, inputs: PlanInputs, memory: MemoryTiers) -> list[list[ShardingOption]]:
         """Options of every table, simplest first."""
-        return [self._options(inputs, memory, table) for table in inputs.tables]
+        columns = sum(len(table.features) * table.dim for table in inputs.tables)
+        share = -(-columns // inputs.topology.world_size)
+        return [self._options(inputs, memory, table, share) for table in inputs.tables]
 
-    def _options(self, inputs: PlanInputs, memory: MemoryTiers, table: TableSpec) -> list[ShardingOption]:
+    def _options(
+        self, inputs: PlanInputs, memory: MemoryTiers, table: TableSpec, widest: int
+    ) -> list[ShardingOption]:
         options = enumerate_options(
             table,
             inputs.statistics[table.name],
@@ -56,6 +63,7 @@ class OptionEnumerator(Enumerator):
             memory.tiers_of(table),
             self.min_dim,
             memory.cached_rows,
+            widest,
         )
         whole_rows = inputs.memory.whole_rows
         return [option for option in options if not (whole_rows and option.tier and option.columns > 1)]
@@ -71,6 +79,31 @@ def column_widths(dim: int, parts: int) -> tuple[int, ...]:
     return (narrow + 1,) * wider + (narrow,) * (parts - wider)
 
 
+def slice_widths(dim: int, option: ShardingOption) -> tuple[int, ...]:
+    """Columns of the slices that an option cuts a table into, wider ones first.
+
+    >>> slice_widths(96, ShardingOption("column_wise", 3, slice_dim=44))
+    (44, 44, 8)
+    """
+    if not option.slice_dim:
+        return column_widths(dim, option.columns)
+    return (option.slice_dim,) * (option.columns - 1) + (dim - option.slice_dim * (option.columns - 1),)
+
+
+def unequal_cuts(dim: int, widest: int, min_dim: int = MIN_DIM) -> list[ShardingOption]:
+    """Cuts into slices of up to `widest` columns and a narrower one of what is left.
+
+    >>> [slice_widths(32, option) for option in unequal_cuts(32, 28)]
+    [(20, 12), (24, 8), (28, 4), (12, 12, 8)]
+    """
+    return [
+        ShardingOption("column_wise", columns, slice_dim=slice_dim)
+        for columns in _UNEQUAL_SLICES
+        for slice_dim in range(_WIDTH_STEP, widest + 1, _WIDTH_STEP)
+        if min_dim <= dim - slice_dim * (columns - 1) < slice_dim - 1
+    ]
+
+
 def enumerate_options(
     table: TableSpec,
     statistics: TableStatistics,
@@ -78,8 +111,12 @@ def enumerate_options(
     tiers: Sequence[int] = (0,),
     min_dim: int = MIN_DIM,
     cached: Sequence[float] = CACHED_ROWS[:1],
+    widest: int = 0,
 ) -> list[ShardingOption]:
-    """All options of one table, simplest first; on slower tiers each with a cache of any of these shares."""
+    """All options of one table, simplest first; on slower tiers each with a cache of any of these shares.
+
+    On many workers slices may differ in width, up to `widest` columns: a worker's share of all columns.
+    """
     if isinstance(table.store, AdaptiveSpec):
         return _adaptive_options(table, topology)
     size, per_node, nodes = topology.world_size, topology.per_node, topology.whole_nodes
@@ -95,6 +132,7 @@ def enumerate_options(
     )
     cuts = [ShardingOption("table_wise")]
     cuts += [ShardingOption("column_wise", columns) for columns in range(2, min(most, size) + 1)]
+    cuts += unequal_cuts(table.dim, widest, min_dim) if size > _MANY_WORKERS else []
     if over_all:
         cuts += [ShardingOption("row_wise", row_cut=cut) for cut in row_cuts]
     cuts += [

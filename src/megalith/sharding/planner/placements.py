@@ -13,7 +13,7 @@ from megalith.core.store_spec import AdaptiveSpec
 from megalith.cost.embedding import state_bytes
 from megalith.sharding.plan import Placement, Shard, Store
 from megalith.sharding.plan_estimate import PhaseEstimate, PlanEstimate, TableEstimate, WorkerEstimate
-from megalith.sharding.planner.enumerate import column_widths
+from megalith.sharding.planner.enumerate import slice_widths
 from megalith.sharding.planner.estimate.shard_counts import largest_first, rotation, row_cut
 from megalith.sharding.planner.loads import imbalance, loads_of, phase_seconds, step_seconds
 from megalith.sharding.planner.types import (
@@ -78,7 +78,7 @@ def _placement(
     width = int(problem.width[position])
     statistics, batch = inputs.statistics[table.name], problem.global_batch
     rows, columns = (0, table.rows), (0, table.dim)
-    slices = list(pairwise(np.cumsum((0, *column_widths(table.dim, option.columns))).tolist()))
+    slices = list(pairwise(np.cumsum((0, *slice_widths(table.dim, option))).tolist()))
     if option.kind == "data_parallel":
         cells = [(worker, rows, columns) for worker in range(problem.world_size)]
     elif option.kind == "table_column":

@@ -109,7 +109,7 @@ class ShardingOption:
 
     kind: Kind
     columns: int = 1
-    """Column slices; they differ by at most one column."""
+    """Column slices."""
     row_cut: float | None = None
     """How rows are cut, None where they are not."""
     parts: int = 0
@@ -118,6 +118,8 @@ class ShardingOption:
     """The memory that holds the rows; beyond 0 behind a cache in the first."""
     cached: float = 1.0
     """The share of the rows that the first memory keeps: all, or those of a cache."""
+    slice_dim: int = 0
+    """Columns of every slice but the last, which has the rest; 0 where slices differ by one at most."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,7 @@ class PlacementProblem:
     width: Ints
     """Workers that a block of the option spans: 1, those of a node, or all."""
     counts: Ints
-    """[options, 2]: blocks of its two variants, as slices may differ by a column."""
+    """[options, 2]: blocks of its two variants, as slices may differ in width."""
     starts: Ints
     """[options, 2]: where the loads of each variant begin in `shards`."""
     shards: Floats

@@ -13,6 +13,8 @@ from megalith.bench.plan import usual_tables
 from megalith.hardware.catalog import catalog
 from megalith.sharding.planner import SearchSettings, make_plan
 from megalith.sharding.planner.bound.branch_and_bound import lower_bound
+from megalith.sharding.planner.enumerate import slice_widths, unequal_cuts
+from megalith.sharding.planner.estimate.predict import predict_step
 from megalith.sharding.planner.loads import fits, loads_of, solution_seconds
 from megalith.sharding.planner.partition.greedy import place_balanced
 from megalith.sharding.planner.partition.insertion_state import InsertionState
@@ -23,7 +25,7 @@ from megalith.sharding.planner.partition.many_workers import (
     within_limits,
 )
 from megalith.sharding.planner.partition.reinsertion import reinserted
-from megalith.sharding.planner.search import StepClock
+from megalith.sharding.planner.search import MIN_DIM, StepClock
 from megalith.sharding.planner.types import (
     NUM_PHASES,
     LowerBound,
@@ -151,3 +153,30 @@ def test_more_workers_than_tables_are_planned(improve: bool) -> None:
     plans[0].check(tables)
     assert plans[0].placements == plans[1].placements
     assert plans[0].estimate.gap >= 0
+
+
+@pytest.mark.parametrize("dim", [5, 16, 93, 96, 256])
+def test_unequal_slices_cover_a_table_and_differ_by_more_than_equal_ones(dim: int) -> None:
+    cuts = unequal_cuts(dim, 92)
+    assert len(set(cuts)) == len(cuts)
+    for option in cuts:
+        widths = slice_widths(dim, option)
+        assert sum(widths) == dim
+        assert len(widths) == option.columns
+        assert 92 >= widths[0] > widths[-1] + 1 >= MIN_DIM + 1
+        assert set(widths[:-1]) == {widths[0]}
+
+
+def test_plans_for_many_workers_have_slices_of_unequal_widths_and_cost_what_was_said() -> None:
+    tables, statistics = usual_tables(60, 3)
+    given = {"global_batch": 4096, "statistics": statistics}
+    search = SearchSettings(seconds=1.0, steps=20)
+    plans = [make_plan(tables, "dgx-a100", world_size=264, search=search, **given) for _ in range(2)]
+    assert plans[0].placements == plans[1].placements
+    unequal = 0
+    for placement in plans[0].placements:
+        widths = {shard.dim for shard in placement.shards}
+        unequal += placement.kind == "column_wise" and max(widths) > min(widths) + 1
+    assert unequal > 0
+    predicted = predict_step(tables, plans[0], catalog().cluster("dgx-a100"), **given)
+    assert predicted["step_seconds"] == pytest.approx(plans[0].estimate.step_seconds, rel=1e-9)

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from megalith.sharding.planner.bound.cap_cases import CapCases
-from megalith.sharding.planner.bound.kind_sets import kind_sets
-from megalith.sharding.planner.bound.relaxation import PlanRelaxation, RelaxedPlan
+from megalith.sharding.planner.bound.kind_sets import OPTIONAL_KINDS, kind_sets
+from megalith.sharding.planner.bound.relaxation import PlanRelaxation, RelaxedPlan, undominated
 from megalith.sharding.planner.search import Deadline
 from megalith.sharding.planner.types import (
     NUM_PHASES,
@@ -33,6 +33,7 @@ _PRESENT = 0.02
 """Share from which an option counts as part of a table's mixture."""
 _LARGE = 6000
 """Options from which quick cases take the place of linear programs, where tables find room."""
+_MANY_WORKERS = 256
 _ROOMY = 0.95
 """Of the memory of all workers, what tables may take for that."""
 _NARROW = 1e-3
@@ -112,7 +113,9 @@ def _bound_by_caps(problem: PlacementProblem, fitting: Flags, deadline: Deadline
     """The bound of a large problem whose tables find room: bytes have no price. None where memory is short,
     which takes a linear program."""
     free = np.zeros(len(problem.options))
-    case = CapCases(problem, fitting, free, 0.0).lowest(kind_sets(problem), 0.0, deadline)
+    # Comparing options pays off where there are many cases, and so on many workers.
+    priced = _worth_pricing(problem, fitting) if problem.world_size > _MANY_WORKERS else fitting
+    case = CapCases(problem, priced, free, 0.0).lowest(kind_sets(problem), 0.0, deadline)
     if case is None:
         return None
     held = problem.total[case.choice, NUM_PHASES:].sum(axis=0)
@@ -133,6 +136,19 @@ def _bound_by_caps(problem: PlacementProblem, fitting: Flags, deadline: Deadline
         root_memory_price=np.zeros(len(problem.capacity)),
         cases=1,
     )
+
+
+def _worth_pricing(problem: PlacementProblem, fitting: Flags) -> Flags:
+    """Options but for those that another of their table equals or beats in the seconds and the largest piece
+    of every phase, and in the collectives that it needs: no case is quicker with these."""
+    kinds = np.array([option.kind for option in problem.options])
+    collectives = [np.isin(kinds, list(group)) for group in OPTIONAL_KINDS]
+    figures = np.column_stack((problem.total[:, :NUM_PHASES], problem.peak[:, :NUM_PHASES], *collectives))
+    kept = np.zeros(len(kinds), dtype=bool)
+    for begin, end in problem.option_ranges():
+        options = begin + np.flatnonzero(fitting[begin:end])
+        kept[options[undominated(figures[options])]] = True
+    return kept
 
 
 @dataclass(frozen=True)

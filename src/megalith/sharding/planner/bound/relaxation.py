@@ -181,7 +181,7 @@ class PlanRelaxation:
                 if table in with_pieces:
                     figures.append(self.peak[options])
                 figures += [self.packing.counts(row)[options, None] for row in rows]
-                self._kept[key] = options[_undominated(np.hstack(figures))]
+                self._kept[key] = options[undominated(np.hstack(figures))]
             kept.append(self._kept[key])
         return np.concatenate(kept)
 
@@ -293,7 +293,7 @@ class _Rows:
     minimums: Floats
 
 
-def _undominated(figures: Floats) -> Flags:
+def undominated(figures: Floats) -> Flags:
     """Rows that no other row is at most equal to in every column; of equal rows the first."""
     no_worse = np.ones((len(figures), len(figures)), dtype=bool)
     for column in figures.T:

@@ -13,7 +13,7 @@ import numpy as np
 from megalith.core.schema import TableSpec
 from megalith.cost.embedding import VECTOR_BYTES, table_capacity
 from megalith.cost.operators import stream_seconds
-from megalith.sharding.planner.enumerate import column_widths
+from megalith.sharding.planner.enumerate import column_widths, slice_widths
 from megalith.sharding.planner.estimate.pricing import price_shards
 from megalith.sharding.planner.estimate.shard_counts import (
     ShardCounts,
@@ -162,18 +162,17 @@ def _add_blocks(
             for position in (large, small)
         ]
         return (begins[0], count), (begins[1], len(lengths) - count)
-    narrow, wider = divmod(table.dim, option.columns)
     if option.kind == "table_column":
         # One block: slice after slice on the workers of a node.
         begins = [
             shards.add(counts, number, dim, option, parts) for dim in column_widths(table.dim, option.columns)
         ]
         return (begins[0], 1), (begins[0], 0)
-    if not wider:
-        begin = shards.add(counts, number, narrow, option, parts)
-        return (begin, option.columns), (begin, 0)
-    wide = shards.add(counts, number, narrow + 1, option, parts)
-    return (wide, wider), (shards.add(counts, number, narrow, option, parts), option.columns - wider)
+    widths = slice_widths(table.dim, option)
+    wide, wider = shards.add(counts, number, widths[0], option, parts), widths.count(widths[0])
+    if wider == len(widths):
+        return (wide, wider), (wide, 0)
+    return (wide, wider), (shards.add(counts, number, widths[-1], option, parts), len(widths) - wider)
 
 
 def _summaries(shards: Floats, starts: Ints, counts: Ints, widths: Ints) -> tuple[Floats, Floats]:

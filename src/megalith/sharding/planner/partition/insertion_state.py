@@ -45,18 +45,20 @@ class InsertionState:
         usable: Flags,
         promising: tuple[int, int] = (40, 24),
         start: PlacementSolution | None = None,
+        small: Flags | None = None,
     ) -> None:
         """`promising` is how many options of a table are looked at: by their price, and by their price among
-        those with small blocks."""
+        those with small blocks: `small`, or those of a small part of a worker's memory."""
         self.problem = problem
         share = (problem.peak[:, NUM_PHASES:] / np.maximum(problem.capacity, 1)).max(axis=1)
         fitting = np.asarray(share <= 1.0) & usable & np.isfinite(price)
         self.price: Floats = np.where(fitting, price, 0.0)
+        small = np.asarray(share <= _SMALL) if small is None else small
         kept = []
         for table, (begin, end) in enumerate(problem.option_ranges()):
             options = begin + np.flatnonzero(fitting[begin:end])
             ranked = options[np.argsort(price[options], kind="stable")]
-            fine = ranked[share[ranked] <= _SMALL][: promising[1]]
+            fine = ranked[small[ranked]][: promising[1]]
             chosen = [] if start is None else [int(start.choice[table])]
             mine = np.unique(np.concatenate((ranked[: promising[0]], fine, chosen)).astype(np.int64))
             kept.append(mine[np.argsort(self.price[mine], kind="stable")])

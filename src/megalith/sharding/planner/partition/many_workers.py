@@ -33,16 +33,17 @@ _CLOSER = 0.9
 """What is left of a phase's room whenever its limit is reached,"""
 _FEW = 30
 """which it is when so few of 1,000 workers are beyond it."""
-_ROUNDS = 500
+_ROUNDS = 50
 """Between two looks at the clock."""
-_EXCHANGES = 100
-"""Blocks that are moved or swapped before each round,"""
-_SLACK = (3e-4, 3e-6)
+_EXCHANGES = 2000
+"""Blocks that are moved or swapped, or tables that are cut another way, before each round,"""
+_SLACK = (1e-4, 3e-6)
 """and what that may cost, as a share of the bound: at first, and at the end."""
 _WINDOW = 48
 """Workers that a table is tried on at a time."""
-_OPTIONS = 12
-"""Options of a table that are looked at."""
+_OPTIONS, _SMALL = (20, 4), 0.5
+"""Options of a table that are looked at: by their price, and by their price among those whose blocks take at
+most this share of a worker's limits."""
 
 
 def planned_for_many(
@@ -84,8 +85,10 @@ def within_limits(
     problem: PlacementProblem, bound: LowerBound, start: PlacementSolution, deadline: Deadline
 ) -> PlacementSolution:
     """The best plan met on the way to ever lower limits."""
-    state = InsertionState(problem, bound.reduced, bound.usable, (_OPTIONS, 0), start)
     room = first_room(problem, bound)
+    share = problem.peak[:, :NUM_PHASES] / np.maximum(bound.phase_seconds + room, 1e-30)
+    small = np.asarray((share <= _SMALL).all(axis=1))
+    state = InsertionState(problem, bound.reduced, bound.usable, _OPTIONS, start, small)
     best, best_seconds = start, state.seconds()
     few = _FEW * problem.world_size / 1000
     begin = deadline.clock.now()
