@@ -23,7 +23,7 @@ def trained(tiny_data, tmp_path_factory):
     return train(recipe, folder / "run", 2, f"sharding.plan={plan}", "train.epochs=1")
 
 
-@pytest.mark.parametrize("processes", [2, 3])
+@pytest.mark.parametrize("processes", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_ranks_score_what_one_process_does_and_one_of_them_says_it(trained, processes):
     alone = CliRunner().invoke(app, ["eval", str(trained.folder), "--json"])
     assert alone.exit_code == 0, alone.output

@@ -95,6 +95,7 @@ def test_the_guide_to_shrinking_is_true(tmp_path: Path) -> None:
     assert saved[1] < saved[0] / 8
 
 
+@pytest.mark.slow
 def test_the_guide_to_ids_without_bound_is_true(tmp_path: Path) -> None:
     run_guide("ids-without-bound.md", tmp_path)
     lines = [json.loads(line) for line in (tmp_path / "runs/dynamic/metrics.jsonl").read_text().splitlines()]

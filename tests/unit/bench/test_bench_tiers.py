@@ -119,6 +119,7 @@ def test_all_sides_train_the_same_rows(kind: str, tmp_path: Path) -> None:
     assert not (tmp_path / "rows").exists()
 
 
+@pytest.mark.slow
 def test_the_result_says_what_was_measured(tmp_path: Path) -> None:
     settings = TierSettings(
         stream=replace(STREAM, declared=800, rows=400),
