@@ -7,6 +7,7 @@ the tables before its own.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -33,7 +34,7 @@ class TrainedIds(NamedTuple):
     """Of the gradient of each id, summed over the batch."""
 
 
-class ScoredPool(TranslatedTables):
+class ScoredPool(TranslatedTables, ABC):
     """Tables in one pool; `rows_of` says which row a number has, `trained` hears of gradients."""
 
     def __init__(self, builder: PlanBuilder, optimizer: RowOptimizer, seed: int) -> None:
@@ -70,13 +71,13 @@ class ScoredPool(TranslatedTables):
             translated[at] = own
         return translated
 
+    @abstractmethod
     def rows_of(self, numbers: Tensor, *, trains: bool) -> Tensor:
         """The row that each number reads."""
-        raise NotImplementedError
 
+    @abstractmethod
     def trained(self, ids: TrainedIds) -> None:
         """The gradients of a step, before rows take it."""
-        raise NotImplementedError
 
     def finish_lookup(self, pending: PendingTables) -> Lookup:
         """The vectors; their gradients are seen when they come."""

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from megalith.core.errors import ConfigError
 from megalith.core.schema import TableSpec, feature_order
 from megalith.embeddings.check import Indices, LookupCheck
 from megalith.embeddings.collection import EmbeddingCollection, Lookup, PendingTables
@@ -97,7 +98,7 @@ class TranslatedTables(nn.Module):
         values, offsets, sample_weights = indices
         values, offsets = values.long(), offsets.long()
         if sample_weights is not None:
-            raise NotImplementedError("sample weights of lookups are not translated")
+            raise ConfigError("Rivals of adaptive tables take no sample weights; leave these out.")
         batch = (len(offsets) - 1) // len(self._order)
         lengths = offsets.diff().view(len(self._order), batch)
         given = [values[int(offsets[at * batch]) : int(offsets[(at + 1) * batch])] for at in self._positions]
