@@ -159,3 +159,20 @@ class RowStore(Protocol):
 
     def caches(self) -> Sequence[RowCache]:
         """Its caches over a disk; none where all rows are in memory."""
+
+
+class WholeRowSteps:
+    """What stores of whole rows that never move under a batch have in common."""
+
+    def current(self, ticket: int) -> Tensor | None:
+        """No row moves."""
+        del ticket
+        return None
+
+    def chunk_steps(self, ticket: int, step: int) -> Sequence[ChunkStep]:
+        """Rows are whole."""
+        del ticket, step
+        return ()
+
+    def updated(self, ticket: int) -> None:
+        """Nothing follows."""

@@ -9,15 +9,14 @@ from torch import Tensor
 
 from megalith.embeddings.initial_values import initial_values
 from megalith.embeddings.row_block import WEIGHT
-from megalith.embeddings.stores.base import RowCache, StoreBytes, StoredTable, TierCounts
+from megalith.embeddings.stores.base import RowCache, StoreBytes, StoredTable, TierCounts, WholeRowSteps
 from megalith.embeddings.stores.dense_shard import DenseShard
 from megalith.embeddings.table_state import TableShard, TableState
-from megalith.ops.chunks.steps import ChunkStep
 from megalith.ops.embedding.native_tables import allocate_table, allocate_zeros
 from megalith.ops.optimizer.steps import PhysicalRows
 
 
-class DenseStore:
+class DenseStore(WholeRowSteps):
     """One table, whole in memory with its optimizer state."""
 
     ids_are_slots = True
@@ -63,17 +62,6 @@ class DenseStore:
     def arrive(self, ticket: int) -> Tensor | None:
         """Rows are always in memory."""
         return None
-
-    def current(self, ticket: int) -> Tensor | None:
-        """No row ever moves."""
-        return None
-
-    def chunk_steps(self, ticket: int, step: int) -> Sequence[ChunkStep]:
-        """Rows are whole."""
-        return ()
-
-    def updated(self, ticket: int) -> None:
-        """Nothing follows."""
 
     def release(self, ticket: int) -> None:
         """No row ever leaves."""

@@ -18,12 +18,11 @@ from torch import Tensor
 
 from megalith.core.errors import CacheFullError, storage_errors
 from megalith.core.lock import FolderLock
-from megalith.embeddings.stores.base import RowCache, StoreBytes, StoredTable, TierCounts
+from megalith.embeddings.stores.base import RowCache, StoreBytes, StoredTable, TierCounts, WholeRowSteps
 from megalith.embeddings.stores.row_files import clear_rows, layout_digest
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.embeddings.stores.tiered_shard import SegmentPool
 from megalith.embeddings.table_state import TableShard, TableState
-from megalith.ops.chunks.steps import ChunkStep
 from megalith.ops.embedding.native_tables import allocate_table
 from megalith.ops.optimizer.steps import PhysicalRows
 from megalith.ops.stores.tiered_rows import DiskSettings, PooledTable, PoolStatistics, TieredRows
@@ -68,7 +67,7 @@ class RowShape:
         return PhysicalRows(allocate_table(slots, self.dim, self.dtype), first, second, ids)
 
 
-class TieredStore:
+class TieredStore(WholeRowSteps):
     """Rows of some tables, of which as many are in memory as `memory.dram` allows."""
 
     ids_are_slots = False
@@ -149,17 +148,6 @@ class TieredStore:
         """Waits for the rows that are being read."""
         self.pool.arrive(ticket)
         return None
-
-    def current(self, ticket: int) -> Tensor | None:
-        """No row moves while its ticket is held."""
-        return None
-
-    def chunk_steps(self, ticket: int, step: int) -> Sequence[ChunkStep]:
-        """Rows are whole."""
-        return ()
-
-    def updated(self, ticket: int) -> None:
-        """Nothing follows."""
 
     def release(self, ticket: int) -> None:
         """Rows may leave that no earlier batch holds either."""

@@ -30,6 +30,7 @@ from megalith.embeddings.stores.row_files import (
     pool_specs,
     split_rows,
 )
+from megalith.embeddings.stores.saved_shard import SavedShard
 from megalith.ops.stores.start_values import StartValues, start_values_, start_values_twin
 from megalith.ops.stores.tiered_rows import PooledTable, SegmentRecords, TieredRows
 
@@ -261,60 +262,14 @@ class TieredShard:
 
 
 @dataclass(frozen=True)
-class HeldShard:
-    """A rectangle as it was when its files were held: to be read, not changed."""
+class HeldShard(SavedShard[TieredShard]):
+    """A rectangle as it was when its files were held."""
 
-    live: TieredShard
     held: SegmentRows
-    writes: bool = True
-    sparse: bool = True
-    chunk: int | None = None
-
-    @property
-    def start(self) -> StartValues:
-        """How rows begin that were never trained."""
-        return self.live.start
-
-    @property
-    def rows(self) -> tuple[int, int]:
-        """First row, and the one behind the last."""
-        return self.live.rows
-
-    @property
-    def columns(self) -> tuple[int, int]:
-        """First column, and the one behind the last."""
-        return self.live.columns
-
-    @property
-    def specs(self) -> dict[str, PartSpec]:
-        """The parts that it keeps."""
-        return self.live.specs
-
-    @property
-    def files(self) -> PoolTable:
-        """The pool whose files are held, and its number there."""
-        return self.live.files
 
     def blocks(self, max_bytes: int) -> Iterator[RowBlock]:
         """The rows that had been trained."""
         return (block for table, block in self.held.blocks(max_bytes) if table == self.live.table)
-
-    def load(self, block: RowBlock) -> int:
-        """Refused: it is a record of what was."""
-        raise TypeError(f"rows {self.rows} are held to be saved, not to be loaded")
-
-    def reset(self) -> None:
-        """Refused as well."""
-        raise TypeError(f"rows {self.rows} are held to be saved, not to be reset")
-
-    def clear(self) -> None:
-        """Refused as well."""
-        self.reset()
-
-    def snapshot(self, holds: Holds, copy: bool) -> HeldShard:
-        """Itself: nothing changes it."""
-        del holds, copy
-        return self
 
 
 def _bits(values: Tensor) -> Tensor:

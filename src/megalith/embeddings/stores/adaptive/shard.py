@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from megalith.embeddings.row_block import PART_NAMES, WEIGHT, PartSpec, Rectangle, RowBlock, take
-from megalith.embeddings.stores.adaptive.copied_shard import CopiedShard
 from megalith.embeddings.stores.adaptive.live_rows import (
     WholeRows,
     lay_over,
@@ -23,7 +22,8 @@ from megalith.embeddings.stores.adaptive.live_rows import (
     states_of,
 )
 from megalith.embeddings.stores.row_files import Holds, PoolTable
-from megalith.ops.chunks.blocks import ExpandedRows
+from megalith.embeddings.stores.saved_shard import SavedShard
+from megalith.ops.chunks.blocks import ChunkedBlock, ExpandedRows
 from megalith.ops.chunks.chunked_rows import ChunkedRows
 from megalith.ops.stores.start_values import StartValues
 
@@ -141,3 +141,16 @@ class AdaptiveShard:
             utilities[torch.arange(shape.chunks) < rows.live[present, None]] = found.utilities
             rows.utilities[present] = utilities
         return rows
+
+
+@dataclass(frozen=True)
+class CopiedShard(SavedShard[AdaptiveShard]):
+    """The live chunks of a table as they were, for a checkpoint that is written while training goes on."""
+
+    copies: tuple[ChunkedBlock, ...]
+
+    def blocks(self, max_bytes: int) -> Iterator[RowBlock]:
+        """The rows that had chunks."""
+        del max_bytes
+        for block in self.copies:
+            yield from row_blocks(block, self.live.pool.shape, self.rows[0])

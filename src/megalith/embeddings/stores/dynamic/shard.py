@@ -21,6 +21,7 @@ from torch import Tensor
 from megalith.core.errors import CheckpointError
 from megalith.embeddings.row_block import PartSpec, RowBlock
 from megalith.embeddings.stores.row_files import Holds
+from megalith.embeddings.stores.saved_shard import SavedShard
 from megalith.embeddings.table_state import TableShard
 from megalith.ops.ids.changes import EvictedIds, IdBlock
 from megalith.ops.stores.start_values import StartValues
@@ -133,57 +134,15 @@ _KINDS = (torch.int64, torch.int32, torch.int64, torch.float32, torch.int64)
 
 
 @dataclass(frozen=True)
-class HeldDynamicShard:
-    """A dynamic table as it was when it was held: to be read, not changed."""
+class HeldDynamicShard(SavedShard[DynamicShard]):
+    """A dynamic table as it was when it was held."""
 
-    live: DynamicShard
     listed: IdBlock
     inner: TableShard
-    writes: bool = True
-    sparse: bool = True
-    files: None = None
-    chunk: None = None
-
-    @property
-    def rows(self) -> tuple[int, int]:
-        """As many as the bound."""
-        return self.live.rows
-
-    @property
-    def columns(self) -> tuple[int, int]:
-        """All of them."""
-        return self.live.columns
-
-    @property
-    def specs(self) -> dict[str, PartSpec]:
-        """Those of a row, and what is known of its id."""
-        return self.live.specs
-
-    @property
-    def start(self) -> StartValues:
-        """How the row of an id begins."""
-        return self.live.start
 
     def blocks(self, max_bytes: int) -> Iterator[RowBlock]:
         """Ids with their rows as they were."""
         return blocks_by_id(self.listed, self.inner, max_bytes)
-
-    def load(self, block: RowBlock) -> int:
-        """Refused: it is a record of what was."""
-        raise TypeError("ids are held to be saved, not to be loaded")
-
-    def reset(self) -> None:
-        """Refused as well."""
-        raise TypeError("ids are held to be saved, not to be reset")
-
-    def clear(self) -> None:
-        """Refused as well."""
-        self.reset()
-
-    def snapshot(self, holds: Holds, copy: bool) -> HeldDynamicShard:
-        """Itself: nothing changes it."""
-        del holds, copy
-        return self
 
 
 def blocks_by_id(listed: IdBlock, inner: TableShard, max_bytes: int) -> Iterator[RowBlock]:

@@ -18,7 +18,14 @@ from torch import Tensor
 
 from megalith.core.errors import DataError
 from megalith.embeddings.row_block import WEIGHT, RowBlock
-from megalith.embeddings.stores.base import RowCache, RowStore, StoreBytes, StoredTable, TierCounts
+from megalith.embeddings.stores.base import (
+    RowCache,
+    RowStore,
+    StoreBytes,
+    StoredTable,
+    TierCounts,
+    WholeRowSteps,
+)
 from megalith.embeddings.stores.dynamic.batches import DynamicBatch, DynamicBatches
 from megalith.embeddings.stores.dynamic.counts import DynamicCounts
 from megalith.embeddings.stores.dynamic.settings import (
@@ -31,7 +38,6 @@ from megalith.embeddings.stores.dynamic.shard import DynamicShard
 from megalith.embeddings.stores.dynamic.side_states import clock_state, counter_state, unknown_state
 from megalith.embeddings.stores.dynamic.values import InnerLookups, MappedValues, without_padding
 from megalith.embeddings.table_state import ReadableShard, TableShard, TableState
-from megalith.ops.chunks.steps import ChunkStep
 from megalith.ops.ids.changes import EvictedIds, NewIdRows
 from megalith.ops.ids.id_map import IdMap
 from megalith.ops.optimizer.steps import PhysicalRows
@@ -42,7 +48,7 @@ _SEARCHED_AT_ONCE = 8
 """Lookups: some tenths of a millisecond."""
 
 
-class DynamicStore:
+class DynamicStore(WholeRowSteps):
     """Dynamic tables over the tables of row numbers that `inner` stores hold, which have the same names."""
 
     ids_are_slots = False
@@ -131,19 +137,6 @@ class DynamicStore:
         for number in self._halves:
             self._note_ids(number, batch, rows, slots)
         return slots
-
-    def current(self, ticket: int) -> Tensor | None:
-        """No row moves."""
-        del ticket
-        return None
-
-    def chunk_steps(self, ticket: int, step: int) -> Sequence[ChunkStep]:
-        """Rows are whole."""
-        del ticket, step
-        return ()
-
-    def updated(self, ticket: int) -> None:
-        """Nothing follows."""
 
     def release(self, ticket: int) -> None:
         """The rows of a ticket may leave memory; their ids keep them."""
