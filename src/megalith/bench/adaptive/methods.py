@@ -44,7 +44,7 @@ METHODS: dict[str, Method] = {
         Method(
             "adaptive",
             "chunks of rows under one budget",
-            ({"chunk": 4}, {"chunk": 8}, {"chunk": 2}, {"chunk": 16}),
+            ({"chunk": 4}, {"chunk": 8}, {"chunk": 2}, {"chunk": 1}),
             shrinks_in_training=True,
         ),
         Method(
