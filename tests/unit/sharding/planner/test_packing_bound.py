@@ -16,6 +16,7 @@ from megalith.sharding.planner.bound import branch_and_bound
 from megalith.sharding.planner.bound.branch_and_bound import lower_bound
 from megalith.sharding.planner.bound.packing_rows import MOST_PARTS, PackingRow, PackingRows
 from megalith.sharding.planner.bound.relaxation import PlanRelaxation
+from megalith.sharding.planner.bound.table_classes import KindOptions
 from megalith.sharding.planner.enumerate import OptionEnumerator
 from megalith.sharding.planner.estimate.estimator import CostEstimator
 from megalith.sharding.planner.inputs import plan_inputs
@@ -137,7 +138,8 @@ def test_what_fits_on_a_worker_never_breaks_a_row(sizes: list[float], parts: int
 
 def test_counts_of_an_option_are_those_of_its_blocks() -> None:
     problem = tight([(20_000, 12, 3.0, 1.05), (5000, 7, 1.0, 0.0)], 4, 2, 1, 1.5)
-    packing, row = PackingRows(problem), PackingRow(NUM_PHASES, float(problem.capacity[0]), 3)
+    kinds = KindOptions(problem, np.arange(problem.num_tables))
+    packing, row = PackingRows(problem, kinds), PackingRow(NUM_PHASES, float(problem.capacity[0]), 3)
     place = PackingRow(NUM_PHASES, float(problem.capacity[0]), 0, 1)
     for option in range(len(problem.options)):
         shares = problem.blocks(option)[:, :, NUM_PHASES] / problem.capacity[0]
