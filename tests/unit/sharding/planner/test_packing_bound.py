@@ -161,3 +161,25 @@ def test_tables_that_are_alike_are_solved_as_one(monkeypatch: pytest.MonkeyPatch
     assert found[0].seconds == pytest.approx(found[1].seconds, rel=1e-6)
     shares = np.add.reduceat(found[0].mixture, problem.first[:-1])
     assert shares == pytest.approx(np.ones(8), abs=1e-6)
+
+
+def test_equal_tables_are_described_as_if_each_were_alone() -> None:
+    problem = tight([(30_000, 16, 4.0, 1.05)] * 3 + [(8000, 8, 9.0, 0.0)] * 2, 4, 2, 2, 1.3)
+    inputs = plan_inputs(
+        problem.tables,
+        problem.topology.cluster,
+        Workload(512),
+        statistics={table.name: zipf_statistics(table.rows, 4.0, 1.05) for table in problem.tables},
+    )
+    shared = OptionEnumerator(6).enumerate(inputs, MemoryTiers(range(2), [0.1]))
+    assert shared[0] is shared[2]
+    # Lists of their own are described one by one.
+    together, apart = (
+        CostEstimator().estimate(inputs, options) for options in (shared, [*map(list, shared)])
+    )
+    for name in ("shards", "starts", "counts", "width", "total", "peak", "table", "first"):
+        assert np.array_equal(getattr(together, name), getattr(apart, name)), name
+    # Row parts begin at another worker of the node for each table.
+    rows = next(o for o in together.options_of(0) if together.options[o].kind == "table_row")
+    other = rows + int(together.first[1])
+    assert not np.array_equal(together.blocks(rows), together.blocks(other))

@@ -16,8 +16,8 @@ from megalith.cost.operators import stream_seconds
 from megalith.sharding.planner.enumerate import column_widths, slice_widths, table_kind
 from megalith.sharding.planner.estimate.pricing import price_shards
 from megalith.sharding.planner.estimate.shard_counts import (
-    ShardCounts,
     RepeatedShards,
+    ShardCounts,
     ShardList,
     num_row_parts,
     option_counts,

@@ -4,9 +4,9 @@ Each table takes, of the options that the linear program prices lowest and the g
 costs least: the price of the option, as the program knows it (seconds, bytes and packing of all workers), and
 what its blocks add to busy workers. Large tables come first. Where the first ones go decides which options
 fit for the others, and the prices say nothing of that: so many plans are begun, with memory dearer and phases
-longer than the program has them, by numbers drawn at random. Each is improved for a moment, as how quick it is
-to begin with says little of where that ends: a few tables at a time are taken out and put in again, and stay
-if that is cheaper. Caches grow into what is left of the best at the end.
+longer than the program has them, by numbers drawn at random. Each is improved for a moment, as how quick it
+is to begin with says little of where that ends: a few tables at a time are taken out and put in again, and
+stay if that is cheaper. Caches grow into what is left of the best at the end.
 """
 
 from __future__ import annotations
