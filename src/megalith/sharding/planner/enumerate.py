@@ -10,7 +10,7 @@ worker, or are cut by rows over all of them, where their units begin.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 from megalith.core.errors import PlanError
@@ -51,7 +51,11 @@ class OptionEnumerator(Enumerator):
         """Options of every table, simplest first."""
         columns = sum(len(table.features) * table.dim for table in inputs.tables)
         share = -(-columns // inputs.topology.world_size)
-        return [self._options(inputs, memory, table, share) for table in inputs.tables]
+        known: dict[Hashable, list[ShardingOption]] = {}
+        for table in inputs.tables:
+            if (key := _kind(inputs, memory, table)) not in known:
+                known[key] = self._options(inputs, memory, table, share)
+        return [known[_kind(inputs, memory, table)] for table in inputs.tables]
 
     def _options(
         self, inputs: PlanInputs, memory: MemoryTiers, table: TableSpec, widest: int
@@ -67,6 +71,17 @@ class OptionEnumerator(Enumerator):
         )
         whole_rows = inputs.memory.whole_rows
         return [option for option in options if not (whole_rows and option.tier and option.columns > 1)]
+
+
+def _kind(inputs: PlanInputs, memory: MemoryTiers, table: TableSpec) -> Hashable:
+    """What the options of a table depend on: those of equal tables are the same list."""
+    return (*table_kind(inputs, table), *memory.tiers_of(table))
+
+
+def table_kind(inputs: PlanInputs, table: TableSpec) -> tuple[Hashable, ...]:
+    """What shards of a table cost depends on: equal for tables that differ in their names alone."""
+    shape = (table.rows, table.dim, table.dtype, table.pooling, len(table.features))
+    return (*shape, repr(table.store), inputs.statistics[table.name])
 
 
 def column_widths(dim: int, parts: int) -> tuple[int, ...]:

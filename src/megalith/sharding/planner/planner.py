@@ -37,8 +37,9 @@ from megalith.sharding.planner.types import (
 )
 from megalith.sharding.runnable import runnable_here
 
-_BOUND_SHARE = 0.3
-"""Of the time given, what the lower bound may take."""
+_BOUND_SHARE, _TIERED_SHARE = 0.3, 0.4
+"""Of the time given, what the lower bound may take; more where tables may lie on slower memory, as its prices
+lead the search there."""
 
 
 def make_plan(
@@ -118,5 +119,7 @@ class Planner:
     def _place(self, problem: PlacementProblem, clock: Clock) -> FoundPlacement | None:
         """None if nothing fits."""
         seconds = self.search.seconds
-        bound = self.bounder.lower_bound(problem, clock.after(_BOUND_SHARE * seconds))
+        tiers = any(option.tier for option in problem.options)
+        share = _TIERED_SHARE if tiers else _BOUND_SHARE
+        bound = self.bounder.lower_bound(problem, clock.after(share * seconds))
         return None if bound is None else self.partitioner.partition(problem, bound, clock, seconds)

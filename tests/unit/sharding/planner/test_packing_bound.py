@@ -16,6 +16,7 @@ from megalith.sharding.planner.bound import branch_and_bound
 from megalith.sharding.planner.bound.branch_and_bound import lower_bound
 from megalith.sharding.planner.bound.packing_rows import MOST_PARTS, PackingRow, PackingRows
 from megalith.sharding.planner.bound.relaxation import PlanRelaxation
+from megalith.sharding.planner.bound.table_classes import KindOptions
 from megalith.sharding.planner.enumerate import OptionEnumerator
 from megalith.sharding.planner.estimate.estimator import CostEstimator
 from megalith.sharding.planner.inputs import plan_inputs
@@ -137,7 +138,8 @@ def test_what_fits_on_a_worker_never_breaks_a_row(sizes: list[float], parts: int
 
 def test_counts_of_an_option_are_those_of_its_blocks() -> None:
     problem = tight([(20_000, 12, 3.0, 1.05), (5000, 7, 1.0, 0.0)], 4, 2, 1, 1.5)
-    packing, row = PackingRows(problem), PackingRow(NUM_PHASES, float(problem.capacity[0]), 3)
+    kinds = KindOptions(problem, np.arange(problem.num_tables))
+    packing, row = PackingRows(problem, kinds), PackingRow(NUM_PHASES, float(problem.capacity[0]), 3)
     place = PackingRow(NUM_PHASES, float(problem.capacity[0]), 0, 1)
     for option in range(len(problem.options)):
         shares = problem.blocks(option)[:, :, NUM_PHASES] / problem.capacity[0]
@@ -159,3 +161,25 @@ def test_tables_that_are_alike_are_solved_as_one(monkeypatch: pytest.MonkeyPatch
     assert found[0].seconds == pytest.approx(found[1].seconds, rel=1e-6)
     shares = np.add.reduceat(found[0].mixture, problem.first[:-1])
     assert shares == pytest.approx(np.ones(8), abs=1e-6)
+
+
+def test_equal_tables_are_described_as_if_each_were_alone() -> None:
+    problem = tight([(30_000, 16, 4.0, 1.05)] * 3 + [(8000, 8, 9.0, 0.0)] * 2, 4, 2, 2, 1.3)
+    inputs = plan_inputs(
+        problem.tables,
+        problem.topology.cluster,
+        Workload(512),
+        statistics={table.name: zipf_statistics(table.rows, 4.0, 1.05) for table in problem.tables},
+    )
+    shared = OptionEnumerator(6).enumerate(inputs, MemoryTiers(range(2), [0.1]))
+    assert shared[0] is shared[2]
+    # Lists of their own are described one by one.
+    together, apart = (
+        CostEstimator().estimate(inputs, options) for options in (shared, [*map(list, shared)])
+    )
+    for name in ("shards", "starts", "counts", "width", "total", "peak", "table", "first"):
+        assert np.array_equal(getattr(together, name), getattr(apart, name)), name
+    # Row parts begin at another worker of the node for each table.
+    rows = next(o for o in together.options_of(0) if together.options[o].kind == "table_row")
+    other = rows + int(together.first[1])
+    assert not np.array_equal(together.blocks(rows), together.blocks(other))

@@ -38,6 +38,10 @@ _ROOMY = 0.95
 """Of the memory of all workers, what tables may take for that."""
 _NARROW = 1e-3
 """How much lower than its cap a phase is split at least."""
+_LONGER = 1.3
+"""Where patterns are looked at, how much longer than its mean a phase is split at,"""
+_PATTERN_CASES = 200
+"""and how many cases there are for that at most."""
 _COUNTS = 0.05
 """Of the step, what a phase must take for its packing to be looked at."""
 
@@ -77,7 +81,7 @@ def lower_bound(
     enough = known_seconds / (1 + tolerance)
     while True:
         seconds, _, case = cases[0]
-        split = _split(problem, relaxation, case)
+        split = _split(problem, relaxation, case, relaxation.patterns.few and counter < _PATTERN_CASES)
         if split is None or seconds >= enough or deadline.passed:
             break
         heapq.heappop(cases)
@@ -160,8 +164,12 @@ class _Case:
     caps: Floats
 
 
-def _split(problem: PlacementProblem, relaxation: PlanRelaxation, case: _Case) -> tuple[int, float] | None:
-    """The phase whose mixture has pieces farthest beyond its seconds, and a threshold between the two."""
+def _split(
+    problem: PlacementProblem, relaxation: PlanRelaxation, case: _Case, deeper: bool
+) -> tuple[int, float] | None:
+    """The phase whose mixture has pieces farthest beyond its seconds, and a threshold between the two.
+
+    `deeper` splits phases whose pieces fit, too."""
     solved = case.solved
     present = solved.mixture > _PRESENT
     largest = relaxation.peak[present].max(axis=0)
@@ -170,6 +178,9 @@ def _split(problem: PlacementProblem, relaxation: PlanRelaxation, case: _Case) -
         reached = float(solved.phase_seconds[phase])
         if largest[phase] <= reached and reached > _COUNTS * solved.seconds:
             largest[phase] = relaxation.packing.needed_seconds(solved.mixture, phase, reached)
+    if deeper:
+        # Patterns know more the less a phase has.
+        largest = np.maximum(largest, solved.phase_seconds * _LONGER)
     # Where a case says already how long a phase takes at most, it cannot be split above that.
     largest = np.minimum(largest, case.caps * (1 - _NARROW))
     excess = problem.weights * np.maximum(largest - solved.phase_seconds * (1 + 1e-6), 0.0)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import highspy
 import numpy as np
 
 from megalith.sharding.planner.types import NUM_PHASES, Floats, Ints
 
-RowName = int | tuple[float, ...]
+RowName = int | tuple[Any, ...]
 """A row that means the same in all programs of a problem: its number, or the table and phase of
 a largest piece, or its parts where it is for packing."""
 

@@ -21,7 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from megalith.sharding.planner.types import NUM_PHASES, Floats, Ints, PlacementProblem
+from megalith.sharding.planner.bound.table_classes import KindOptions
+from megalith.sharding.planner.types import Floats, PlacementProblem
 
 MOST_PARTS = 8
 """Rows for blocks of more than a half, a third, ... and a ninth of a worker."""
@@ -38,54 +39,50 @@ class PackingRow(NamedTuple):
     parts: int
     position: int = -1
 
+    def holds(self, rooms: Floats) -> bool:
+        """Whether it is true of plans whose workers have so much."""
+        return bool(self.capacity >= rooms[self.column])
+
 
 class PackingRows:
     """Counts of a problem's options, kept for rows that were asked for before."""
 
-    def __init__(self, problem: PlacementProblem) -> None:
-        self._problem = problem
+    def __init__(self, problem: PlacementProblem, kinds: KindOptions) -> None:
+        self._problem, self._kinds = problem, kinds
         self._known: dict[PackingRow, Floats] = {}
-        self._columns: dict[int, Floats] = {}
-        self._ends = problem.starts + problem.width[:, None]
+        self._ends = kinds.starts + kinds.width[:, None]
         nodes = problem.topology.per_node > 1 and bool((problem.width > 1).any())
         self._positions = range(min(problem.topology.per_node, problem.world_size) if nodes else 0)
 
     def counts(self, row: PackingRow) -> Floats:
-        """Of each option: the parts of all its shards."""
+        """Of each option of one table of each kind: the parts of all its shards."""
+        kinds = self._kinds
         if row not in self._known and row.position >= 0:
             self._known[row] = self._at_position(row)
         if row not in self._known:
-            shares = self._shares(row.column) * ((row.parts + 1) / (row.capacity * _ROOM))
+            shares = kinds.shards[:, row.column] * ((row.parts + 1) / (row.capacity * _ROOM))
             parts = np.maximum(np.ceil(shares) - 1.0, 0.0)
             # Sums of whole numbers are exact.
             before = np.concatenate(([0.0], np.cumsum(parts)))
             self._known[row] = np.asarray(
-                (self._problem.counts * (before[self._ends] - before[self._problem.starts])).sum(axis=1)
+                (kinds.counts * (before[self._ends] - before[kinds.starts])).sum(axis=1)
             )
         return self._known[row]
 
-    def _shares(self, column: int) -> Floats:
-        if column not in self._columns:
-            loads: Floats = np.ascontiguousarray(self._problem.shards[:, column])
-            # A phase ends with its slowest worker as if its peers waited.
-            factor = self._problem.topology.idle_peer_factor if column < NUM_PHASES else 1.0
-            self._columns[column] = loads * factor
-        return self._columns[column]
-
     def _at_position(self, row: PackingRow) -> Floats:
         """Of each option: what its shards take on the workers of a position, as a share of one worker."""
-        problem, per_node = self._problem, self._problem.topology.per_node
-        shares = self._shares(row.column) / (row.capacity * _ROOM)
-        taken = np.zeros(len(problem.width))
-        for width in np.unique(problem.width[problem.width > 1]).tolist():
-            chosen = np.flatnonzero(problem.width == width)
+        kinds, per_node = self._kinds, self._problem.topology.per_node
+        shares = kinds.shards[:, row.column] / (row.capacity * _ROOM)
+        taken = np.zeros(len(kinds.width))
+        for width in np.unique(kinds.width[kinds.width > 1]).tolist():
+            chosen = np.flatnonzero(kinds.width == width)
             # Only blocks that span whole nodes have their shards at known positions.
             members = np.arange(row.position, width, per_node)
             if width < per_node:
                 continue
             for variant in range(2):
-                there = shares[problem.starts[chosen, variant][:, None] + members].sum(axis=1)
-                taken[chosen] += problem.counts[chosen, variant] * there
+                there = shares[kinds.starts[chosen, variant][:, None] + members].sum(axis=1)
+                taken[chosen] += kinds.counts[chosen, variant] * there
         return taken
 
     def limit(self, row: PackingRow) -> float:
@@ -95,9 +92,10 @@ class PackingRows:
 
     def violated(self, mixture: Floats, phase_caps: Floats) -> list[PackingRow]:
         """Rows that a mixture of options breaks, in the bytes of all tiers and in phases with a cap."""
-        problem, present = self._problem, np.flatnonzero(mixture > 0)
+        problem, kinds = self._problem, self._kinds
+        mixed = kinds.mixed(mixture)
         capacities = [*phase_caps.tolist(), *problem.capacity.tolist()]
-        held = mixture[present] @ problem.total[present]
+        held = mixed @ problem.total[kinds.options]
         broken: list[PackingRow] = []
         for column, capacity in enumerate(capacities):
             # Half empty workers have room for anything.
@@ -105,17 +103,14 @@ class PackingRows:
                 continue
             rows = [PackingRow(column, capacity, parts) for parts in range(1, MOST_PARTS + 1)]
             rows += [PackingRow(column, capacity, 0, position) for position in self._positions]
-            broken += [row for row in rows if self._sum(row, mixture, present) > self.limit(row) * (1 + 1e-6)]
+            broken += [row for row in rows if float(mixed @ self.counts(row)) > self.limit(row) * (1 + 1e-6)]
         return broken
 
     def needed_seconds(self, mixture: Floats, phase: int, at_least: float) -> float:
         """The least seconds, of a few multiples of `at_least`, in which a phase packs a mixture."""
-        present = np.flatnonzero(mixture > 0)
+        mixed = self._kinds.mixed(mixture)
         for factor in (1.0, 1.02, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.6):
             rows = [PackingRow(phase, at_least * factor, parts) for parts in range(1, MOST_PARTS + 1)]
-            if all(self._sum(row, mixture, present) <= self.limit(row) for row in rows):
+            if all(float(mixed @ self.counts(row)) <= self.limit(row) for row in rows):
                 return at_least * factor
         return 2 * at_least
-
-    def _sum(self, row: PackingRow, mixture: Floats, present: Ints) -> float:
-        return float(mixture[present] @ self.counts(row)[present])

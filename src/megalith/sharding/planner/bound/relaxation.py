@@ -28,7 +28,8 @@ import numpy as np
 
 from megalith.sharding.planner.bound.linear_program import RowName, SolverBasis, solve_program
 from megalith.sharding.planner.bound.packing_rows import PackingRow, PackingRows
-from megalith.sharding.planner.bound.table_classes import TableClasses, alike_tables
+from megalith.sharding.planner.bound.pattern_rows import PatternRow, PatternRows
+from megalith.sharding.planner.bound.table_classes import KindOptions, TableClasses, alike_tables
 from megalith.sharding.planner.types import NUM_PHASES, Flags, Floats, Ints, PlacementProblem
 
 _ROUNDS = 6
@@ -44,6 +45,10 @@ _CLOSE = 1e-4
 """Between the program and the bound, what is not worth more columns."""
 _GAIN = 1e-4
 """Of a large program, what rows for largest pieces must still bring to be looked for again."""
+
+
+LimitRow = PackingRow | PatternRow
+"""What the options of a plan add up to at most, besides bytes."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +77,12 @@ class PlanRelaxation:
         # Pieces that fit on no worker can be in no plan.
         room = problem.capacity * (1 + 1e-9)
         self.fitting: Flags = np.asarray(np.all(problem.peak[:, NUM_PHASES:] <= room, axis=1))
-        self.packing = PackingRows(problem)
         self.alike = alike_tables(problem)
-        self._kept: dict[tuple[int, bool, tuple[PackingRow, ...], bytes], Ints] = {}
+        self._kinds = kinds = KindOptions(problem, self.alike)
+        self.packing, self.patterns = PackingRows(problem, kinds), PatternRows(problem, kinds)
+        self._kept: dict[tuple[int, bool, tuple[LimitRow, ...], bytes], Ints] = {}
         self._hard: set[tuple[int, int]] = set()
-        self._rows: dict[PackingRow, None] = {}
+        self._rows: dict[LimitRow, None] = {}
         """Packing rows that a mixture broke before."""
         self._prices: Floats | None = None
         """What each option cost at the multipliers found last."""
@@ -104,18 +110,18 @@ class PlanRelaxation:
         classes = TableClasses(self.problem, self.alike, allowed)
         for _ in range(_ROUNDS):
             # Rows of a phase hold where it has that cap, or a lower one.
-            rooms = (*caps, *self.problem.capacity)
-            rows = tuple(row for row in self._rows if row.capacity >= rooms[row.column])
+            rooms = np.array([*caps, *self.problem.capacity])
+            rows = tuple(row for row in self._rows if row.holds(rooms))
             before, kept = relaxed, self._worth_keeping(allowed, classes, rows)
             relaxed = self._solved(_Rows(allowed, classes, sorted(self._hard), rows, minimums), kept)
             if relaxed is None:
                 return None
             violated = self._violated(relaxed) - self._hard
-            broken = set(self.packing.violated(relaxed.mixture, caps)) - set(rows)
+            broken = self._broken(relaxed.mixture, caps) - {*rows}
             if not violated and not broken:
                 break
             self._hard |= violated
-            self._rows.update(dict.fromkeys(sorted(broken)))
+            self._rows.update(dict.fromkeys(sorted(broken, key=repr)))
             if before and len(kept) > _MANY and relaxed.seconds < before.seconds * (1 + _GAIN):
                 break
         return relaxed
@@ -165,10 +171,14 @@ class PlanRelaxation:
         slack = 1e-7 * np.maximum(np.abs(best), 1e-30)
         return kept[self._prices[kept] < (best - slack)[self.problem.table[kept]]]
 
-    def _worth_keeping(self, allowed: Flags, classes: TableClasses, rows: tuple[PackingRow, ...]) -> Ints:
+    def _worth_keeping(self, allowed: Flags, classes: TableClasses, rows: tuple[LimitRow, ...]) -> Ints:
         """Allowed options of a table of each class that are not worse than another one of it in all that the
         program sees: largest pieces count only for tables with a row for them."""
         problem = self.problem
+        if self.patterns.few:
+            # So few columns take less time to solve than to compare.
+            firsts = np.isin(problem.table, classes.first)
+            return np.flatnonzero(allowed & firsts)
         with_pieces = {table for table, _ in self._hard}
         kept = []
         for table in classes.first.tolist():
@@ -180,15 +190,20 @@ class PlanRelaxation:
                 figures = [problem.total[options]]
                 if table in with_pieces:
                     figures.append(self.peak[options])
-                figures += [self.packing.counts(row)[options, None] for row in rows]
+                figures += [self._counts(row)[self._kinds.place[options], None] for row in rows]
                 self._kept[key] = options[undominated(np.hstack(figures))]
             kept.append(self._kept[key])
         return np.concatenate(kept)
 
+    def _broken(self, mixture: Floats, caps: Floats) -> set[LimitRow]:
+        """Rows for packing that a mixture breaks; patterns, which take longest, where no other is."""
+        return {*self.packing.violated(mixture, caps)} or {*self.patterns.violated(mixture, caps)}
+
     def _violated(self, relaxed: RelaxedPlan) -> set[tuple[int, int]]:
         """Tables whose mixture has a larger piece than the phase has seconds."""
         pieces = np.zeros((self.problem.num_tables, NUM_PHASES))
-        np.add.at(pieces, self.problem.table, relaxed.mixture[:, None] * self.peak)
+        present = np.flatnonzero(relaxed.mixture)
+        np.add.at(pieces, self.problem.table[present], relaxed.mixture[present, None] * self.peak[present])
         over = (pieces > relaxed.phase_seconds * (1 + 1e-6) + 1e-15) & (self.problem.weights > 0)
         return {(int(table), int(phase)) for table, phase in np.argwhere(over)}
 
@@ -209,7 +224,7 @@ class PlanRelaxation:
             entries.append((np.full(len(kept), phase), position, self.total[kept, phase] / unit))
             entries.append((np.array([phase]), np.array([phase]), np.array([-1.0])))
         for number, limit in enumerate(limits):
-            scaled = limited(number)[kept] / limit
+            scaled = limited(number, kept) / limit
             chosen = np.flatnonzero(scaled)
             entries.append((np.full(len(chosen), phases + number), position[chosen], scaled[chosen]))
         begins = np.searchsorted(owner, np.arange(len(classes.first) + 1))
@@ -231,7 +246,8 @@ class PlanRelaxation:
         solver = solve_program(cost, floor, lower, upper, entries, start)
         if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return None
-        self._basis = SolverBasis(solver.getBasis(), kept, names) if len(kept) > _WARM else None
+        warm = len(kept) > _WARM or self.patterns.few
+        self._basis = SolverBasis(solver.getBasis(), kept, names) if warm else None
         solution = solver.getSolution()
         values, dual = np.array(solution.col_value), np.maximum(-np.array(solution.row_dual), 0.0)
         mixture = np.zeros(len(problem.table))
@@ -247,18 +263,24 @@ class PlanRelaxation:
             dual[phases:first_piece] / limits * unit,
         )
 
-    def _limited(self, rows: _Rows) -> tuple[Callable[[int], Floats], Floats]:
-        """What is limited for all workers together, by its number: bytes of tiers, then counts of packing
-        rows; and how much of each there is."""
+    def _limited(self, rows: _Rows) -> tuple[Callable[[int, Ints], Floats], Floats]:
+        """What is limited for all workers together, by its number, of some options: bytes of tiers, then
+        counts of packing rows; and how much of each there is."""
         tiers = len(self.problem.capacity)
 
-        def limited(number: int) -> Floats:
+        def limited(number: int, options: Ints) -> Floats:
             if number < tiers:
-                return np.asarray(self.memory[:, number])
-            return self.packing.counts(rows.packing[number - tiers])
+                return np.asarray(self.memory[options, number])
+            return self._counts(rows.packing[number - tiers])[self._kinds.place[options]]
 
         room = np.maximum(self.problem.capacity * self.problem.world_size, 1.0)
-        return limited, np.array([*room, *map(self.packing.limit, rows.packing)])
+        return limited, np.array([*room, *map(self._limit, rows.packing)])
+
+    def _counts(self, row: LimitRow) -> Floats:
+        return self.packing.counts(row) if isinstance(row, PackingRow) else self.patterns.counts(row)
+
+    def _limit(self, row: LimitRow) -> float:
+        return self.packing.limit(row) if isinstance(row, PackingRow) else self.patterns.limit
 
     def _certified(
         self, rows: _Rows, phase_seconds: Floats, mixture: Floats, mean: Floats, pieces: Floats, price: Floats
@@ -268,9 +290,13 @@ class PlanRelaxation:
         used = mean + pieces.sum(axis=0)
         scale = np.minimum(1.0, problem.weights / np.maximum(used, 1e-30))
         cost = self.total @ (mean * scale) + (self.peak * (pieces * scale)[problem.table]).sum(axis=1)
-        limited, limits = self._limited(rows)
-        for number in np.flatnonzero(price).tolist():
-            cost += limited(number) * price[number]
+        limits = self._limited(rows)[1]
+        tiers, kinds = len(problem.capacity), self._kinds
+        cost += self.memory @ price[:tiers]
+        for_kinds = np.zeros(len(kinds.options))
+        for number in np.flatnonzero(price[tiers:]).tolist():
+            for_kinds += self._counts(rows.packing[number]) * price[tiers + number]
+        cost += for_kinds[kinds.place]
         self._prices = cost
         cost = np.where(rows.allowed, cost, np.inf)
         cheapest = np.minimum.reduceat(cost, problem.first[:-1])
@@ -289,7 +315,7 @@ class _Rows:
     classes: TableClasses
     hard: list[tuple[int, int]]
     """Tables and phases with a row for the largest piece."""
-    packing: tuple[PackingRow, ...]
+    packing: tuple[LimitRow, ...]
     minimums: Floats
 
 

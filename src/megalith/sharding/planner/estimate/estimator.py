@@ -6,16 +6,17 @@ All shards of all options are described first (`shard_counts.py`) and priced in 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 
 from megalith.core.schema import TableSpec
 from megalith.cost.embedding import VECTOR_BYTES, table_capacity
 from megalith.cost.operators import stream_seconds
-from megalith.sharding.planner.enumerate import column_widths, slice_widths
+from megalith.sharding.planner.enumerate import column_widths, slice_widths, table_kind
 from megalith.sharding.planner.estimate.pricing import price_shards
 from megalith.sharding.planner.estimate.shard_counts import (
+    RepeatedShards,
     ShardCounts,
     ShardList,
     num_row_parts,
@@ -43,8 +44,22 @@ class CostEstimator(Estimator):
     def estimate(self, inputs: PlanInputs, options: Sequence[Sequence[ShardingOption]]) -> PlacementProblem:
         """Prices every option of every table."""
         shards = ShardList(replicas=inputs.topology.world_size)
-        starts, counts, widths, owner = [], [], [], []
+        starts: list[list[int]] = []
+        counts: list[list[int]] = []
+        widths: list[int] = []
+        owner: list[int] = []
+        described: dict[Hashable, tuple[range, RepeatedShards]] = {}
         for number, table in enumerate(inputs.tables):
+            key_of_table = (table_kind(inputs, table), id(options[number]))
+            if key_of_table in described:
+                mine, shards_before = described[key_of_table]
+                moved = shards.repeat(shards_before, number)
+                starts += [[start + moved for start in starts[option]] for option in mine]
+                counts += [counts[option] for option in mine]
+                widths += [widths[option] for option in mine]
+                owner += [number] * len(mine)
+                continue
+            first, begin = len(starts), (len(shards.counts), shards.size)
             known: dict[tuple[bool, bool, float | None, int], ShardCounts] = {}
             for option in options[number]:
                 width = _block_width(option, inputs.topology)
@@ -71,6 +86,8 @@ class CostEstimator(Estimator):
                 counts.append([count for _, count in variants])
                 widths.append(width)
                 owner.append(number)
+            written = RepeatedShards(number, range(begin[0], len(shards.counts)), begin[1])
+            described[key_of_table] = (range(first, len(starts)), written)
         return _problem(
             inputs,
             options,

@@ -30,6 +30,16 @@ _ROUTES = {
 }
 
 
+@dataclass(frozen=True)
+class RepeatedShards:
+    """The ranges of a table in a list, for others that are equal to it."""
+
+    table: int
+    ranges: range
+    begin: int
+    """Its first shard."""
+
+
 @dataclass
 class ShardList:
     """Descriptions of shards, range after range; shards of a range differ in their counts alone."""
@@ -53,6 +63,21 @@ class ShardList:
         self.facts.append((length, table, dim, option.columns, route, option.tier, parts))
         self.cached.append(option.cached)
         return start
+
+    def repeat(self, written: RepeatedShards, table: int) -> int:
+        """Appends the ranges of a table for an equal one, and says by how much later they begin."""
+        moved = self.size - written.begin
+        turned: dict[int, ShardCounts] = {}
+        for position in written.ranges:
+            counts, facts = self.counts[position], self.facts[position]
+            if id(counts) not in turned:
+                parts = facts[0]
+                turned[id(counts)] = rotated(counts, _turn(table, parts) - _turn(written.table, parts))
+            self.counts.append(turned[id(counts)])
+            self.facts.append((facts[0], table, *facts[2:]))
+            self.size += facts[0] * (self.replicas if facts[4] == REPLICATED else 1)
+        self.cached += [self.cached[position] for position in written.ranges]
+        return moved
 
     def described(self) -> Ints:
         """Of all shards: the position of their description."""
@@ -90,6 +115,10 @@ def rotation(table: int, option: ShardingOption, width: int) -> int:
     """
     if width == 1 or option.row_cut is None:
         return 0
+    return _turn(table, width)
+
+
+def _turn(table: int, width: int) -> int:
     return int(table * _GOLDEN % 1.0 * width)
 
 

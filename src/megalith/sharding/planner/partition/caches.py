@@ -15,7 +15,6 @@ from megalith.sharding.planner.types import (
     Ints,
     PlacementProblem,
     PlacementSolution,
-    ShardingOption,
 )
 
 _EVEN = 1e-3
@@ -55,11 +54,12 @@ def grown_caches(problem: PlacementProblem, solution: PlacementSolution) -> Plac
 
 def _larger_caches(problem: PlacementProblem) -> dict[int, int]:
     """Of each option behind a cache, the same with the next larger one."""
-    alike: dict[tuple[int, ShardingOption], list[tuple[float, int]]] = {}
+    alike: dict[tuple[object, ...], list[tuple[float, int]]] = {}
+    tables = problem.table.tolist()
     for number, option in enumerate(problem.options):
         if option.tier:
-            key = ShardingOption(option.kind, option.columns, option.row_cut, option.parts, option.tier)
-            alike.setdefault((int(problem.table[number]), key), []).append((option.cached, number))
+            key = (tables[number], option.kind, option.columns, option.row_cut, option.parts, option.tier)
+            alike.setdefault(key, []).append((option.cached, number))
     larger: dict[int, int] = {}
     for shares in alike.values():
         rising = [number for _, number in sorted(shares)]

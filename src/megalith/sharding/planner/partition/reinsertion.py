@@ -4,11 +4,14 @@ Each table takes, of the options that the linear program prices lowest and the g
 costs least: the price of the option, as the program knows it (seconds, bytes and packing of all workers), and
 what its blocks add to busy workers. Large tables come first. Where the first ones go decides which options
 fit for the others, and the prices say nothing of that: so many plans are begun, with memory dearer and phases
-longer than the program has them, by numbers drawn at random. The best of them are improved: a few tables at a
-time are taken out and put in again, and stay if that is cheaper. Caches grow into what is left at the end.
+longer than the program has them, by numbers drawn at random. Each is improved for a moment, as how quick it
+is to begin with says little of where that ends: a few tables at a time are taken out and put in again, and
+stay if that is cheaper. Caches grow into what is left of the best at the end.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -24,14 +27,19 @@ worker at these costs, as a multiple of its part. The program fills memory to th
 not."""
 _SMALLER = (0.02, 0.05, 0.1)
 """Every other plan is begun with caches up to one of these shares."""
-_STARTS, _MOST_STARTS = 6, 60
+_STARTS, _MOST_STARTS = 6, 200
 """Plans that are begun at least and at most, whatever the deadline says."""
-_STARTING = 0.35
-"""Of the time, what they may take."""
-_TRIED, _TRIAL_SHARE = 3, 0.15
-"""How many are improved, and the part of the time that each gets before the best gets the rest."""
+_OPTIONS = (120, 40)
+"""Options of a table that these look at: by their price, and by their price among those of small blocks."""
+_PROMISING = 1.2
+"""Above the quickest that was begun, from where on one is not worth improving."""
+_STARTING = 0.9
+"""Of the time, what they may take, improved ones included."""
 _ROUNDS = 200
 """Between two looks at the clock."""
+_SHORT, _LONG = 4, 20
+"""Looks that are given to a plan: to each that was begun, where most of the gain comes in the first ones, and
+without a quicker plan to the best of them."""
 _HALFWAY = 0.5
 """The limits that are aimed at, between the mean and the largest load of each phase."""
 _SLACK = 2.5e-5
@@ -43,21 +51,25 @@ def reinserted(
 ) -> PlacementSolution | None:
     """A plan made this way by `seconds` of the clock; None if tables find no room."""
     now = clock.now()
-    left = max(0.0, seconds - now)
-    starts = _begun(problem, bound, clock.after(now + _STARTING * left))
-    tried = []
-    for number, start in enumerate(starts[:_TRIED]):
-        solution = _improved(problem, bound, start, clock.after(clock.now() + _TRIAL_SHARE * left))
-        tried.append((solution_seconds(problem, solution), number, solution))
-    if not tried:
+    starting = clock.after(now + _STARTING * max(0.0, seconds - now))
+    best, best_seconds, quickest = None, np.inf, np.inf
+    for begun_seconds, start in _begun(problem, bound, starting):
+        quickest = min(quickest, begun_seconds)
+        if begun_seconds > _PROMISING * quickest:
+            continue
+        solution = _improved(problem, bound, start, starting, _SHORT)
+        if (improved_seconds := solution_seconds(problem, solution)) < best_seconds:
+            best, best_seconds = solution, improved_seconds
+    if best is None:
         return None
-    return grown_caches(problem, _improved(problem, bound, min(tried)[2], clock.after(seconds)))
+    return grown_caches(problem, _improved(problem, bound, best, clock.after(seconds), _LONG))
 
 
-def _begun(problem: PlacementProblem, bound: LowerBound, deadline: Deadline) -> list[PlacementSolution]:
-    """Plans to begin with, the quickest first."""
+def _begun(
+    problem: PlacementProblem, bound: LowerBound, deadline: Deadline
+) -> Iterator[tuple[float, PlacementSolution]]:
+    """Plans to begin with, and how long their steps take."""
     draw = np.random.default_rng(0)
-    found = []
     for number in range(_MOST_STARTS):
         if number >= _STARTS and deadline.passed:
             break
@@ -69,11 +81,9 @@ def _begun(problem: PlacementProblem, bound: LowerBound, deadline: Deadline) -> 
         least = np.minimum.reduceat(np.where(usable, price, np.inf), problem.first[:-1])
         if not np.isfinite(least).all():
             continue
-        # All that fit, as the cheap ones may find no room any more.
-        state = InsertionState(problem, price - least[problem.table], usable, (len(price), 0))
+        state = InsertionState(problem, price - least[problem.table], usable, _OPTIONS)
         if state.fill(longer * bound.phase_seconds, crowded):
-            found.append((state.seconds(), number, state.solution()))
-    return [solution for _, _, solution in sorted(found, key=lambda start: start[:2])]
+            yield state.seconds(), state.solution()
 
 
 def _cached_at_most(problem: PlacementProblem, largest: float) -> Flags:
@@ -81,16 +91,19 @@ def _cached_at_most(problem: PlacementProblem, largest: float) -> Flags:
 
 
 def _improved(
-    problem: PlacementProblem, bound: LowerBound, start: PlacementSolution, deadline: Deadline
+    problem: PlacementProblem, bound: LowerBound, start: PlacementSolution, deadline: Deadline, patience: int
 ) -> PlacementSolution:
-    """Takes tables out and puts them in again until the deadline."""
+    """Takes tables out and puts them in again until the deadline, or until so many looks found nothing."""
     state = InsertionState(problem, bound.reduced, bound.usable, start=start)
     best, best_seconds = start, state.seconds()
-    while not deadline.passed:
+    looks = 0
+    while looks < patience and not deadline.passed:
         mean, largest = state.phases.mean(axis=0), state.phases.max(axis=0)
         limits = mean + _HALFWAY * (largest - mean)
         state.improve(limits, _ROUNDS, dearness=1.0, slack=_SLACK * best_seconds)
         seconds = state.seconds()
+        looks += 1
         if seconds < best_seconds:
+            looks = 0
             best, best_seconds = state.solution(), seconds
     return best
