@@ -67,7 +67,7 @@ def _machine() -> Iterator[Check]:
     from pathlib import Path
 
     from megalith.core.units import format_bytes
-    from megalith.hardware.disk import remembered_speed
+    from megalith.hardware.disk import remembered_speeds, usual_speed
     from megalith.hardware.machine import this_machine
 
     machine = this_machine()
@@ -82,9 +82,9 @@ def _machine() -> Iterator[Check]:
     fix = "" if enough else "the demo wants 2 GiB; free some or work in another folder"
     found = f"{format_bytes(machine.disk_free_bytes)} free here ({machine.disk})"
     yield Check("disk", "ok" if enough else "optional", found, fix)
-    speed = remembered_speed(Path.cwd(), "io_uring")
-    if speed is not None:
-        yield Check("disk speed", "ok", f"{speed}, as last measured")
+    speeds = [measured.speed for measured in remembered_speeds(Path.cwd(), "io_uring")]
+    if speeds:
+        yield Check("disk speed", "ok", f"{usual_speed(speeds)}, as measured today")
     good = sys.version_info >= (3, 11)
     yield Check("python", "ok" if good else "missing", machine.python, "" if good else "install Python 3.11")
 

@@ -33,6 +33,8 @@ class Method:
     settings: tuple[Settings, ...]
     plan: Callable[..., RivalPlan] | None = None
     """From a `SizeProblem` and settings; None: the learner's own tables, dense or adaptive."""
+    shrinks_in_training: bool = False
+    """Whether its size is known only after training; all others are built at their size."""
 
 
 METHODS: dict[str, Method] = {
@@ -42,7 +44,8 @@ METHODS: dict[str, Method] = {
         Method(
             "adaptive",
             "chunks of rows under one budget",
-            ({"chunk": 4}, {"chunk": 8}, {"chunk": 2}, {"chunk": 16}),
+            ({"chunk": 4}, {"chunk": 8}, {"chunk": 2}, {"chunk": 1}),
+            shrinks_in_training=True,
         ),
         Method(
             "hashing",
@@ -73,6 +76,7 @@ METHODS: dict[str, Method] = {
             "the smallest weights pruned",
             ({"end": 0.9}, {"end": 0.7}, {"end": 0.9, "normalised": True}, {"end": 0.5}),
             magnitude,
+            shrinks_in_training=True,
         ),
         Method(
             "rows",

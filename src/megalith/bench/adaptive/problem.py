@@ -41,6 +41,11 @@ class SizeProblem:
         return memory_of(self.tables, [self.optimizer] * len(self.tables)).total
 
     @property
+    def dense_weight_bytes(self) -> int:
+        """Weights alone of all tables, each row whole."""
+        return memory_of(self.tables, [self.optimizer] * len(self.tables)).weights
+
+    @property
     def budget(self) -> int:
         """All bytes that a method may take, tables that stay whole included."""
         return int(self.dense_bytes / self.ratio)

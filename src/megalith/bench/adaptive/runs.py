@@ -34,6 +34,7 @@ class RunPoint:
     method: Method
     settings: Settings
     ratio: float
+    """By how much all bytes shrink."""
     seed: int
 
     @property
@@ -69,11 +70,22 @@ def run_point(recipe: Recipe, dataset: Dataset, point: RunPoint) -> dict[str, An
         "quality": quality,
         "bytes": bytes_of(learner, problem),
         "dense_bytes": problem.dense_bytes,
+        "dense_weight_bytes": problem.dense_weight_bytes,
         "budget_bytes": problem.budget,
         "steps": steps,
         "seconds": round(time.perf_counter() - started, 2),
         "cpu_seconds": round(time.process_time() - cpu, 2),
     }
+
+
+def size_point(recipe: Recipe, dataset: Dataset, point: RunPoint) -> dict[str, Any]:
+    """The bytes of a method that is built at its size, without training it."""
+    recipe = _seeded(recipe, point.seed)
+    try:
+        learner, problem = build_learner(recipe, dataset, point, 1)
+    except InfeasibleError as error:
+        return {"infeasible": str(error)}
+    return {"bytes": bytes_of(learner, problem), "dense_weight_bytes": problem.dense_weight_bytes}
 
 
 def train_learner(recipe: Recipe, learner: Learner, loader: Loader, steps: int) -> int:

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from megalith.bench.adaptive.methods import MOST_TUNING, Method, Settings, choose_methods
-from megalith.bench.adaptive.runs import RunPoint, run_point
+from megalith.bench.adaptive.runs import RunPoint, run_point, size_point
+from megalith.bench.adaptive.sizing import sized_ratio
 from megalith.bench.adaptive.summary import quality, summarise
 from megalith.bench.runner import result
 from megalith.core.errors import ConfigError
@@ -25,6 +26,7 @@ from megalith.data.dataset import Dataset
 from megalith.train.recipe import Recipe
 
 Metric = Literal["auc", "log_loss"]
+Charge = Literal["all", "weights"]
 Say = Callable[[str], None]
 _USUAL_RATIO = 16
 
@@ -41,6 +43,8 @@ class GridSettings:
     """Settings that are tried of each method, at one ratio, on `valid`; 1 takes the usual ones."""
     metric: Metric = "log_loss"
     budget_minutes: float | None = None
+    charge: Charge = "all"
+    """What ratios count: every byte, or weights alone, as published figures do."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.tuning <= MOST_TUNING:
@@ -120,6 +124,19 @@ class _Grid:
             self.ran += 1
         return found
 
+    def sized(self, method: Method, settings: Settings, ratio: float) -> float | None:
+        """The ratio of all bytes that gives a ratio as it is charged; None where there is no time."""
+        if self.settings.charge == "all" or method.name == "none":
+            return ratio
+
+        def size_of(all_bytes: float) -> dict[str, Any] | None:
+            point = RunPoint(method, settings, all_bytes, 0)
+            if method.shrinks_in_training:
+                return self.record(point)
+            return size_point(self._recipe, self._dataset, point)
+
+        return sized_ratio(ratio, size_of)
+
     def tuned(self, method: Method) -> tuple[Settings, dict[str, Any]]:
         """The settings that are best on `valid`, and what tuning tried."""
         ratio = 1.0 if method.name == "none" else self.settings.tuning_ratio
@@ -134,7 +151,8 @@ class _Grid:
             )
         scores: list[tuple[float, int]] = []
         for number, settings in enumerate(tried):
-            record = self.record(RunPoint(method, settings, ratio, 0))
+            sized = self.sized(method, settings, ratio)
+            record = None if sized is None else self.record(RunPoint(method, settings, sized, 0))
             if record is not None and "quality" in record:
                 value = quality(record, self.settings.metric, "valid")
                 about["found"].append({"settings": settings, "valid": value})
@@ -150,11 +168,18 @@ def bench_adaptive(
     methods = choose_methods(settings.methods)
     grid = _Grid(recipe, settings, out, say)
     tuned = {method.name: grid.tuned(method) for method in methods}
-    points = _points(methods, settings, {name: chosen for name, (chosen, _) in tuned.items()})
-    records = [grid.record(point) for point in points]
+    chosen = {name: settings for name, (settings, _) in tuned.items()}
+    points = _points(methods, settings)
+    records = []
+    for method, ratio, seed in points:
+        sized = grid.sized(method, chosen[method.name], ratio)
+        point = None if sized is None else RunPoint(method, chosen[method.name], sized, seed)
+        records.append(None if point is None else grid.record(point))
+    asked = [{"method": method.name, "ratio": ratio, "seed": seed} for method, ratio, seed in points]
     results = {
         "metric": settings.metric,
-        "rows": summarise([point.key for point in points], records, settings.metric),
+        "charge": settings.charge,
+        "rows": summarise(asked, records, settings.metric),
         "tuning": {name: about for name, (_, about) in tuned.items()},
         "ran": grid.ran,
         "left": sum(record is None for record in records),
@@ -167,17 +192,18 @@ def bench_adaptive(
         "seeds": settings.seeds,
         "tuning": settings.tuning,
         "metric": settings.metric,
+        "charge": settings.charge,
     }
     return result("adaptive", about, results, out)
 
 
-def _points(methods: Sequence[Method], settings: GridSettings, chosen: dict[str, Settings]) -> list[RunPoint]:
-    """Seed by seed, so that whatever there was time for compares."""
+def _points(methods: Sequence[Method], settings: GridSettings) -> list[tuple[Method, float, int]]:
+    """Methods, ratios and seeds; seed by seed, so that whatever there was time for compares."""
     points = []
     for seed in range(settings.seeds):
         for method in methods:
             ratios = (1.0,) if method.name == "none" else settings.ratios
-            points += [RunPoint(method, chosen[method.name], ratio, seed) for ratio in ratios]
+            points += [(method, ratio, seed) for ratio in ratios]
     return points
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 Record = Mapping[str, Any]
+OURS = "adaptive"
 OVER_BUDGET = 1.03
 """Pools of a few extents are this coarse; beyond it a run is marked."""
 
@@ -24,7 +25,24 @@ def summarise(
     for row in rows:
         if dense is not None and row["mean"] is not None:
             row["against_dense"] = row["mean"] - dense
+        ours = groups.get((OURS, row["ratio"]))
+        if ours is not None and row["method"] != OURS:
+            row |= _paired(groups[row["method"], row["ratio"]], ours, metric)
     return rows
+
+
+def _paired(records: Sequence[Record | None], ours: Sequence[Record | None], metric: str) -> Record:
+    """How much better adaptive tables are, seed by seed, with the standard error of that; what has both."""
+    sign = 1 if metric == "auc" else -1
+    gains = [
+        sign * (quality(own, metric) - quality(record, metric))
+        for record, own in zip(records, ours, strict=True)
+        if record is not None and own is not None and "quality" in record and "quality" in own
+    ]
+    if not gains:
+        return {}
+    error = statistics.stdev(gains) / math.sqrt(len(gains)) if len(gains) > 1 else None
+    return {"adaptive_gain": statistics.fmean(gains), "adaptive_gain_error": error}
 
 
 def quality(record: Record, metric: str, split: str | None = None) -> float:
@@ -56,6 +74,8 @@ def _row(method: str, ratio: float, records: Sequence[Record | None], metric: st
     row["bytes"] = total
     row["weight_bytes"] = statistics.fmean(record["bytes"]["weights"] for record in trained)
     row["true_ratio"] = trained[0]["dense_bytes"] / total
+    if "dense_weight_bytes" in trained[0]:
+        row["weight_ratio"] = trained[0]["dense_weight_bytes"] / row["weight_bytes"]
     row["over_budget"] = any(
         record["bytes"]["total"] > OVER_BUDGET * record["budget_bytes"] for record in trained
     )

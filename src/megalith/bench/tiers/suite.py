@@ -19,6 +19,7 @@ from megalith.bench.tiers.processes import TierProcess
 from megalith.bench.tiers.stream import SKEWS, TierStream
 from megalith.bench.tiers.worker import MAPPED, MEMORY, ROCKSDB, TIERED, make_trainer, touch_all
 from megalith.cost.row_cache.geometry import CacheGeometry
+from megalith.hardware.disk import DiskSpeed, usual_speed
 
 PARTS = ("rate", "peers", "training", "capability", "engines", "policies", "billion")
 PEERS = (MAPPED, ROCKSDB)
@@ -96,16 +97,22 @@ def _rate(
     processes: dict[str, TierProcess] = {}
     answers: dict[str, list[dict[str, Any]]] = {name: [] for name in kinds}
     expected = None
+    speeds: list[DiskSpeed] = []
     try:
         for name, kind in kinds.items():
+            # What a shared disk gives differs from minute to minute: several looks, all before the rounds.
+            if MEMORY in kinds:
+                speeds.append(_disk_now(settings))
             say(f"{name}: touches {settings.stream.features * settings.stream.rows:,} rows")
             limit = None if kind["kind"] == MEMORY else settings.limit_bytes
             processes[name] = TierProcess(name, kind, limit)
             say(f"{name}: {settings.warmup} steps before the first round")
             for first in range(0, settings.warmup, _TOGETHER):
                 processes[name].run(first, min(first + _TOGETHER, settings.warmup))
+            if MEMORY in kinds:
+                speeds.append(_disk_now(settings))
         if MEMORY in processes:
-            expected = _expected(settings, processes[MEMORY], dense_part)
+            expected = _expected(settings, processes[MEMORY], dense_part, usual_speed(speeds))
             say(f"Predicted: {expected['sentence']}")
         names = list(kinds)
         for number in range(settings.repeats):
@@ -144,14 +151,20 @@ def _rate(
     }
 
 
-def _expected(settings: TierSettings, memory: TierProcess, dense_part: bool) -> dict[str, Any]:
-    """What tiered tables should do, from a few steps in memory and what the disk gives now."""
+def _disk_now(settings: TierSettings) -> DiskSpeed:
+    """What the disk gives in this second."""
     from megalith.ops.stores.disk_probe import measure_disk
 
+    file_bytes = max(16 << 20, min(settings.stream.touched_bytes // 4, 1 << 30))
+    return measure_disk(settings.folder, seconds=1.0, file_bytes=file_bytes)
+
+
+def _expected(
+    settings: TierSettings, memory: TierProcess, dense_part: bool, disk: DiskSpeed
+) -> dict[str, Any]:
+    """What tiered tables should do, from a few steps in memory and what the disk usually gives."""
     step = median(memory.run(0, 40, dense_part)["seconds"] / 40 for _ in range(5))
     stream = settings.stream
-    file_bytes = max(16 << 20, min(stream.touched_bytes // 4, 1 << 30))
-    disk = measure_disk(settings.folder, seconds=1.0, file_bytes=file_bytes)
     rows = min(settings.cache_bytes // stream.row_bytes, stream.features * stream.declared)
     cache = CacheGeometry(rows, "lookahead", settings.window, in_flight=DEPTH + 1)
     steps = settings.warmup + settings.repeats * settings.steps

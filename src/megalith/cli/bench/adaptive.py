@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from megalith.cli.bench.choices import QualityMetric
+from megalith.cli.bench.choices import Charge, QualityMetric
 from megalith.cli.output import JsonFlag, note, print_json, print_table, say
 
 
@@ -30,6 +30,9 @@ def adaptive(
         int, typer.Option(min=1, help="Settings tried of each method at one ratio; 1 tries none.")
     ] = 1,
     metric: Annotated[QualityMetric, typer.Option(help="What is compared.")] = QualityMetric.log_loss,
+    charge: Annotated[
+        Charge, typer.Option(help="What ratios count: every byte, or weights alone as published figures do.")
+    ] = Charge.all,
     budget_minutes: Annotated[
         float | None, typer.Option(min=0, help="Begin no run after so many minutes; call again to go on.")
     ] = None,
@@ -51,7 +54,9 @@ def adaptive(
         torch.set_num_threads(threads)
     names = tuple(name.strip() for name in methods.split(",") if name.strip())
     choose_methods(names)
-    settings = GridSettings(names, _numbers(ratios), seeds, tuning, metric.value, budget_minutes)
+    settings = GridSettings(
+        names, _numbers(ratios), seeds, tuning, metric.value, budget_minutes, charge.value
+    )
     folder = data if data is not None else tail_stream(out / "data", rows, scale, _say)
     loaded = load_recipe(recipe, [*(overrides or []), f"data.path={folder}"])
     content = bench_adaptive(loaded, settings, out, _say)
@@ -73,7 +78,7 @@ def show_adaptive(results: dict[str, Any]) -> None:
         name, ratio = row["method"], f"{row['ratio']:g}x"
         if row["mean"] is None:
             status = "infeasible" if "infeasible" in row else "not run"
-            rows.append([name, ratio, status, "", "", "", "", "", ""])
+            rows.append([name, ratio, status, *[""] * 8])
             continue
         error, against = row["standard_error"], row["against_dense"]
         shown = f"{row['true_ratio']:.1f}x" + (" over budget" if row["over_budget"] else "")
@@ -84,13 +89,16 @@ def show_adaptive(results: dict[str, Any]) -> None:
                 f"{row['mean']:.5f}",
                 "" if error is None else f"{error:.5f}",
                 "" if against is None else f"{against:+.5f}",
+                _gain(row),
                 format_bytes(round(row["bytes"])),
-                format_bytes(round(row["weight_bytes"])),
                 shown,
+                format_bytes(round(row["weight_bytes"])),
+                f"{row['weight_ratio']:.1f}x" if "weight_ratio" in row else "",
                 str(row["seeds"]),
             ]
         )
-    columns = ["", "asked", results["metric"], "std error", "to dense", "all bytes", "weights", "is", "seeds"]
+    columns = ["", "asked", results["metric"], "std error", "to dense", "adaptive is better by"]
+    columns += ["all bytes", "is", "weights", "is", "seeds"]
     print_table("Quality against bytes", columns, rows)
     for row in results["rows"]:
         if "infeasible" in row:
@@ -100,6 +108,14 @@ def show_adaptive(results: dict[str, Any]) -> None:
         say(f"{name}: {about['runs']} tuning runs, settings {chosen}")
     if results["left"]:
         say(f"{results['left']} runs are left; call it again to go on.")
+
+
+def _gain(row: dict[str, Any]) -> str:
+    """By how much adaptive tables are better, over the same seeds."""
+    gain, error = row.get("adaptive_gain"), row.get("adaptive_gain_error")
+    if gain is None:
+        return ""
+    return f"{gain:+.5f}" + ("" if error is None else f" ± {error:.5f}")
 
 
 def _numbers(text: str) -> tuple[float, ...]:

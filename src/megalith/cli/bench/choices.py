@@ -10,3 +10,10 @@ class QualityMetric(StrEnum):
 
     log_loss = "log_loss"
     auc = "auc"
+
+
+class Charge(StrEnum):
+    """What the ratios of `bench adaptive` count."""
+
+    all = "all"
+    weights = "weights"

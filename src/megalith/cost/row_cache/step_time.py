@@ -18,7 +18,7 @@ other. The exponent is that of runs on two cores, whose disk gave 115,000 of 140
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from megalith.core.units import format_bytes
 from megalith.cost.row_cache.prediction import CachePrediction, RowTraffic
@@ -75,6 +75,8 @@ class TierPrediction:
     step_seconds: float
     bound_by: str
     """compute, resolve, read, disk reads or disk writes."""
+    step_seconds_range: tuple[float, float] | None = None
+    """With the quickest and the slowest that the disk was measured at, where it was more than once."""
 
     @property
     def rate_of_memory(self) -> float:
@@ -82,9 +84,13 @@ class TierPrediction:
         return self.compute_seconds / self.step_seconds if self.step_seconds else 1.0
 
     def __str__(self) -> str:
+        share = f"{self.rate_of_memory:.0%} of the rate in memory"
+        if self.step_seconds_range is not None:
+            quick, slow = self.step_seconds_range
+            share += f", {quick * 1e3:,.1f} to {slow * 1e3:,.1f} as the disk varies"
         return (
             f"Cache hits {self.hit_rate:.1%}, {self.reads_per_sample:.2f} disk reads a sample, "
-            f"{self.step_seconds * 1e3:,.1f} ms a step ({self.rate_of_memory:.0%} of the rate in memory), "
+            f"{self.step_seconds * 1e3:,.1f} ms a step ({share}), "
             f"bound by {self.bound_by}; {format_bytes(self.disk_bytes)} on disk at the end."
         )
 
@@ -122,6 +128,18 @@ def predict_tier(
     if reads + writes < waiting:
         slowest = "resolve" if resolve == waiting else "read"
     bound = slowest if waiting > (busy if pipelined else compute_seconds) else "compute"
+    varied = [
+        predict_tier(
+            cache,
+            compute_seconds,
+            replace(disk, reads_per_second=rate, reads_range=None),
+            cores=cores,
+            costs=costs,
+            pipelined=pipelined,
+            late=late,
+        ).step_seconds
+        for rate in disk.reads_range or ()
+    ]
     return TierPrediction(
         hit_rate=traffic.hit_rate,
         reads_per_sample=traffic.read_rows / cache.batch,
@@ -134,4 +152,5 @@ def predict_tier(
         disk_seconds=reads + writes,
         step_seconds=step,
         bound_by=bound,
+        step_seconds_range=(varied[1], varied[0]) if varied else None,
     )

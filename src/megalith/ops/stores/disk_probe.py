@@ -1,6 +1,6 @@
 """Measures a disk through the queue that row pools read and write with; about a second.
 
-    disk_speed(Path("rows"))      remembered from an earlier run, or measured now
+    disk_speed(Path("rows"))      the median of what this and earlier runs measured
 
 The file is removed at the end. It is read past the page cache, but a disk may have a cache of its own and a
 virtual one that of its host: rates of a file this small are upper bounds for tables of hundreds of gigabytes.
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from megalith.core.errors import StorageError
-from megalith.hardware.disk import BLOCK_BYTES, DiskSpeed, remember_speed, remembered_speed
+from megalith.hardware.disk import BLOCK_BYTES, DiskSpeed, remember_speed, remembered_speeds, usual_speed
 from megalith.ops import native
 
 FILE_BYTES = 256 << 20
@@ -26,6 +26,8 @@ _PIECE_BYTES = 2 << 20
 _FIRST_READS = 2048
 _MAX_READS = 100_000
 _ROUNDS = 4
+_APART_SECONDS = 60.0
+"""A measurement that is not older counts as of now: another one would tell the same."""
 _DEPTH, _THREADS = 256, 32
 """As `tiered_rows.DiskSettings` has them."""
 
@@ -45,13 +47,16 @@ class _Transfers(NamedTuple):
 
 
 def disk_speed(folder: Path, engine: str = "io_uring") -> DiskSpeed:
-    """The speed of the disk under a folder: remembered, or measured and remembered."""
-    known = remembered_speed(folder, engine)
-    if known is not None:
-        return known
-    speed = measure_disk(folder, engine)
-    remember_speed(folder, engine, speed)
-    return speed
+    """What the disk under a folder usually gives: measured now, with what was measured in the last day.
+
+    A disk that others use too gives more in one second than in another, so no single one decides.
+    """
+    known = remembered_speeds(folder, engine)
+    speeds = [measured.speed for measured in known]
+    if not known or abs(time.time() - known[-1].measured_at) > _APART_SECONDS:
+        speeds.append(measure_disk(folder, engine))
+        remember_speed(folder, engine, speeds[-1])
+    return usual_speed(speeds)
 
 
 def measure_disk(

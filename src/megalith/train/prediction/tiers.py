@@ -2,7 +2,7 @@
 
     megalith.data.access_frequencies     how often ids occur: from statistics.json, or a sample of the data
     megalith.cost.row_cache              what a cache of these rows does
-    megalith.ops.stores.disk_probe       what the disk gives, measured once a day
+    megalith.ops.stores.disk_probe       what the disk usually gives, measured
     step_seconds.py                      what a step takes with all rows in memory, measured
 
 It takes a few seconds, and a run never fails for it: what cannot be predicted is a sentence. Every rank
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -133,12 +133,7 @@ def _predict_own(run: PlannedRun, disk: DiskSpeed) -> _OwnPrediction | None:
     compute = measure_step_seconds(run.learner.config, run.dataset, splits[0], -(-batch // world_size))
     # Ranks of a machine share its disk.
     sharing = ranks_a_host(world_size)
-    own_disk = replace(
-        disk,
-        reads_per_second=disk.reads_per_second / sharing,
-        read_bytes_per_second=disk.read_bytes_per_second / sharing,
-        write_bytes_per_second=disk.write_bytes_per_second / sharing,
-    )
+    own_disk = disk.shared_by(sharing)
     cores = max(torch.get_num_threads(), len(os.sched_getaffinity(0)) // sharing)
     tiers = predict_tier(together, compute, own_disk, cores=cores, pipelined=run.depth > 0)
     return _OwnPrediction(together.run.lookups, tiers)

@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from commands import megalith, unwrapped
+from megalith.bench.adaptive.sizing import CLOSE, sized_ratio
 from megalith.bench.adaptive.suite import GridSettings, bench_adaptive
 from megalith.bench.adaptive.summary import summarise
 from megalith.cli.app import app
@@ -78,6 +79,44 @@ def test_means_and_standard_errors():
     assert row["missing"] == 1
     assert row["over_budget"]
     assert row["true_ratio"] == 4
+
+
+def test_adaptive_tables_are_compared_seed_by_seed():
+    def record(value):
+        own = {"total": 10, "weights": 10}
+        return {"quality": {"test": {"log_loss": value}}, "bytes": own} | _SIZES
+
+    points = [{"method": name, "ratio": 4.0} for name in ("adaptive", "rows") for _ in range(3)]
+    records = [record(0.50), record(0.60), None, record(0.52), record(0.64), record(0.70)]
+    ours, rows = summarise(points, records, "log_loss")
+    assert "adaptive_gain" not in ours
+    assert rows["adaptive_gain"] == pytest.approx(0.03)
+    assert rows["adaptive_gain_error"] == pytest.approx(0.01)
+
+
+_SIZES = {"dense_bytes": 40, "dense_weight_bytes": 30, "budget_bytes": 10, "settings": {}}
+
+
+def test_weights_alone_are_sized_by_trying():
+    def size_of(ratio):
+        # Weights shrink faster than all bytes, which have a part that does not.
+        return {"dense_weight_bytes": 1e6, "bytes": {"weights": 1e6 / ratio**1.2}}
+
+    found = sized_ratio(16, size_of)
+    assert found**1.2 == pytest.approx(16, rel=CLOSE)
+    assert sized_ratio(16, lambda _: None) is None
+    assert sized_ratio(16, lambda _: {"infeasible": "too small"}) == 16
+
+
+def test_ratios_of_weights_alone(tiny_recipe, tmp_path):
+    methods = ("none", "small_dim", "magnitude")
+    settings = GridSettings(methods, (4.0,), seeds=1, charge="weights")
+    results = bench_adaptive(tiny_recipe, settings, tmp_path / "grid")["results"]
+    rows = {row["method"]: row for row in results["rows"]}
+    assert rows["magnitude"]["weight_ratio"] == pytest.approx(4, rel=0.1)
+    # Whole columns: of 8 there are 2.
+    assert rows["small_dim"]["weight_ratio"] == pytest.approx(4, rel=0.1)
+    assert rows["none"]["weight_ratio"] == 1
 
 
 def test_the_command_tunes_all_methods_alike_and_draws_a_picture(tail_data, tiny_recipe, tmp_path):

@@ -74,6 +74,19 @@ def test_cores_and_a_disk_that_are_both_full_wait_for_each_other(flat):
     assert both.step_seconds == pytest.approx(2 ** (1 / 3) * alone.step_seconds, rel=1e-3)
 
 
+def test_a_disk_that_varies_gives_a_range(flat):
+    disk = replace(DISK, reads_range=(3e4, 12e4))
+    tier = predict_tier(flat, 0.001, disk, cores=2, costs=FREE)
+    quick, slow = tier.step_seconds_range
+    assert quick < tier.step_seconds < slow
+    assert (
+        slow
+        == predict_tier(flat, 0.001, replace(DISK, reads_per_second=3e4), cores=2, costs=FREE).step_seconds
+    )
+    assert f"{quick * 1e3:,.1f} to {slow * 1e3:,.1f} as the disk varies" in str(tier)
+    assert predict_tier(flat, 0.001, DISK, cores=2, costs=FREE).step_seconds_range is None
+
+
 def test_the_sentence_says_hits_reads_time_and_what_bounds_it(flat):
     text = str(predict_tier(flat, 0.001, DISK, cores=2, costs=FREE))
     assert f"Cache hits {flat.hit_rate:.1%}" in text

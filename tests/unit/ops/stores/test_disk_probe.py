@@ -20,11 +20,17 @@ def test_rates_are_measured_and_the_file_is_removed(engine, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_disk_is_measured_once(tmp_path, monkeypatch):
+def test_a_disk_is_measured_again_after_a_while(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(disk_probe, "FILE_BYTES", SMALL)
     first = disk_speed(tmp_path, "threads")
     assert disk_speed(tmp_path, "threads") == first
+    assert first.reads_range is None
+    monkeypatch.setattr(disk_probe, "_APART_SECONDS", -1.0)
+    second = disk_speed(tmp_path, "threads")
+    slow, quick = second.reads_range
+    assert slow <= second.reads_per_second <= quick
+    assert first.reads_per_second in (slow, quick)
 
 
 def test_too_little_room_is_one_sentence(tmp_path):
