@@ -51,7 +51,8 @@ void update_chunked_rows(const TableUpdate& table, const ChunkedPool& rows, cons
   // A copy: what is written to records cannot change it, and the compiler knows.
   const ChunkedPool pool = rows;
   const int64_t dim = pool.dim, ahead = records_ahead(pool);
-  const OptimizerStep step = *table.step;
+  OptimizerStep step = *table.step;
+  const float lr = step.lr;
   const bool scored = chunk_step.utility_weight != 0, rounds = sizeof(T) == 2 && step.stochastic_rounding != 0;
   float* scaled = table.scaled;
   for (int64_t i = 0; i < least(ahead, count); ++i) prefetch_record(pool, static_cast<uint32_t>(touched[i] >> 32));
@@ -96,6 +97,7 @@ void update_chunked_rows(const TableUpdate& table, const ChunkedPool& rows, cons
     char* record = record_at(pool, slot);
     const int64_t live = live_chunks(pool, slot), columns = live * pool.width;
     const RecordLayout& layout = pool.layouts[live];
+    if (chunk_step.rates) step.lr = lr * chunk_step.rates[live];
     const uint64_t mask = live == pool.chunks ? pool.all_chunks : record_mask(pool, record);
     // Rows that keep the first of their chunks need no copy of the gradient's columns.
     const bool is_prefix = (mask & (mask + 1)) == 0;

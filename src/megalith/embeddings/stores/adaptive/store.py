@@ -84,6 +84,7 @@ class AdaptiveStore:
         """Of its tables, among all adaptive ones."""
         none = torch.empty(0)
         self.rows = (PhysicalRows(torch.empty(0, shape.dim, dtype=shape.dtype), none, none),) * len(tables)
+        self._rates = rates_by_live_chunks(shape.chunks, budget.policy.rate)
         self._tickets = itertools.count(1)
         self._held: dict[int, _HeldBatch] = {}
         self._begun = 0
@@ -142,6 +143,7 @@ class AdaptiveStore:
                 sums=predictions.sums[number],
                 norm_scale=predictions.tables[number].norm_scale,
                 product_scale=predictions.tables[number].product_scale,
+                rates=self._rates,
             )
             for number in self.numbers.tolist()
         ]
@@ -195,6 +197,17 @@ class AdaptiveStore:
     def caches(self) -> Sequence[RowCache]:
         """None."""
         return ()
+
+
+def rates_by_live_chunks(chunks: int, power: float) -> Tensor | None:
+    """What learning rates are multiplied with, by live chunks: 1 for rows that are whole.
+
+    >>> rates_by_live_chunks(4, 0.5).tolist()[1:]
+    [2.0, 1.4142135381698608, 1.154700517654419, 1.0]
+    """
+    if power == 0:
+        return None
+    return torch.tensor([1.0, *((chunks / live) ** power for live in range(1, chunks + 1))])
 
 
 def candidate_units(budget: AdaptiveBudget, table: str, shards: Sequence[TableShard]) -> TableState:
