@@ -24,7 +24,7 @@ from megalith.embeddings.table_state import TableShard, TableState
 from megalith.ops.chunks.blocks import ChunkShape
 from megalith.ops.chunks.chunked_rows import PADDING_SLOT, ChunkedRows, ResolvedSlots
 from megalith.ops.chunks.ranking import Ranking
-from megalith.ops.chunks.sketch import BUCKET_BYTES, UNITS, CandidateSketch, CandidateTable
+from megalith.ops.chunks.sketch import UNITS, CandidateSketch, CandidateTable
 from megalith.ops.chunks.steps import ChunkStep
 from megalith.ops.optimizer.steps import PhysicalRows
 from megalith.ops.stores.tiered_rows import PooledTable
@@ -213,8 +213,7 @@ def rates_by_live_chunks(chunks: int, power: float) -> Tensor | None:
 def candidate_units(budget: AdaptiveBudget, table: str, shards: Sequence[TableShard]) -> TableState:
     """The sketch of a table as a checkpoint sees it, of which this process has the units in `shards`."""
     parts = {WEIGHT: PartSpec(torch.uint8, "element")}
-    unit_bytes = budget.candidates(table).buckets * BUCKET_BYTES
-    return TableState(UNITS, unit_bytes, parts, tuple(shards), optional=True)
+    return TableState(UNITS, budget.candidates(table).unit_bytes, parts, tuple(shards), optional=True)
 
 
 def _padding(table: StoredTable) -> int:
