@@ -180,7 +180,36 @@ void ChunkArena::compact(const std::function<void(const MoveSlot&)>& visit) {
     any = true;
   }
   if (any) visit([&](uint32_t slot) { return static_cast<uint32_t>(slot + moved[slot >> extent_shift_]); });
+  if (num_kept < huge_from_) pack(visit);
   give_back(num_kept + 1);
+}
+
+// Closes the gaps between records wherever whole pages come free by that: one page of each extent is partly free then.
+void ChunkArena::pack(const std::function<void(const MoveSlot&)>& visit) {
+  std::vector<uint8_t> packed(extents_.size(), 0);
+  bool any = false;
+  for (size_t extent = 1; extent < extents_.size(); ++extent) {
+    const Extent& own = extents_[extent];
+    const int64_t record = record_bytes(live_[extent]);
+    packed[extent] = rounded_up(own.count * record, kPageBytes) < rounded_up(own.end * record, kPageBytes);
+    any = any || packed[extent];
+  }
+  if (!any) return;
+  visit([&](uint32_t slot) {
+    const uint32_t extent = slot >> extent_shift_;
+    if (!packed[extent]) return slot;
+    Extent& own = extents_[extent];
+    const int64_t units = record_units_[live_[extent]], place = (slot & (extent_units_ - 1)) / units;
+    if (place < own.count) return slot;
+    while (own.used[own.first_word] == ~uint64_t{0}) ++own.first_word;
+    const int64_t free = own.first_word * 64 + __builtin_ctzll(~own.used[own.first_word]);
+    own.used[static_cast<size_t>(free / 64)] |= uint64_t{1} << free % 64;
+    own.used[static_cast<size_t>(place / 64)] &= ~(uint64_t{1} << place % 64);
+    const auto to = static_cast<uint32_t>(slot - (place - free) * units);
+    std::memcpy(base_ + (int64_t{to} << unit_shift_), base_ + (int64_t{slot} << unit_shift_),
+                static_cast<size_t>(units << unit_shift_));
+    return to;
+  });
 }
 
 void ChunkArena::give_back(int64_t first_extent) {

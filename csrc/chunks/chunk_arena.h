@@ -38,7 +38,8 @@ class ChunkArena {
   void free(uint32_t slot);
 
   // Moves records so that no length has more extents than it needs and all lie at the bottom, and gives the rest of the
-  // memory back. `visit(move)` calls move(slot) for the slot of every record and keeps what it returns, twice.
+  // memory back. `visit(move)` calls move(slot) for the slot of every record and keeps what it returns, up to three
+  // times.
   using MoveSlot = std::function<uint32_t(uint32_t)>;
   void compact(const std::function<void(const MoveSlot&)>& visit);
 
@@ -81,6 +82,7 @@ class ChunkArena {
   uint32_t take_place(uint32_t extent);
   std::vector<uint8_t> choose_emptied(int64_t* num_kept);
   void touch(uint32_t extent, int64_t bytes);
+  void pack(const std::function<void(const MoveSlot&)>& visit);
   void give_back(int64_t first_extent);
 
   std::vector<RecordLayout> layouts_;

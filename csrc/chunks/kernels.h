@@ -18,6 +18,7 @@ struct ChunkStep {
   // each times its scale and rounded to a whole number, so that their order does not matter. Added to.
   int64_t* sums;
   float norm_scale, product_scale;
+  const float* rates;  // by live chunks, 0 to all: what the learning rate is multiplied with; null: 1
 };
 
 // Room for one row of `dim` columns and sixteen more.

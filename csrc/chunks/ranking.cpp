@@ -138,7 +138,7 @@ void Ranking::score(const TableMagnitudes* magnitudes, int64_t* out) {
   for (int64_t table = 0; table < static_cast<int64_t>(sketch_.size()); ++table) {
     if (exempt_[static_cast<size_t>(table)]) continue;
     const SketchTable& own = sketch_of(table);
-    const int64_t entries = own.buckets * kBucketEntries, here = own.last_unit - own.first_unit;
+    const int64_t entries = own.buckets * own.bucket_entries, here = own.last_unit - own.first_unit;
     for (int64_t unit = 0; unit < here; ++unit, total += entries) units.push_back({table, unit * entries, entries, total});
     out[table * kSumNumbers] = (own.end_row() - own.begin_row()) * pool_.chunks;
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 
 #include "chunks/chunked_rows.h"
 #include "parallel.h"
@@ -16,7 +17,16 @@ struct ResolveTask {
   std::vector<int64_t> missing;
 };
 
-constexpr int64_t kTaskValues = 2048, kAhead = 24, kNextAhead = 12;
+constexpr int64_t kTaskValues = 2048, kAhead = 24;
+
+// The largest of some values as unsigned numbers: negative ones are larger than any row.
+template <class Index>
+__attribute__((always_inline)) inline uint64_t largest(const Index* values, const ResolveTask& task) {
+  using Unsigned = std::make_unsigned_t<Index>;
+  Unsigned most = 0;
+  for (int64_t i = task.first; i < task.last; ++i) most = std::max(most, static_cast<Unsigned>(values[i]));
+  return most;
+}
 
 // Slots of some ids of a table; lists the positions of those without one.
 template <class Index>
@@ -24,16 +34,10 @@ __attribute__((always_inline)) inline void find_slots(const TableIndex& index, c
                                                       const Index* values, int32_t* slots, ResolveTask& task) {
   const int64_t last = task.last;
   const auto row = [&](int64_t i) { return static_cast<uint32_t>(values[i]); };
-  uint64_t outside = 0;
-  for (int64_t i = task.first; i < last; ++i) {
-    outside |= static_cast<uint64_t>(static_cast<int64_t>(values[i]) < 0 || static_cast<int64_t>(values[i]) >= table.rows);
+  if (largest(values, task) >= static_cast<uint64_t>(table.rows)) {
+    throw std::out_of_range("a batch has an id that its table of " + std::to_string(table.rows) + " rows has not");
   }
-  if (outside) throw std::out_of_range("a batch has an id that its table of " + std::to_string(table.rows) + " rows has not");
-  for (int64_t i = task.first; i < std::min(task.first + kAhead, last); ++i) index.prefetch(row(i));
-  for (int64_t i = task.first; i < last; ++i) {
-    if (i + kAhead < last) index.prefetch(row(i + kAhead));
-    if (i + kNextAhead < last) index.prefetch_next(row(i + kNextAhead));
-    uint32_t slot = index.find(row(i));
+  const auto keep = [&](int64_t i, uint32_t slot) {
     if (static_cast<int64_t>(values[i]) == table.padding) {
       slot = kPaddingSlot;
     } else if (slot == 0) {
@@ -41,6 +45,35 @@ __attribute__((always_inline)) inline void find_slots(const TableIndex& index, c
       task.missing.push_back(i);
     }
     slots[i] = static_cast<int32_t>(slot);
+  };
+  if (index.form() == IndexForm::kArray) {
+    const uint32_t* all = index.slots();
+    for (int64_t i = task.first; i < last; ++i) {
+      if (i + kAhead < last) __builtin_prefetch(all + row(i + kAhead));
+      keep(i, all[row(i)]);
+    }
+  } else if (index.form() == IndexForm::kRankedBitmap) {
+    // What the bitmap says is kept for some rows, so that what it leads to is on its way before it is read.
+    constexpr int64_t kGroup = 32;
+    int64_t positions[2][kGroup];
+    for (int64_t i = task.first; i < std::min(task.first + kGroup, last); ++i) index.prefetch(row(i));
+    for (int64_t first = task.first, turn = 0; first < last + kGroup; first += kGroup, turn ^= 1) {
+      for (int64_t i = first; i < std::min(first + kGroup, last); ++i) {
+        if (i + kGroup < last) index.prefetch(row(i + kGroup));
+        const int64_t at = index.position(row(i));
+        positions[turn][i - first] = at;
+        index.prefetch_at(at, row(i));
+      }
+      for (int64_t i = std::max(first - kGroup, task.first); i < std::min(first, last); ++i) {
+        keep(i, index.find_at(positions[turn ^ 1][i - (first - kGroup)], row(i)));
+      }
+    }
+  } else {
+    for (int64_t i = task.first; i < std::min(task.first + kAhead, last); ++i) index.prefetch(row(i));
+    for (int64_t i = task.first; i < last; ++i) {
+      if (i + kAhead < last) index.prefetch(row(i + kAhead));
+      keep(i, index.find(row(i)));
+    }
   }
 }
 
@@ -51,16 +84,16 @@ void find_plainly(const TableIndex& index, const ChunkedTable& table, const Inde
 }
 
 #if defined(__x86_64__)
-// The same where the processor counts bits in one instruction.
+// The same where the processor counts bits, and compares unsigned numbers, in one instruction.
 template <class Index>
-__attribute__((target("popcnt"))) void find_counting(const TableIndex& index, const ChunkedTable& table,
+__attribute__((target("popcnt,sse4.1"))) void find_counting(const TableIndex& index, const ChunkedTable& table,
                                                      const Index* values, int32_t* slots, ResolveTask& task) {
   find_slots(index, table, values, slots, task);
 }
 
 bool counts_bits() {
   __builtin_cpu_init();
-  static const bool has = __builtin_cpu_supports("popcnt");
+  static const bool has = __builtin_cpu_supports("popcnt") && __builtin_cpu_supports("sse4.1");
   return has;
 }
 #endif

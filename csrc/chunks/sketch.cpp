@@ -8,17 +8,17 @@
 namespace megalith {
 namespace {
 
-SketchEntry* find_entry(SketchEntry* bucket, uint32_t row) {
-  for (SketchEntry* entry = bucket; entry < bucket + kBucketEntries && entry->utility > 0; ++entry) {
+SketchEntry* find_entry(const SketchBucket& bucket, uint32_t row) {
+  for (SketchEntry* entry = bucket.begin(); entry < bucket.end() && entry->utility > 0; ++entry) {
     if (entry->row == row) return entry;
   }
   return nullptr;
 }
 
 // Takes an entry out; those behind it move up.
-void erase_entry(SketchEntry* bucket, SketchEntry* entry) {
-  std::copy(entry + 1, bucket + kBucketEntries, entry);
-  bucket[kBucketEntries - 1] = {0, 0.0f};
+void erase_entry(const SketchBucket& bucket, SketchEntry* entry) {
+  std::copy(entry + 1, bucket.end(), entry);
+  bucket.end()[-1] = {0, 0.0f};
 }
 
 void increase(SketchEntry& entry, float utility) {
@@ -28,24 +28,24 @@ void increase(SketchEntry& entry, float utility) {
 
 }  // namespace
 
-float sketch_utility(SketchEntry* bucket, uint32_t row) {
+float sketch_utility(const SketchBucket& bucket, uint32_t row) {
   const SketchEntry* entry = find_entry(bucket, row);
   return entry ? entry->utility : 0.0f;
 }
 
-bool sketch_increase(SketchEntry* bucket, uint32_t row, float utility) {
+bool sketch_increase(const SketchBucket& bucket, uint32_t row, float utility) {
   SketchEntry* entry = find_entry(bucket, row);
   if (entry == nullptr) return false;
   if (is_utility(utility)) increase(*entry, utility);
   return true;
 }
 
-void sketch_insert(SketchEntry* bucket, uint32_t row, float utility) {
+void sketch_insert(const SketchBucket& bucket, uint32_t row, float utility) {
   if (!is_utility(utility) || sketch_increase(bucket, row, utility)) return;
-  SketchEntry* last = bucket + kBucketEntries - 1;
+  SketchEntry* last = bucket.end() - 1;
   if (last->utility > 0) {
-    SketchEntry* smallest = bucket;
-    for (SketchEntry* entry = bucket + 1; entry <= last; ++entry) {
+    SketchEntry* smallest = bucket.begin();
+    for (SketchEntry* entry = smallest + 1; entry <= last; ++entry) {
       if (entry->utility <= smallest->utility) smallest = entry;
     }
     const bool is_larger = utility > smallest->utility || (utility == smallest->utility && row < smallest->row);
@@ -53,14 +53,14 @@ void sketch_insert(SketchEntry* bucket, uint32_t row, float utility) {
     erase_entry(bucket, smallest);
   }
   SketchEntry* at = last;
-  while (at > bucket && (at[-1].utility == 0 || at[-1].row > row)) {
+  while (at > bucket.begin() && (at[-1].utility == 0 || at[-1].row > row)) {
     *at = at[-1];
     --at;
   }
   *at = {row, utility};
 }
 
-void sketch_remove(SketchEntry* bucket, uint32_t row) {
+void sketch_remove(const SketchBucket& bucket, uint32_t row) {
   if (SketchEntry* entry = find_entry(bucket, row)) erase_entry(bucket, entry);
 }
 
@@ -75,7 +75,7 @@ MG_EXPORT int32_t mg_sketch_add(const void* tables, int64_t num_tables, const in
   return megalith::guarded("add to the candidates of chunked rows", [&] {
     const auto* described = static_cast<const SketchTable*>(tables);
     struct Addition {
-      SketchEntry* bucket;
+      megalith::SketchBucket bucket;
       uint32_t row;
       float utility;
     };
@@ -90,12 +90,12 @@ MG_EXPORT int32_t mg_sketch_add(const void* tables, int64_t num_tables, const in
     constexpr size_t kAhead = 16;
     size_t others = 0;
     for (size_t i = 0; i < given.size(); ++i) {
-      if (i + kAhead < given.size()) __builtin_prefetch(given[i + kAhead].bucket, 1);
+      if (i + kAhead < given.size()) __builtin_prefetch(given[i + kAhead].bucket.first, 1);
       const Addition one = given[i];
       if (!megalith::sketch_increase(one.bucket, one.row, one.utility)) given[others++] = one;
     }
     for (size_t i = 0; i < others; ++i) {
-      if (i + kAhead < others) __builtin_prefetch(given[i + kAhead].bucket, 1);
+      if (i + kAhead < others) __builtin_prefetch(given[i + kAhead].bucket.first, 1);
       megalith::sketch_insert(given[i].bucket, given[i].row, given[i].utility);
     }
   });
@@ -115,12 +115,12 @@ MG_EXPORT int32_t mg_sketch_remove(const void* table, const int64_t* ids, int64_
 MG_EXPORT void mg_sketch_scale(const void* table, float factor) noexcept {
   const SketchTable& own = *static_cast<const SketchTable*>(table);
   for (int64_t b = 0; b < own.num_buckets(); ++b) {
-    SketchEntry* bucket = own.entries + b * megalith::kBucketEntries;
-    SketchEntry* kept = bucket;
-    for (SketchEntry* entry = bucket; entry < bucket + megalith::kBucketEntries; ++entry) {
-      const SketchEntry scaled = {entry->row, entry->utility * factor};
+    const megalith::SketchBucket bucket = own.bucket(b);
+    SketchEntry* kept = bucket.begin();
+    for (const SketchEntry& entry : bucket) {
+      const SketchEntry scaled = {entry.row, entry.utility * factor};
       if (megalith::is_utility(scaled.utility)) *kept++ = scaled;
     }
-    std::fill(kept, bucket + megalith::kBucketEntries, SketchEntry{0, 0.0f});
+    std::fill(kept, bucket.end(), SketchEntry{0, 0.0f});
   }
 }

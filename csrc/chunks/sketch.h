@@ -1,7 +1,7 @@
-// A bounded memory of rows without a record, and what they would be worth: buckets of eight entries.
+// A bounded memory of rows without a record, and what they would be worth: buckets of up to eight entries.
 //
 // The rows of a table are cut into 64 units of equal length, and each unit into ranges of rows, one for each of its
-// buckets. A bucket keeps the eight entries of the highest utility, of equal ones those of the lower rows, in the order
+// buckets. A bucket keeps the entries of the highest utility, of equal ones those of the lower rows, in the order
 // of rows: what it holds depends on what was added, not on the order of rows inside one call.
 #pragma once
 
@@ -11,12 +11,19 @@
 
 namespace megalith {
 
-constexpr int64_t kBucketEntries = 8;
-
 // A utility of 0 is no entry; these are behind the others.
 struct SketchEntry {
   uint32_t row;
   float utility;
+};
+
+// As many entries as a bucket of the table has.
+struct SketchBucket {
+  SketchEntry* first;
+  int64_t count;
+
+  SketchEntry* begin() const { return first; }
+  SketchEntry* end() const { return first + count; }
 };
 
 // The units [first_unit, last_unit) of a table; fields as Python fills them.
@@ -27,6 +34,7 @@ struct SketchTable {
   int64_t bucket_rows;
   int64_t first_unit, last_unit;
   int64_t first_row;    // id 0 of callers is this row
+  int64_t bucket_entries;
   SketchEntry* entries;
 
   // [begin, end) of the rows of these units.
@@ -40,9 +48,10 @@ struct SketchTable {
     if (id >= 0 && row >= begin_row() && row < end_row()) return row;
     throw std::out_of_range("id " + std::to_string(id) + " is not of the units that a sketch has");
   }
-  SketchEntry* bucket_of(int64_t row) const {
+  SketchBucket bucket(int64_t number) const { return {entries + number * bucket_entries, bucket_entries}; }
+  SketchBucket bucket_of(int64_t row) const {
     const int64_t unit = row / unit_rows, inside = row % unit_rows;
-    return entries + ((unit - first_unit) * buckets + inside / bucket_rows) * kBucketEntries;
+    return bucket((unit - first_unit) * buckets + inside / bucket_rows);
   }
 };
 
@@ -50,11 +59,11 @@ struct SketchTable {
 inline bool is_utility(float number) { return number > 0 && number <= 3.4028234663852886e38f; }
 
 // Of the entry of a row in its bucket, or 0.
-float sketch_utility(SketchEntry* bucket, uint32_t row);
+float sketch_utility(const SketchBucket& bucket, uint32_t row);
 // Adds to the entry of a row in its bucket; whether there is one.
-bool sketch_increase(SketchEntry* bucket, uint32_t row, float utility);
+bool sketch_increase(const SketchBucket& bucket, uint32_t row, float utility);
 // Adds to the entry of a row, or makes one: where a bucket is full, in place of the smallest if that is smaller.
-void sketch_insert(SketchEntry* bucket, uint32_t row, float utility);
-void sketch_remove(SketchEntry* bucket, uint32_t row);
+void sketch_insert(const SketchBucket& bucket, uint32_t row, float utility);
+void sketch_remove(const SketchBucket& bucket, uint32_t row);
 
 }  // namespace megalith

@@ -25,11 +25,20 @@ class TableIndex {
 
   // The slot of a row, or 0.
   __attribute__((always_inline)) uint32_t find(uint32_t row) const {
-    if (form_ == IndexForm::kHash) return hash_.find(row);
-    const int64_t at = position(row);
-    if (at >= 0) return slots_.as<uint32_t>()[at];
+    return form_ == IndexForm::kHash ? hash_.find(row) : find_at(position(row), row);
+  }
+
+  // In two halves, where the form has them: where the row's slot is among `slots`, or -1, and the slot.
+  __attribute__((always_inline)) int64_t position(uint32_t row) const {
+    if (form_ == IndexForm::kArray) return int64_t{row};
+    return form_ == IndexForm::kRankedBitmap ? rank(blocks_.as<Block>(), row) : -1;
+  }
+  __attribute__((always_inline)) uint32_t find_at(int64_t at, uint32_t row) const {
+    if (at >= 0) return slots()[at];
     return hash_is_empty_ ? 0 : hash_.find(row);
   }
+  // Of an array: by row.
+  const uint32_t* slots() const { return slots_.as<uint32_t>(); }
 
   void set(uint32_t row, uint32_t slot) {
     size_ += find(row) == 0;
@@ -52,21 +61,19 @@ class TableIndex {
     }
   }
 
-  // What find reads first, and then (of a bitmap) what it reads next.
+  // What find reads first, and what its second half reads.
   __attribute__((always_inline)) void prefetch(uint32_t row) const {
     if (form_ == IndexForm::kArray) {
-      __builtin_prefetch(slots_.as<uint32_t>() + row);
+      __builtin_prefetch(slots() + row);
     } else if (form_ == IndexForm::kRankedBitmap) {
       __builtin_prefetch(blocks_.as<Block>() + row / kBlockRows);
     } else {
       hash_.prefetch(row);
     }
   }
-  __attribute__((always_inline)) void prefetch_next(uint32_t row) const {
-    if (form_ != IndexForm::kRankedBitmap) return;
-    const int64_t at = position(row);
+  __attribute__((always_inline)) void prefetch_at(int64_t at, uint32_t row) const {
     if (at >= 0) {
-      __builtin_prefetch(slots_.as<uint32_t>() + at);
+      __builtin_prefetch(slots() + at);
     } else if (!hash_is_empty_) {
       hash_.prefetch(row);
     }
@@ -145,12 +152,6 @@ class TableIndex {
     const uint32_t pairs = static_cast<uint32_t>(uint64_t{block.before_pairs} << 9 >> word / 2 * 9) & 511;
     return int64_t{block.before} + pairs + __builtin_popcountll(first) +
            __builtin_popcountll(own & ((uint64_t{1} << bit % 64) - 1));
-  }
-
-  // Of the row's slot in `slots_`, or -1.
-  __attribute__((always_inline)) int64_t position(uint32_t row) const {
-    if (form_ == IndexForm::kArray) return int64_t{row};
-    return form_ == IndexForm::kRankedBitmap ? rank(blocks_.as<Block>(), row) : -1;
   }
 
   template <class Body>

@@ -11,6 +11,7 @@
 #include "chunks/live_columns.h"
 #include "chunks/lookup_kernels.h"
 #include "chunks/record.h"
+#include "chunks/utility_kernels.h"
 #include "optimizer/row_step.h"
 #include "optimizer/update_kernels.h"
 #include "simd/stochastic_rounding.h"
@@ -26,81 +27,6 @@ struct ScatteredColumns {
     return random_words(row_seed, load_whole<Words>(columns + column));
   }
 };
-
-// Norms of a gradient's chunks, in the place of each; those beyond the last chunk are 0.
-struct ChunkNorms {
-  alignas(64) float norms[kMostChunks];
-  float total;
-};
-
-// The sum of 2, 4 or 8 numbers as that of sixteen lanes adds them.
-inline float sum_few(const float* from, int64_t count) {
-  if (count == 2) return from[0] + from[1];
-  if (count == 4) return (from[0] + from[2]) + (from[1] + from[3]);
-  return ((from[0] + from[4]) + (from[2] + from[6])) + ((from[1] + from[5]) + (from[3] + from[7]));
-}
-
-inline void find_norms(const ChunkedPool& pool, const float* gradient, ChunkNorms& found) {
-  const int64_t width = pool.width, chunks = pool.chunks;
-  // Lanes beyond the last chunk are read with the others.
-  store(found.norms + (chunks - 1) / kLanes * kLanes, Floats{});
-  if (width == 1) {
-    for_columns(chunks, [&](int64_t column, int n) {
-      const Floats lanes = load(gradient + column, n);
-      store(found.norms + column, lanes * lanes, n);
-    });
-  } else if (width == 2 || width == 4 || width == 8) {
-    // As below, where the other lanes of a sum are 0.
-    alignas(64) float lanes[kLanes];
-    for_columns(pool.dim, [&](int64_t column, int n) {
-      const Floats given = load(gradient + column, n);
-      store(lanes, given * given);
-      float* to = found.norms + column / width;
-      for (const float* from = lanes; from < lanes + n; from += width) *to++ = sum_few(from, width);
-    });
-  } else {
-    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-      Floats squares{};
-      for_columns(width, [&](int64_t column, int n) {
-        const Floats lanes = load(gradient + chunk * width + column, n);
-        squares += lanes * lanes;
-      });
-      found.norms[chunk] = sum(squares);
-    }
-  }
-  Floats total{};
-  for (int64_t chunk = 0; chunk < chunks; chunk += kLanes) {
-    const Floats norms = root(load(found.norms + chunk));
-    store(found.norms + chunk, norms);
-    total += norms;
-  }
-  found.total = sum(total);
-}
-
-// Adds `weight` times its norm to the utility of each live chunk, and of the others to that of growth; returns what
-// utilities and growth were together.
-inline float add_utilities(const ChunkedPool& pool, char* record, int64_t live, uint64_t mask, const ChunkNorms& found,
-                           float weight, uint64_t seed) {
-  auto* utilities = reinterpret_cast<BFloat16*>(record + pool.layouts[live].utilities);
-  auto* growth = reinterpret_cast<BFloat16*>(record);
-  const Floats growth_before = load(growth, 1);
-  Floats dead{}, before = growth_before;
-  for (int64_t chunk = 0; chunk < pool.chunks; chunk += kLanes) {
-    const uint32_t lanes = static_cast<uint32_t>(mask >> chunk) & kAllLanes;
-    const Floats norms = load(found.norms + chunk);
-    const int n = num_lanes(lanes);
-    if (n < kLanes) dead += only(norms, ~lanes & kAllLanes);
-    if (n == 0) continue;
-    const Floats own = load(utilities, n);
-    before += own;
-    store_random(utilities, own + gathered(norms, lanes) * weight, random_words(seed, chunk), n);
-    utilities += n;
-  }
-  if (mask != pool.all_chunks) {
-    store_random(growth, growth_before + all(sum(dead) * weight), random_words(seed, kMostChunks), 1);
-  }
-  return sum(before);
-}
 
 // A number of `sums` as a whole one; what is no number, or too large for a sum of them, is bounded.
 inline int64_t whole(float number) {
@@ -118,12 +44,15 @@ inline void list_columns(const ChunkedPool& pool, uint64_t mask, int64_t first_c
 }
 
 template <int Kind, class T>
-void update_chunked_rows(const TableUpdate& table, const ChunkedPool& pool, const ChunkStep& chunk_step,
+void update_chunked_rows(const TableUpdate& table, const ChunkedPool& rows, const ChunkStep& chunk_step,
                          const ChunkBuffers& buffers, const RowSource* touched, int64_t count,
                          const uint32_t* accesses) {
   constexpr int kNumNorms = num_row_norms(Kind);
+  // A copy: what is written to records cannot change it, and the compiler knows.
+  const ChunkedPool pool = rows;
   const int64_t dim = pool.dim, ahead = records_ahead(pool);
-  const OptimizerStep step = *table.step;
+  OptimizerStep step = *table.step;
+  const float lr = step.lr;
   const bool scored = chunk_step.utility_weight != 0, rounds = sizeof(T) == 2 && step.stochastic_rounding != 0;
   float* scaled = table.scaled;
   for (int64_t i = 0; i < least(ahead, count); ++i) prefetch_record(pool, static_cast<uint32_t>(touched[i] >> 32));
@@ -168,8 +97,10 @@ void update_chunked_rows(const TableUpdate& table, const ChunkedPool& pool, cons
     char* record = record_at(pool, slot);
     const int64_t live = live_chunks(pool, slot), columns = live * pool.width;
     const RecordLayout& layout = pool.layouts[live];
-    const bool is_whole = live == pool.chunks;
-    const uint64_t mask = is_whole ? pool.all_chunks : record_mask(pool, record);
+    if (chunk_step.rates) step.lr = lr * chunk_step.rates[live];
+    const uint64_t mask = live == pool.chunks ? pool.all_chunks : record_mask(pool, record);
+    // Rows that keep the first of their chunks need no copy of the gradient's columns.
+    const bool is_prefix = (mask & (mask + 1)) == 0;
     if (scored) {
       uint32_t bits;
       std::memcpy(&bits, &chunks.total, 4);
@@ -179,7 +110,7 @@ void update_chunked_rows(const TableUpdate& table, const ChunkedPool& pool, cons
       norms_sum += whole(norm * chunk_step.norm_scale);
       products_sum += whole(norm * utility * chunk_step.product_scale);
     }
-    if (!is_whole && mask != mask_before) {
+    if (!is_prefix && mask != mask_before) {
       for_live_columns(pool, mask, 0, dim, [&](int64_t column, int n, uint32_t lanes, int64_t at) {
         // Whole lanes: what is written too far is written again, or is beyond the last column.
         if (lanes) store(buffers.gradient + at, gathered(load(gradient + column, n), lanes));
@@ -204,7 +135,7 @@ void update_chunked_rows(const TableUpdate& table, const ChunkedPool& pool, cons
       }
       row_step.take(norms, columns);
     };
-    if (is_whole) {
+    if (is_prefix) {
       take(AdjacentColumns{table.rounding.first_column}, gradient);
     } else {
       take(ScatteredColumns{buffers.columns}, buffers.gradient);

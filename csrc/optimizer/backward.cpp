@@ -98,11 +98,11 @@ void split(const BackwardBatch& batch, const TableTask& task, const UpdateKernel
   buffers.once.resize(static_cast<size_t>(once - buffers.once.data()));
   buffers.again.resize(static_cast<size_t>(again - buffers.again.data()));
   if (repeats.exact()) return;
-  buffers.numbers.reset(repeats.num_marked());
-  for (RowSource& value : buffers.again) {
-    const uint64_t number = buffers.numbers.number(static_cast<uint32_t>(value >> 32));
-    value = number << 32 | static_cast<uint32_t>(value);
-  }
+  // About as many rows as bits, since few share one.
+  const std::vector<uint64_t>& marked = repeats.marked();
+  buffers.before.resize(marked.size());
+  buffers.numbers.reset(use.rank(marked.data(), static_cast<int64_t>(marked.size()), buffers.before.data()));
+  buffers.numbers.number(buffers.again.data(), static_cast<int64_t>(buffers.again.size()));
   buffers.repeated = buffers.numbers.rows();
 }
 

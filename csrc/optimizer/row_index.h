@@ -55,12 +55,6 @@ class RepeatedRows {
   bool exact() const { return exact_; }
   const std::vector<uint64_t>& met() const { return met_; }
   const std::vector<uint64_t>& marked() const { return again_; }
-  // How many bits are marked: about as many rows, since few share one.
-  int64_t num_marked() const {
-    int64_t total = 0;
-    for (const uint64_t word : again_) total += __builtin_popcountll(word);
-    return total;
-  }
 
  private:
   uint64_t position(uint64_t row) const { return (row ^ row >> bits_) & ((uint64_t{1} << bits_) - 1); }
@@ -90,15 +84,32 @@ class RowNumbers {
     resize(bits);
   }
 
-  uint32_t number(uint32_t row) {
-    uint64_t at = position(row);
-    for (; entries_[at] != kEmpty; at = (at + 1) & mask_) {
-      if (static_cast<uint32_t>(entries_[at]) == row) return static_cast<uint32_t>(entries_[at] >> 32);
+  // Puts the number of its row in the place of each touched row.
+  void number(RowSource* touched, int64_t count) {
+    // Nearly all rows have been asked about before: for those nothing is read but the entries.
+    uint64_t* entries = entries_.data();
+    int shift = 32 - bits_;
+    uint64_t mask = mask_;
+    for (int64_t i = 0; i < count; ++i) {
+      const auto row = static_cast<uint32_t>(touched[i] >> 32);
+      uint64_t at = (row * 0x9e3779b1u) >> shift, entry = entries[at];
+      while (static_cast<uint32_t>(entry) != row || entry == kEmpty) {
+        if (entry == kEmpty) {
+          entry = entries[at] = static_cast<uint64_t>(rows_.size()) << 32 | row;
+          rows_.push_back(row);
+          if (4 * rows_.size() > 3 * mask) {
+            resize(bits_ + 1);
+            entries = entries_.data();
+            shift = 32 - bits_;
+            mask = mask_;
+          }
+          break;
+        }
+        at = (at + 1) & mask;
+        entry = entries[at];
+      }
+      touched[i] = (entry & ~uint64_t{0xffffffff}) | static_cast<uint32_t>(touched[i]);
     }
-    entries_[at] = static_cast<uint64_t>(rows_.size()) << 32 | row;
-    rows_.push_back(row);
-    if (4 * rows_.size() > 3 * mask_) resize(bits_ + 1);
-    return static_cast<uint32_t>(rows_.size() - 1);
   }
 
   const std::vector<uint32_t>& rows() const { return rows_; }

@@ -147,5 +147,34 @@ inline float sum(const Floats& lanes) {
 #endif
 }
 
+// The sums of four packs, each in that tree, as the first four lanes; the others are 0.
+inline Floats sums_of_four(const Floats& a, const Floats& b, const Floats& c, const Floats& d) {
+#if defined(__AVX512F__)
+  const __m512 first = (__m512)a.parts[0], second = (__m512)b.parts[0];
+  const __m512 third = (__m512)c.parts[0], fourth = (__m512)d.parts[0];
+  const __m512 left = _mm512_add_ps(_mm512_shuffle_f32x4(first, second, 0x44), _mm512_shuffle_f32x4(first, second, 0xee));
+  const __m512 right = _mm512_add_ps(_mm512_shuffle_f32x4(third, fourth, 0x44), _mm512_shuffle_f32x4(third, fourth, 0xee));
+  const __m512 quarters = _mm512_add_ps(_mm512_shuffle_f32x4(left, right, 0x88), _mm512_shuffle_f32x4(left, right, 0xdd));
+  const __m512 pairs = _mm512_add_ps(quarters, _mm512_permute_ps(quarters, 0x4e));
+  const __m512 sums = _mm512_add_ps(pairs, _mm512_permute_ps(pairs, 0xb1));
+  return {{(Floats::Part)_mm512_maskz_compress_ps(0x1111, sums)}};
+#elif defined(__AVX2__)
+  const auto half = [](const Floats& lanes) { return _mm256_add_ps((__m256)lanes.parts[0], (__m256)lanes.parts[1]); };
+  const auto quarters = [](__m256 one, __m256 other) {
+    return _mm256_add_ps(_mm256_permute2f128_ps(one, other, 0x20), _mm256_permute2f128_ps(one, other, 0x31));
+  };
+  const __m256 left = quarters(half(a), half(b)), right = quarters(half(c), half(d));
+  const __m256 pairs = _mm256_add_ps(_mm256_shuffle_ps(left, right, 0x44), _mm256_shuffle_ps(left, right, 0xee));
+  // Of a and c in the lower half, of b and d in the upper.
+  const __m256 sums = _mm256_add_ps(_mm256_shuffle_ps(pairs, pairs, 0x88), _mm256_shuffle_ps(pairs, pairs, 0xdd));
+  const __m128 four = _mm_unpacklo_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1));
+  return {{(Floats::Part)_mm256_zextps128_ps256(four)}};
+#else
+  Floats sums{};
+  sums.parts[0] = Floats::Part{sum(a), sum(b), sum(c), sum(d)};
+  return sums;
+#endif
+}
+
 }  // namespace MG_VARIANT
 }  // namespace megalith

@@ -27,6 +27,14 @@ inline Words random_words(uint64_t row_seed, int64_t column) {
   return random_words(row_seed, lanes + static_cast<uint32_t>(column));
 }
 
+// That of one column.
+inline uint32_t random_word(uint64_t row_seed, uint32_t column) {
+  uint32_t x = column * 0x9e3779b1u + static_cast<uint32_t>(row_seed);
+  x = (x ^ (x >> 16)) * 0x85ebca6bu;
+  x = (x ^ static_cast<uint32_t>(row_seed >> 32) ^ (x >> 13)) * 0xc2b2ae35u;
+  return x ^ (x >> 16);
+}
+
 inline void store_random(float* to, const Floats& lanes, const Words&, int n) { store(to, lanes, n); }
 
 inline void store_random(BFloat16* to, const Floats& lanes, const Words& random, int n) {
@@ -35,6 +43,17 @@ inline void store_random(BFloat16* to, const Floats& lanes, const Words& random,
   const Words rounded = (bits + (random & 0xffffu)) >> 16;
   const Words nearest = converted<Words>(narrow_bfloat(lanes));
   store_shorts(to, converted<Shorts>(select(special, nearest, rounded)), n);
+}
+
+// A single number, as sixteen of them.
+inline void store_random(BFloat16* to, float value, uint32_t random) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  if ((bits & 0x7fffffffu) < 0x7f7f0000u) {
+    to->bits = static_cast<uint16_t>((bits + (random & 0xffffu)) >> 16);
+  } else {
+    store(to, all(value), 1);
+  }
 }
 
 inline void store_random(Half* to, const Floats& lanes, const Words& random, int n) {

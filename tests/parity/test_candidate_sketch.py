@@ -19,7 +19,7 @@ def candidate_tables(draw):
     first = draw(st.integers(0, min(UNITS, -(-rows // unit)) - 1))
     units = draw(st.sampled_from([(0, UNITS), (first, draw(st.integers(first + 1, UNITS)))]))
     first_row = draw(st.sampled_from([0, units[0] * unit]))
-    return CandidateTable(rows, draw(st.sampled_from([0, 5000, 20_000])), units, first_row)
+    return CandidateTable(rows, draw(st.sampled_from([0, 1600, 5000, 20_000])), units, first_row)
 
 
 def drawn_rows(tables, generator, most=120):
@@ -116,7 +116,7 @@ def test_two_halves_hold_what_the_whole_holds(seed, cut, rows):
 
 
 def test_a_full_bucket_keeps_the_highest_utilities():
-    table = CandidateTable(rows=64 * 100, bytes=0)
+    table = CandidateTable(rows=64 * 100, bytes=4096)
     sketch = CandidateSketch([table])
     rows = torch.stack([torch.zeros(12, dtype=torch.int64), torch.arange(12)], dim=1)
     sketch.add(rows, torch.tensor([5, 1, 1, 9, 9, 9, 9, 9, 9, 1, 5, 0.5]), 1.0)
@@ -129,7 +129,7 @@ def test_a_full_bucket_keeps_the_highest_utilities():
 
 
 def test_numbers_that_are_not_finite_are_not_kept():
-    sketch = CandidateSketch([CandidateTable(rows=1000, bytes=0)])
+    sketch = CandidateSketch([CandidateTable(rows=1000, bytes=4096)])
     rows = torch.tensor([[0, 1], [0, 2], [0, 3]])
     sketch.add(rows, torch.tensor([float("nan"), float("inf"), 3e38]), 1.0)
     sketch.add(rows, torch.tensor([1.0, 2.0, 3e38]), 1.0)
@@ -137,11 +137,12 @@ def test_numbers_that_are_not_finite_are_not_kept():
 
 
 def test_memory_is_what_was_asked_for():
-    for rows in (64, 10_000, 10_000_000):
-        table = CandidateTable(rows, 1 << 20)
-        taken = CandidateSketch([table]).bytes()
-        assert taken <= max(1 << 20, UNITS * 64) + 64
-        assert taken >= min((1 << 20) * 0.9, rows * 8)
+    for asked in (1 << 20, 4096, 1600, 512):
+        for rows in (64, 10_000, 10_000_000):
+            table = CandidateTable(rows, asked)
+            taken = CandidateSketch([table]).bytes()
+            assert taken <= asked + 72
+            assert taken >= min(asked * 0.9, rows * 8) - UNITS * 8
 
 
 def test_odd_arguments_are_refused():

@@ -164,7 +164,7 @@ def test_two_pools_of_half_the_rows_decide_as_one(world, share, cut, seed):
 
 def place_of(rows=1000, dim=8, width=2, **settings_):
     pool = ChunkedRows([PooledTable(rows, StartValues(1, "t", dim, 1.0))], ChunkShape(dim, width), CAPACITY)
-    sketch = CandidateSketch([CandidateTable(rows, 0)])
+    sketch = CandidateSketch([CandidateTable(rows, 4096)])
     return pool, sketch, Ranking(pool, sketch, RankingSettings(**settings_), [False])
 
 
@@ -256,7 +256,7 @@ def test_what_changed_in_between_is_refused():
     with pytest.raises(ValueError, match="fades"):
         ranking.score(scales, [1.5])
     with pytest.raises(ConfigError, match="is not of the table t"):
-        Ranking(pool, CandidateSketch([CandidateTable(2000, 0)]), RankingSettings(), [False])
+        Ranking(pool, CandidateSketch([CandidateTable(2000, 4096)]), RankingSettings(), [False])
     pool.close()
     with pytest.raises(ValueError, match="closed"):
         ranking.sums()

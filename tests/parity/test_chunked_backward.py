@@ -35,12 +35,18 @@ def gradients_of(lookups):
     return OutputGradients(lookups.world.gradient(), lookups.world.sequence_gradients())
 
 
-def update(lookups, weight=0.5, counts=True):
+def rates_of(pool):
+    """Rates that tell every number of live chunks apart."""
+    return 1.0 + torch.arange(pool.shape.chunks + 1.0) / 4
+
+
+def update(lookups, weight=0.5, counts=True, rated=False):
     """One step of all tables; norms of absent rows by table, and sums over those that are there."""
     norms = {table: torch.zeros(len(absent)) for table, absent in lookups.absent.items()}
     sums = {table: torch.zeros(2, dtype=torch.int64) for table in lookups.absent}
+    rates = [rates_of(twin) if rated and twin is not None else None for twin in lookups.twins]
     steps = [
-        ChunkStep(weight, counts, norms.get(table), sums.get(table), *SUM_SCALES)
+        ChunkStep(weight, counts, norms.get(table), sums.get(table), *SUM_SCALES, rates[table])
         for table in range(len(lookups.widths))
     ]
     world = lookups.world
@@ -55,7 +61,7 @@ def rows_of(pool):
     return [part for block in pool.blocks(0) for part in block]
 
 
-def twin_update(lookups, table, weight, counts, sums=None):
+def twin_update(lookups, table, weight, counts, sums=None, rated=False):
     own = lookups.id_descriptors[lookups.id_descriptors[:, 0] == table].clone()
     own[:, 0] = 0
     world = lookups.world
@@ -66,7 +72,7 @@ def twin_update(lookups, table, weight, counts, sums=None):
         lookups.id_batch,
         gradients_of(lookups),
         world.rounding[table : table + 1],
-        [ChunkStep(weight, counts, None, sums, *SUM_SCALES)],
+        [ChunkStep(weight, counts, None, sums, *SUM_SCALES, rates_of(lookups.twins[table]) if rated else None)],
         lookups.absent[table],
     )
 
@@ -74,16 +80,19 @@ def twin_update(lookups, table, weight, counts, sums=None):
 @pytest.mark.parametrize("kind", OPTIMIZER_KINDS)
 def test_matches_the_twin(kind):
     @given(
-        chunked_lookups(kinds=(kind,), dtypes=(torch.float32,)), st.sampled_from([0.0, 0.5]), st.booleans()
+        chunked_lookups(kinds=(kind,), dtypes=(torch.float32,)),
+        st.sampled_from([0.0, 0.5]),
+        st.booleans(),
+        st.booleans(),
     )
     @settings(deadline=None, max_examples=40)
-    def check(lookups, weight, counts):
-        norms, sums = update(lookups, weight, counts)
+    def check(lookups, weight, counts, rated):
+        norms, sums = update(lookups, weight, counts, rated)
         for table, twin in enumerate(lookups.twins):
             if twin is None:
                 continue
             expected_sums = torch.zeros(2, dtype=torch.int64)
-            expected = twin_update(lookups, table, weight, counts, expected_sums)
+            expected = twin_update(lookups, table, weight, counts, expected_sums, rated)
             torch.testing.assert_close(norms[table], expected, rtol=2e-4, atol=2e-5)
             # A row's number may be rounded the other way.
             rows = len(next(twin.blocks(0)).ids) if twin.rows else 0

@@ -235,6 +235,20 @@ def test_memory_goes_back_to_the_system():
     assert abs(totals[2] - totals[0]) < 0.01 * totals[0]
 
 
+def test_small_pools_are_packed_to_the_page():
+    """Of rows of two lengths one in ten stays; no more than a page of each length is partly free."""
+    rows = 3000
+    pool = ChunkedRows([PooledTable(rows, StartValues(1, "t", 16, 1.0))], ChunkShape(16, 4), 1 << 24)
+    ids = torch.arange(rows)
+    pool.rewrite(0, ids, torch.where(ids % 3 == 0, 15, 1))
+    stays = ids % 10 == 0
+    before = pool.read(0, ids[stays])
+    pool.rewrite(0, ids[~stays], torch.zeros(rows - rows // 10, dtype=torch.int64))
+    pool.compact()
+    assert pool.statistics().bytes.free < 2 * 4096
+    assert all(map(torch.equal, pool.read(0, ids[stays]), before))
+
+
 def test_a_block_expands_and_comes_back():
     @given(shape=shapes(), seed=st.integers(0, 2**31))
     @settings(deadline=None, max_examples=40)

@@ -93,13 +93,21 @@ def outside(numbers: Tensor, end: int) -> bool:
 
 def check_lookups(
     lookups: Tensor, values: Tensor, tables: int, types: Sequence[torch.dtype] = (torch.int32, torch.int64)
-) -> None:
-    """Refuses (table, first value, last value) and values that a pool of rows would read wrongly."""
+) -> bool:
+    """Refuses (table, first value, last value) and values that a pool of rows would read wrongly.
+
+    Returns whether the lookups have every value, one after the other.
+    """
     if values.dtype not in types or values.dim() != 1 or not values.is_contiguous():
         names = " or ".join(str(each).removeprefix("torch.") for each in types)
         raise ValueError(f"values are contiguous {names} [values]")
     shaped = lookups.dtype == torch.int64 and lookups.dim() == 2 and lookups.shape[1] == 3
     if not shaped or not lookups.is_contiguous():
         raise ValueError("lookups are contiguous int64 [lookups, 3]")
-    if outside(lookups[:, 0], tables) or outside(lookups[:, 1:], len(values) + 1):
-        raise ValueError("a lookup names a table or values that there are not")
+    # One by one: there is one for each feature, and what a reduction of an array calls costs more.
+    end, covered, is_next = len(values), 0, True
+    for table, first, last in lookups.tolist():
+        if not (0 <= table < tables and 0 <= first <= end and 0 <= last <= end):
+            raise ValueError("a lookup names a table or values that there are not")
+        is_next, covered = is_next and first == covered, last
+    return is_next and covered == end

@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -134,20 +133,21 @@ class ChunkedRows:
         take no more than `room` (a row counts as `ChunkedStatistics.row_bytes`). Otherwise all ids without a
         record are FIRST_ABSENT, and none is listed.
         """
-        check_lookups(lookups, values, len(self.tables))
-        # Not by torch, whose threads would wait for more work at the cost of those that compute.
-        slots = np.zeros(len(values), dtype=np.int32)
-        absent = np.empty((len(values) if trains else 0, 2), dtype=np.int64)
+        slots = torch.empty(len(values), dtype=torch.int32)
+        if not check_lookups(lookups, values, len(self.tables)):
+            # Not by torch, whose threads would wait for more work at the cost of those that compute.
+            slots.numpy().fill(PADDING_SLOT)
+        absent = torch.empty(len(values) if trains else 0, 2, dtype=torch.int64)
         new_rows = (ctypes.c_int64 * 2)(first_chunks if trains else 0, room)
         count = ctypes.c_int64(0)
         with self._lock:
             self._core.mg_chunks_resolve(
                 *(self._pool, lookups.data_ptr(), len(lookups), values.data_ptr(), values.element_size()),
-                *(slots.ctypes.data, int(trains), new_rows, absent.ctypes.data, ctypes.addressof(count)),
+                *(slots.data_ptr(), int(trains), new_rows, absent.data_ptr(), ctypes.addressof(count)),
                 int(parallel),
             )
-        listed = absent[: count.value].copy()
-        return ResolvedSlots(torch.from_numpy(slots), torch.from_numpy(listed), new_rows[1])
+        # A copy, so that the room for all of them is given back.
+        return ResolvedSlots(slots, absent[: count.value].clone(), new_rows[1])
 
     def rewrite(
         self,

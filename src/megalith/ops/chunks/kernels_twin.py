@@ -63,7 +63,10 @@ def chunked_backward_twin_(
                 if settings.sums is not None:
                     _add_sums_(twin, held, gradient, settings, times)
                 _add_utilities_(twin, held, gradient, settings.utility_weight * times)
-            _update_row_(twin, held, row, gradient, step, RowRounding(*rounding[table].tolist()))
+            own = step
+            if settings.rates is not None:
+                own = step._replace(lr=float(torch.tensor(step.lr) * settings.rates[held.mask.bit_count()]))
+            _update_row_(twin, held, row, gradient, own, RowRounding(*rounding[table].tolist()))
     return norms
 
 

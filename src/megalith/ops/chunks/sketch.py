@@ -5,7 +5,7 @@
     ids, utilities = sketch.entries(0)
 
 The rows of a table are cut into 64 units of ceil(rows / 64), and each unit into the row ranges of its buckets
-of eight entries. A full bucket gives up its smallest entry (of equal ones that of the highest row) for a
+of up to eight entries. A full bucket gives up its smallest entry (of equal ones that of the highest row) for a
 larger one. Nothing depends on the number of ranks, each of which has whole units. Entries are {u32 row,
 f32 utility}, those of a bucket in the order of rows; a utility of 0 is no entry, so no entry at all is zeros.
 """
@@ -27,7 +27,8 @@ from megalith.ops.tensors import check_tensor
 
 UNITS = ADAPTIVE_UNITS
 """Of a table, each of as many rows but for the last ones."""
-BUCKET_ENTRIES, BUCKET_BYTES = 8, 64
+MOST_ENTRIES = 8
+"""Of a bucket: a cache line."""
 ENTRY = np.dtype([("row", np.uint32), ("utility", np.float32)])
 
 
@@ -38,7 +39,7 @@ class CandidateTable:
     rows: int
     """Of the whole table."""
     bytes: int
-    """Of all 64 units together; at least a bucket for each, at most an entry for each row."""
+    """Of all 64 units together; at least an entry for each, at most one for each row."""
     units: tuple[int, int] = (0, UNITS)
     """[first, last) of those that are here."""
     first_row: int = 0
@@ -59,8 +60,18 @@ class CandidateTable:
     @property
     def bucket_rows(self) -> int:
         """Rows that share a bucket."""
-        wanted = max(1, self.bytes // (UNITS * BUCKET_BYTES))
-        return max(min(BUCKET_ENTRIES, self.unit_rows), -(-self.unit_rows // wanted))
+        wanted = max(1, self.bytes // (UNITS * self.bucket_entries * ENTRY.itemsize))
+        return max(self.bucket_entries, -(-self.unit_rows // wanted))
+
+    @property
+    def bucket_entries(self) -> int:
+        """Of each bucket: fewer where not even one of each unit could have them all."""
+        return max(1, min(MOST_ENTRIES, self.unit_rows, self.bytes // (UNITS * ENTRY.itemsize)))
+
+    @property
+    def unit_bytes(self) -> int:
+        """Of the buckets of a unit."""
+        return self.buckets * self.bucket_entries * ENTRY.itemsize
 
     @property
     def buckets(self) -> int:
@@ -85,21 +96,23 @@ class CandidateSketch:
         self._core = native.library()
         self.tables = tuple(tables)
         self._state = [
-            torch.zeros((table.num_units, table.buckets * BUCKET_BYTES), dtype=torch.uint8)
-            for table in tables
+            torch.zeros((table.num_units, table.unit_bytes), dtype=torch.uint8) for table in tables
         ]
         described = [
-            [table.rows, table.unit_rows, table.buckets, table.bucket_rows, *table.units, table.first_row]
+            [
+                *(table.rows, table.unit_rows, table.buckets, table.bucket_rows, *table.units),
+                *(table.first_row, table.bucket_entries),
+            ]
             for table in tables
         ]
         self._fields = torch.tensor(
             [[*row, state.data_ptr()] for row, state in zip(described, self._state, strict=True)],
             dtype=torch.int64,
-        ).view(len(tables), 8)
+        ).view(len(tables), 9)
 
     @property
     def native_tables(self) -> Tensor:
-        """int64 [tables, 8] as csrc/chunks/sketch.h has them; valid as long as the sketch."""
+        """int64 [tables, 9] as csrc/chunks/sketch.h has them; valid as long as the sketch."""
         return self._fields
 
     def add(self, absent: Tensor, norms: Tensor, weight: float) -> None:
@@ -168,7 +181,7 @@ class CandidateSketch:
 
 def check_units(table: CandidateTable, first_unit: int, state: Tensor) -> None:
     """Refuses units whose entries are not of their bucket's rows, or not in order."""
-    entries = state.contiguous().numpy().reshape(-1).view(ENTRY).reshape(-1, BUCKET_ENTRIES)
+    entries = state.contiguous().numpy().reshape(-1).view(ENTRY).reshape(-1, table.bucket_entries)
     numbers = np.arange(len(entries))
     units = first_unit + numbers // table.buckets
     first = units * table.unit_rows + numbers % table.buckets * table.bucket_rows
@@ -176,7 +189,7 @@ def check_units(table: CandidateTable, first_unit: int, state: Tensor) -> None:
     rows, utilities = entries["row"].astype(np.int64), entries["utility"]
     is_entry = utilities > 0
     fits = ~is_entry | (rows >= first[:, None]) & (rows < last[:, None]) & np.isfinite(utilities)
-    empty = is_entry | (entries.view(np.uint64).reshape(-1, BUCKET_ENTRIES) == 0)
+    empty = is_entry | (entries.view(np.uint64).reshape(-1, table.bucket_entries) == 0)
     follows = ~is_entry[:, 1:] | is_entry[:, :-1] & (rows[:, 1:] > rows[:, :-1])
     if not (fits.all() and empty.all() and follows.all()):
         raise ConfigError("The state of a sketch has an entry out of place; load one of the same table.")

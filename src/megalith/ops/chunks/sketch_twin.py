@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from megalith.ops.chunks.sketch import BUCKET_BYTES, BUCKET_ENTRIES, ENTRY, CandidateTable
+from megalith.ops.chunks.sketch import ENTRY, CandidateTable
 
 Bucket = dict[int, np.float32]
 
@@ -60,13 +60,13 @@ class CandidateSketchTwin:
         """All that a table has, uint8 [units here, bytes of a unit]."""
         own = self.tables[table]
         first, last = own.units
-        entries = np.zeros((last - first, own.buckets, BUCKET_ENTRIES), dtype=ENTRY)
+        entries = np.zeros((last - first, own.buckets, own.bucket_entries), dtype=ENTRY)
         for (number, unit, bucket), found in self.buckets.items():
             if number == table:
                 rows = sorted(found)
                 entries[unit - first, bucket, : len(rows)] = [(row, found[row]) for row in rows]
         state = np.ascontiguousarray(entries).view(np.uint8)
-        return torch.from_numpy(state.reshape(last - first, own.buckets * BUCKET_BYTES))
+        return torch.from_numpy(state.reshape(last - first, own.unit_bytes))
 
     def _bucket(self, table: int, row: int) -> Bucket:
         own = self.tables[table]
@@ -83,7 +83,7 @@ class CandidateSketchTwin:
             added = bucket.get(row, np.float32(0)) + utility
         if _is_utility(added):
             bucket[row] = added
-        if len(bucket) > BUCKET_ENTRIES:
+        if len(bucket) > self.tables[table].bucket_entries:
             del bucket[min(bucket, key=lambda own: (bucket[own], -own))]
 
 

@@ -31,20 +31,42 @@ class ChunkStep(NamedTuple):
     row's number is rounded to a whole one, at most 2 ** 40, so the order of rows does not matter."""
     norm_scale: float = 1.0
     product_scale: float = 1.0
+    rates: Tensor | None = None
+    """float32, by live chunks of a row, from 0 to all: what its learning rate is multiplied with; None is 1."""
+
+
+_PACKED = struct.Struct("<qfiqffq")
+"""As csrc/chunks/kernels.h has a step."""
 
 
 def chunk_steps_tensor(steps: Sequence[ChunkStep]) -> Tensor:
-    """int64 [tables, 4] for the native core; the tensors of `steps` must live as long."""
-    rows = []
+    """int64 [tables, 5] for the native core; the tensors of `steps` must live as long."""
+    # Once a step, between kernels that leave nothing in the caches: few calls, and none twice.
+    packed, before, row = bytearray(), None, b""
+    norms, norms_address = None, 0
     for step in steps:
-        norms, sums = step.absent_norms, step.sums
-        if norms is not None and (norms.dtype != torch.float32 or not norms.is_contiguous()):
-            raise ValueError("absent_norms are contiguous float32")
-        if sums is not None and (sums.dtype != torch.int64 or sums.shape != (2,) or not sums.is_contiguous()):
-            raise ValueError("sums are contiguous int64 [2]")
-        packed = struct.pack("<fi", step.utility_weight, int(step.counts_accesses))
-        scales = struct.pack("<ff", step.norm_scale, step.product_scale)
-        (word,), (both,) = struct.unpack("<q", packed), struct.unpack("<q", scales)
-        pointer = 0 if norms is None or not norms.numel() else norms.data_ptr()
-        rows.append([pointer, word, 0 if sums is None else sums.data_ptr(), both])
-    return torch.tensor(rows, dtype=torch.int64)
+        if step is not before:
+            before = step
+            if step.absent_norms is not norms:
+                norms = step.absent_norms
+                norms_address = 0 if norms is None else _address(norms, "absent_norms")
+            row = _PACKED.pack(
+                *(norms_address, step.utility_weight, step.counts_accesses),
+                0 if step.sums is None else _address_of_sums(step.sums),
+                *(step.norm_scale, step.product_scale),
+                0 if step.rates is None else _address(step.rates, "rates"),
+            )
+        packed += row
+    return torch.frombuffer(packed, dtype=torch.int64).view(-1, 5)
+
+
+def _address(numbers: Tensor, name: str) -> int:
+    if numbers.dtype != torch.float32 or not numbers.is_contiguous():
+        raise ValueError(f"{name} are contiguous float32")
+    return numbers.data_ptr() if numbers.numel() else 0
+
+
+def _address_of_sums(sums: Tensor) -> int:
+    if sums.dtype != torch.int64 or sums.shape != (2,) or not sums.is_contiguous():
+        raise ValueError("sums are contiguous int64 [2]")
+    return sums.data_ptr()

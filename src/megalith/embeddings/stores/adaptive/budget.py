@@ -24,7 +24,7 @@ from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy, BudgetS
 from megalith.embeddings.stores.base import StoreBytes
 from megalith.ops.chunks.ranking import HISTOGRAM_SIZE, Ranking, RankingChanges, threshold
 from megalith.ops.chunks.ranking_sums import SUM_NUMBERS
-from megalith.ops.chunks.sketch import BUCKET_BYTES, UNITS, CandidateTable
+from megalith.ops.chunks.sketch import UNITS, CandidateTable
 
 if TYPE_CHECKING:
     from megalith.embeddings.stores.adaptive.store import AdaptiveStore
@@ -32,10 +32,11 @@ if TYPE_CHECKING:
 AddOverRanks = Callable[[Tensor], Tensor]
 """Sums an int64 tensor over all ranks, the same on each."""
 
-_ARENA_PART, _MOST_FREE = 1 / 64, 1 / 8
-"""Of the budget, for what is free behind records and for saying where, and at most with half an extent for
-each length of records, which is what one is partly free on average."""
-_HALF_EXTENT = 32 << 10
+_ARENA_PART = 1 / 64
+"""Of the budget, for what is free behind the records of an extent and for saying where."""
+_SMALL_POOL, _PAGE, _HALF_EXTENT = 16 << 20, 4 << 10, 32 << 10
+"""Small pools are packed to the page, one of which is partly free for each length of records; in larger ones
+an extent of 64 KiB is, half of it on average."""
 _COUNTED_INDEX = 11
 """Bytes of an index that a row counts as where chunks compete."""
 
@@ -100,7 +101,7 @@ class AdaptiveBudget:
     @property
     def sketch_bytes(self) -> int:
         """Of the parts of all tables, on all ranks together."""
-        return sum(self.candidates(table).buckets * UNITS * BUCKET_BYTES for table in self.rows)
+        return sum(self.candidates(table).unit_bytes * UNITS for table in self.rows)
 
     def chunks_of_new_rows(self, chunks: int) -> int:
         """How many of its `chunks` a new row begins with now; 0 where none may begin."""
@@ -157,7 +158,8 @@ class AdaptiveBudget:
         budget = self.schedule.at(step)
         if budget is None:
             return None
-        free = min(_MOST_FREE * budget, _ARENA_PART * budget + _HALF_EXTENT * self.num_lengths)
+        part, most = (_PAGE, 1 / 2) if budget <= _SMALL_POOL else (_HALF_EXTENT, 1 / 8)
+        free = min(most * budget, _ARENA_PART * budget + part * self.num_lengths)
         return int(budget - self.sketch_bytes - free)
 
     def used_bytes(self, add: AddOverRanks = of_one_process) -> int:

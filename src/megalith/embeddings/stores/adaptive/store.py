@@ -24,7 +24,7 @@ from megalith.embeddings.table_state import TableShard, TableState
 from megalith.ops.chunks.blocks import ChunkShape
 from megalith.ops.chunks.chunked_rows import PADDING_SLOT, ChunkedRows, ResolvedSlots
 from megalith.ops.chunks.ranking import Ranking
-from megalith.ops.chunks.sketch import BUCKET_BYTES, UNITS, CandidateSketch, CandidateTable
+from megalith.ops.chunks.sketch import UNITS, CandidateSketch, CandidateTable
 from megalith.ops.chunks.steps import ChunkStep
 from megalith.ops.optimizer.steps import PhysicalRows
 from megalith.ops.stores.tiered_rows import PooledTable
@@ -84,6 +84,7 @@ class AdaptiveStore:
         """Of its tables, among all adaptive ones."""
         none = torch.empty(0)
         self.rows = (PhysicalRows(torch.empty(0, shape.dim, dtype=shape.dtype), none, none),) * len(tables)
+        self._rates = rates_by_live_chunks(shape.chunks, budget.policy.rate)
         self._tickets = itertools.count(1)
         self._held: dict[int, _HeldBatch] = {}
         self._begun = 0
@@ -142,6 +143,7 @@ class AdaptiveStore:
                 sums=predictions.sums[number],
                 norm_scale=predictions.tables[number].norm_scale,
                 product_scale=predictions.tables[number].product_scale,
+                rates=self._rates,
             )
             for number in self.numbers.tolist()
         ]
@@ -197,11 +199,21 @@ class AdaptiveStore:
         return ()
 
 
+def rates_by_live_chunks(chunks: int, power: float) -> Tensor | None:
+    """What learning rates are multiplied with, by live chunks: 1 for rows that are whole.
+
+    >>> rates_by_live_chunks(4, 0.5).tolist()[1:]
+    [2.0, 1.4142135381698608, 1.154700517654419, 1.0]
+    """
+    if power == 0:
+        return None
+    return torch.tensor([1.0, *((chunks / live) ** power for live in range(1, chunks + 1))])
+
+
 def candidate_units(budget: AdaptiveBudget, table: str, shards: Sequence[TableShard]) -> TableState:
     """The sketch of a table as a checkpoint sees it, of which this process has the units in `shards`."""
     parts = {WEIGHT: PartSpec(torch.uint8, "element")}
-    unit_bytes = budget.candidates(table).buckets * BUCKET_BYTES
-    return TableState(UNITS, unit_bytes, parts, tuple(shards), optional=True)
+    return TableState(UNITS, budget.candidates(table).unit_bytes, parts, tuple(shards), optional=True)
 
 
 def _padding(table: StoredTable) -> int:
