@@ -25,6 +25,7 @@ from megalith.train.recipe import load_recipe
 
 TRIED: dict[str, tuple[Any, ...]] = {
     "chunk": (1, 2, 4, 8, 16),
+    "rate": (0.0, 0.25, 0.5, 0.75, 1.0),
     "gamma": (0.98, 0.99, 0.995, 0.998, 0.999, 0.9995),
     "interval": (10, 25, 50, 100),
     "end": (0.3, 0.5, 0.7, 0.9),
