@@ -47,7 +47,7 @@ def _unit(store: DynamicStore, table: int) -> float:
 
 def _whole(store: DynamicStore, shard: DynamicShard, table: int, block: RowBlock) -> RowBlock:
     """A block with all parts of a row, ids rising."""
-    name, (_, dim) = store.tables[table].spec.name, shard.columns
+    name, (_, dim) = store.names[table], shard.columns
     ids = torch.as_tensor(block.ids, dtype=torch.int64)
     parts: dict[str, Any] = dict(block.parts)
     if WEIGHT not in parts or tuple(torch.as_tensor(parts[WEIGHT]).shape) != (len(ids), dim):
