@@ -1,5 +1,5 @@
-"""Dynamic tables trained by one process and by many: which ids have a row, every number of their rows, and what
-else they know."""
+"""Dynamic tables trained by one process and by many: which ids have a row, every number of it, and what else
+the tables know."""
 
 import itertools
 from functools import reduce
@@ -101,7 +101,7 @@ def plan_over(world_size, made, turn=0):
 def make(ranks, turn=0, folder=None, deduplicate=False, **bounds):
     """Tables of this process; with a `folder` their rows are on disk, and not all in memory."""
     made = tables("dense" if folder is None else "tiered", **bounds)
-    memory = None if folder is None else mg.TieredMemory(dram="64KiB", path=folder)
+    memory = None if folder is None else mg.TieredMemory(dram="96KiB", path=folder)
     optimizer = mg.Adam(lr=0.05)
     if ranks.world_size == 1:
         return mg.EmbeddingCollection(made, optimizer, seed=3, memory=memory)

@@ -19,14 +19,23 @@ def test_ids_come_and_go_and_share_a_row(alone):
     assert counts.expired_by_batches > 20
     assert counts.refused > 300
     assert {table for _, table, *_ in left} == set(BOUNDS)
-    assert {name for name, _ in rows if name.endswith(".unknown")} == {"a.unknown", "b.unknown", "c.unknown", "d.unknown"}
+    assert {name for name, _ in rows if name.endswith(".unknown")} == {
+        "a.unknown",
+        "b.unknown",
+        "c.unknown",
+        "d.unknown",
+    }
     # It is trained: Adam's second moments are not 0.
     assert all(any(rows[name, 0]["second"]) for name in ("a.unknown", "c.unknown"))
 
 
 @pytest.mark.parametrize(
     ("ranks", "turn", "ahead", "deduplicate"),
-    [(2, 0, 1, True), (4, 1, 0, False), *(pytest.param(4, 2, ahead, True, marks=pytest.mark.slow) for ahead in (0, 1, 3))],
+    [
+        (2, 0, 1, True),
+        (4, 1, 0, False),
+        *(pytest.param(4, 2, ahead, True, marks=pytest.mark.slow) for ahead in (0, 1, 3)),
+    ],
 )
 def test_ranks_decide_as_one_process(alone, ranks, turn, ahead, deduplicate):
     found = on_ranks(ranks, trained, STEPS, turn, ahead, None, deduplicate)
@@ -71,10 +80,10 @@ def test_another_bound_on_another_number_of_ranks_is_that_of_one_process(tmp_pat
     assert found == rows
 
 
-@pytest.mark.parametrize("bound", [100, 300])
+@pytest.mark.parametrize("bound", [70, 300])
 def test_ids_are_exported_from_all_ranks_and_imported_into_theirs(bound):
     exported, count, taken = moved_ids(10, bound)
-    assert len(exported) > 100
+    assert len(exported) > 80
     assert count == len(taken) <= bound
     assert all(taken[one] == exported[one] for one in taken)
     for of_rank in on_ranks(3, moved_ids, 10, bound):

@@ -27,8 +27,8 @@ def batches(draw):
 
 @st.composite
 def cut_batches(draw):
-    """Partitions of any features, one twice perhaps, by row or by hash; empty parts, parts of nobody, streams in
-    any order."""
+    """Partitions of any features, one twice perhaps, by row or by hash; empty parts, parts of nobody, streams
+    in any order."""
     rows, values, offsets, weights, batch = draw(batches())
     partitions, num_parts = [], 0
     for _ in range(draw(st.integers(0, 5))):

@@ -21,7 +21,7 @@ StoreKind = Literal["dense", "tiered", "adaptive", "dynamic"]
 ADAPTIVE_UNITS = 64
 """Parts of an adaptive table, each of as many rows but for the last ones; none is ever cut."""
 ID_PARTITIONS = 64
-"""Parts that a fixed hash cuts the ids of a dynamic table into, each with rows of its own; none is ever cut."""
+"""Parts that a fixed hash cuts the ids of a dynamic table into, each with its own rows; none is ever cut."""
 
 
 def _bytes(size: Any) -> Any:

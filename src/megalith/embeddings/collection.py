@@ -334,7 +334,9 @@ class EmbeddingCollection(nn.Module):
         """
         assert self._native is not None
         descriptors = self.lookups.rows_of(list(slots))
-        batch = LookupBatch(torch.tensor(list(slots.values())), torch.arange(len(slots) + 1), None, len(slots))
+        batch = LookupBatch(
+            torch.tensor(list(slots.values())), torch.arange(len(slots) + 1), None, len(slots)
+        )
         pooled = OutputGradients(torch.cat(list(gradients)).view(1, -1))
         self._native.backward_(self.steps(), descriptors, batch, pooled, self.rounding())
 

@@ -1,4 +1,4 @@
-"""How a table may be cut, by what holds its rows: adaptive ones at units, dynamic ones at partitions of ids."""
+"""How a table may be cut, by what holds its rows: adaptive ones at units, dynamic ones at partitions."""
 
 from __future__ import annotations
 
@@ -54,9 +54,7 @@ def cut_fault(table: TableSpec, parts: Iterable[tuple[int, int]], *, whole_rows:
     """What is wrong with a cut of a table into ranges of rows, by its store; None where nothing is."""
     if isinstance(table.store, AdaptiveSpec):
         unit = unit_rows(table.rows)
-        fits = all(
-            first % unit == 0 and (last % unit == 0 or last == table.rows) for first, last in parts
-        )
+        fits = all(first % unit == 0 and (last % unit == 0 or last == table.rows) for first, last in parts)
         where = f"at multiples of {unit}"
     elif table.is_dynamic:
         fits = all(partitions_between(table.rows, rows) is not None for rows in parts)

@@ -71,8 +71,8 @@ class BucketizedRows(NamedTuple):
     held: list[int]
     """Ids of each stream."""
     values: Tensor
-    """Stream after stream, each in the order of the batch, counted from the first row of its bucket, or as they
-    are where ids are hashed."""
+    """Stream after stream, each in the order of the batch, counted from the first row of its bucket; ids that
+    are hashed as they are."""
     sample_weights: Tensor | None
 
 

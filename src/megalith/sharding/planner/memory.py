@@ -108,7 +108,7 @@ def _first_tier_suffices(inputs: PlanInputs) -> bool:
 
 
 def _table_bytes(inputs: PlanInputs, table: TableSpec) -> float:
-    """Rows and their optimizer state; of adaptive tables what their budget gives them, of dynamic ones also the
-    map of their ids."""
+    """Rows and their optimizer state; of adaptive tables what their budget gives them, of dynamic ones
+    also the map of their ids."""
     whole = table.weight_bytes + table.rows * state_bytes(inputs.workload.optimizer, table.dim)
     return float(whole) * inputs.held_share(table) + table.rows * inputs.map_bytes_per_row(table)

@@ -84,7 +84,9 @@ def _read_entry(entry: Any, where: str) -> list[tuple[TableSpec, TableStatistics
         table = parse_config(TableSpec, {"features": (described.get("name", ""),), **described}, where)
         if isinstance(table.store, DynamicSpec):
             if table.store.bound is None:
-                raise ConfigError(f"{where}: the rows of a dynamic table are its bound; give bound, not bound_bytes.")
+                raise ConfigError(
+                    f"{where}: the rows of a dynamic table are its bound; give bound, not bound_bytes."
+                )
             table = table.model_copy(update={"rows": table.store.bound})
         mean_ids = float(lookups) if lookups is not None else float(len(table.features))
         tables.append((table, zipf_statistics(table.rows, mean_ids, float(skew))))

@@ -260,7 +260,7 @@ class ShardedEmbeddingCollection(nn.Module):
         return gathered_blocks(itertools.chain(*own), self._ranks)
 
     def import_ids(self, table: str, blocks: Iterable[RowBlock]) -> int:
-        """Takes ids as `EmbeddingCollection.import_ids` does; all workers give the same blocks, and each takes
+        """Takes ids as `EmbeddingCollection.import_ids` does: all workers give the same blocks, each takes
         what is its own. How many of them have a row then, on all workers together."""
         given, parts = list(blocks), self._parts(table)
         counts = self._ranks.from_each(lambda: sum(emb.import_ids(name, given) for emb, name in parts))

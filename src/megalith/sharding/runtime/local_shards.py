@@ -303,9 +303,7 @@ class _ShardTables:
     def parts_of(self, table: TableSpec) -> list[tuple[EmbeddingCollection, str]]:
         if self.collection is None:
             return []
-        return [
-            (self.collection, shard.name) for shard in self._shards if shard.table.name == table.name
-        ]
+        return [(self.collection, shard.name) for shard in self._shards if shard.table.name == table.name]
 
     def table_states(self, table: TableSpec, optimizer: RowOptimizer) -> dict[str, TableState]:
         held, others = list[TableShard](), dict[str, list[TableShard]]()

@@ -160,8 +160,8 @@ def _stream_numbers(
     lengths = torch.stack(outgoing.lengths).numpy()
     values = torch.cat(outgoing.values).numpy().astype(np.int64)
     sizes = lengths.sum(axis=1, dtype=np.int64)
-    # Ids of a stream must lie below the fewest rows of what is looked up with it; of dynamic tables they may be
-    # any of their partitions.
+    # Ids of a stream must lie below the fewest rows of what is looked up with it; those of dynamic tables may
+    # be any of their partitions.
     limits = np.full(len(held.streams), np.iinfo(np.int64).max)
     np.minimum.at(limits, use.stream, use.rows)
     is_raw = np.ones(len(held.streams), dtype=bool)
@@ -171,7 +171,9 @@ def _stream_numbers(
         partitions = id_partitions(torch.from_numpy(values)).numpy()
         edges = [stream.rows if stream.by_hash else None for stream in held.streams]
         first_last = np.array([edge or (0, ID_PARTITIONS) for edge in edges])
-        bad |= (partitions < np.repeat(first_last[:, 0], sizes)) | (partitions >= np.repeat(first_last[:, 1], sizes))
+        bad |= (partitions < np.repeat(first_last[:, 0], sizes)) | (
+            partitions >= np.repeat(first_last[:, 1], sizes)
+        )
     outside = np.flatnonzero(bad)
     if len(outside):
         number = int(np.searchsorted(np.cumsum(sizes), outside[0], side="right"))

@@ -67,7 +67,7 @@ class EvictedLog:
             self.flush()
 
     def flush(self) -> None:
-        """Writes what ranks have kept: before a checkpoint of a later step, so that a resumed run lacks none."""
+        """Writes what ranks have kept: before every checkpoint, so that a resumed run lacks no line."""
         lines, self._kept = self._kept, []
         if self._ranks.world_size > 1:
             lines = _merged([line for of_rank in self._ranks.from_each(lambda: lines) for line in of_rank])

@@ -24,8 +24,6 @@ from megalith.embeddings.stores.row_files import Holds
 from megalith.embeddings.stores.saved_shard import SavedShard
 from megalith.embeddings.table_state import TableShard
 from megalith.ops.ids.changes import EvictedIds, IdBlock
-from megalith.ops.ids.partitions import id_partitions
-from megalith.ops.ids.policies import PARTITIONS
 from megalith.ops.stores.start_values import StartValues
 
 if TYPE_CHECKING:
@@ -91,13 +89,10 @@ class DynamicShard:
     def load_ids(self, block: RowBlock) -> tuple[int, EvictedIds]:
         """The same, and the ids that left for others or got no row."""
         ids = torch.as_tensor(block.ids)
-        first, last = self.store.ids.partitions
         numbers = len(ids) * (self.columns[1] + len(ID_PARTS))
-        if (first, last) != (0, PARTITIONS):
-            here = id_partitions(ids)
-            if not bool(((here >= first) & (here < last)).any()):
-                # Not a byte of the rows that others hold is read.
-                return numbers, EvictedIds(*(torch.empty(0, dtype=torch.int64),) * 4)
+        if not bool(self.store.owns(ids).any()):
+            # Not a byte of the rows that others hold is read.
+            return numbers, EvictedIds(*(torch.empty(0, dtype=torch.int64),) * 4)
         if tuple(block.columns) != self.columns:
             raise CheckpointError(
                 f"Columns {block.columns} of dynamic table '{self.store.names[self.table]}' are "

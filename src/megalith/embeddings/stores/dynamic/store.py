@@ -2,10 +2,10 @@
 
     raw ids -> IdMap -> row numbers -> the inner store -> slots
 
-One store serves all dynamic tables of a process, so that a batch is one call of the map; on many processes all
-parts of tables that have the same partitions of ids. Which ids have a row is decided in `arrive`, batch after
-batch: `resolve` may run ahead and only guesses, to begin reads early. So results do not depend on the depth
-of a pipeline, and a batch that is not trained on changes nothing.
+One store serves all dynamic tables of a process, so that a batch is one call of the map; on many processes it
+serves all parts of tables with the same partitions of ids. Which ids have a row is decided in `arrive`, batch
+after batch: `resolve` may run ahead and only guesses, to begin reads early. So results do not depend on the
+depth of a pipeline, and a batch that is not trained on changes nothing.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from megalith.embeddings.stores.dynamic.values import InnerLookups, MappedValues
 from megalith.embeddings.table_state import ReadableShard, TableShard, TableState
 from megalith.ops.ids.changes import EvictedIds, NewIdRows
 from megalith.ops.ids.id_map import IdMap
+from megalith.ops.ids.partitions import id_partitions
 from megalith.ops.ids.policies import id_table_spec
 from megalith.ops.optimizer.steps import PhysicalRows
 from megalith.ops.stores.start_rows import BegunRows, StartRows, start_rows_
@@ -162,8 +163,13 @@ class DynamicStore(WholeRowSteps):
         return slots
 
     def shared_rows(self, ticket: int) -> list[SharedRowUse]:
-        """The rows that ids without one share in parts of tables, and the values of a ticket that read them."""
+        """What ids without a row share in parts of tables, and the values of a ticket that read it."""
         return self._batches[ticket].shared
+
+    def owns(self, ids: Tensor) -> Tensor:
+        """Which ids are of the partitions that are here."""
+        (first, last), partitions = self.ids.partitions, id_partitions(ids)
+        return (partitions >= first) & (partitions < last)
 
     def release(self, ticket: int) -> None:
         """The rows of a ticket may leave memory; their ids keep them."""
