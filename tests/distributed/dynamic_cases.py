@@ -205,3 +205,47 @@ def moved_ids(last, bound):
     train(embeddings, 0, last)
     count = other.import_ids("a", list(embeddings.export_ids("a", 1 << 11)))
     return exported(embeddings, "a"), count, exported(other, "a")
+
+
+def weighted(last):
+    """Trains a table whose ids have weights that want a gradient; its rows, and the weights' gradients."""
+    ranks, gradients = Ranks.all(), []
+    store = {"kind": "dynamic", "bound": 64, "admission": POLICIES["a"]["admission"]}
+    table = mg.TableSpec(name="t", rows=64, dim=4, features=("f",), store=store)
+    if ranks.world_size == 1:
+        embeddings = mg.EmbeddingCollection([table], mg.SGD(lr=0.25), seed=3)
+    else:
+        embeddings = mg.ShardedEmbeddingCollection([table], None, mg.SGD(lr=0.25), seed=3)
+    own = slice(*(BATCH * one // ranks.world_size for one in (ranks.rank, ranks.rank + 1)))
+    for step in range(last):
+        generator = torch.Generator().manual_seed(step)
+        ids = (torch.rand(BATCH, 2, generator=generator) ** 2 * 200).long() * -7046029254386353131
+        weights = torch.randint(1, 5, (BATCH, 2), generator=generator) / 4
+        gradient = torch.randint(-8, 9, (BATCH, 4), generator=generator) / 16
+        given = weights[own].flatten().requires_grad_()
+        found = embeddings(ids[own].flatten(), 2 * torch.arange(len(ids[own]) + 1), given)
+        found.backward(gradient[own])
+        gradients.append(given.grad.tolist())
+    return contents(embeddings)[0], gradients
+
+
+def changed_policy(folder, saves):
+    """Saves a table whose ids leave by last use, or loads it as one whose scores decay."""
+    ranks = Ranks.all()
+    eviction = {"kind": "lfu"} if saves else {"kind": "score", "half_life": 1}
+    store = {"kind": "dynamic", "bound": 200, "eviction": eviction}
+    table = mg.TableSpec(name="t", rows=200, dim=2, features=("f",), store=store)
+    if ranks.world_size == 1:
+        embeddings = mg.EmbeddingCollection([table], seed=3)
+    else:
+        embeddings = mg.ShardedEmbeddingCollection([table], None, seed=3)
+    checkpoints = CheckpointStore(folder, ranks=ranks.with_own_group())
+    state = {"tables": embeddings.table_states()}
+    if not saves:
+        checkpoints.load(1, state)
+        return sorted(exported(embeddings, "t").items())
+    for step in range(7):
+        out = embeddings(torch.arange(60 + step), torch.arange(61 + step))
+        out.backward(torch.ones_like(out))
+    checkpoints.save(1, state, {})
+    return sorted(exported(embeddings, "t").items())

@@ -1,7 +1,7 @@
 """Dynamic tables on several ranks: they decide as one process does, bit for bit, and so do resumed ones."""
 
 import pytest
-from dynamic_cases import BOUNDS, go_on, moved_ids, together, trained
+from dynamic_cases import BOUNDS, changed_policy, go_on, moved_ids, together, trained, weighted
 from processes import on_ranks
 
 STEPS = 30
@@ -88,3 +88,23 @@ def test_ids_are_exported_from_all_ranks_and_imported_into_theirs(bound):
     assert all(taken[one] == exported[one] for one in taken)
     for of_rank in on_ranks(3, moved_ids, 10, bound):
         assert of_rank == (exported, count, taken)
+
+
+def test_shared_rows_and_sample_weights_get_the_gradients_of_one_process():
+    rows, gradients = weighted(12)
+    found = on_ranks(2, weighted, 12)
+    merged = {key: parts for own, _ in found for key, parts in own.items()}
+    assert merged == rows
+    assert [[*one, *other] for one, other in zip(found[0][1], found[1][1], strict=True)] == gradients
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_scores_of_another_policy_load_from_any_number_of_ranks(tmp_path, ranks):
+    """A use counts as one whatever the policy was, and whoever saved its partition."""
+    saved = on_ranks(2, changed_policy, tmp_path, True)[0]
+    if ranks == 1:
+        loaded = changed_policy(tmp_path, False)
+    else:
+        loaded = on_ranks(ranks, changed_policy, tmp_path, False)[0]
+    assert loaded == saved
+    assert {score for _, (_, score) in loaded} == {2.0 * count for count in range(1, 8)}

@@ -265,11 +265,6 @@ def _stores(
     under_dynamic = {table.spec.name: key for key, some in dynamic.items() for table in some}
     for table in (inner_table(table) if table.spec.is_dynamic else table for table in tables):
         if isinstance(table.spec.store, AdaptiveSpec):
-            if table.spec.name in under_dynamic:
-                raise ConfigError(
-                    f"Table '{table.spec.name}' is dynamic over adaptive rows, which no store holds yet; "
-                    "leave `over` out, or make it tiered."
-                )
             assert budget is not None
             shape = chunk_shape(table, table.spec.store, budget.policy.chunk)
             adaptive.setdefault(shape, []).append(table)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from megalith.core.errors import ConfigError
 from megalith.core.schema import TableSpec
-from megalith.core.store_spec import DynamicSpec, partitions_between
+from megalith.core.store_spec import AdaptiveSpec, DynamicSpec, partitions_between
 from megalith.core.units import format_bytes
 from megalith.embeddings.initial_values import TableWindow
 from megalith.embeddings.optimizers import RowOptimizer
@@ -93,6 +93,11 @@ def sized_table(table: TableSpec, optimizer: RowOptimizer) -> TableSpec:
     if not isinstance(table.store, DynamicSpec):
         return table
     store = table.store
+    if isinstance(store.over, AdaptiveSpec):
+        raise ConfigError(
+            f"Table '{table.name}' is dynamic over adaptive rows, which no store holds yet; leave `over` "
+            "out, or make it tiered."
+        )
     if store.bound is None:
         store = store.model_copy(update={"bound": _bound(table, store, optimizer), "bound_bytes": None})
     return table.model_copy(update={"rows": store.bound, "store": store})
