@@ -97,6 +97,30 @@ def test_ranks_learn_the_same_bits_under_any_plan_and_depth(tiny_recipe, tmp_pat
     assert left(planned) == left(cut)
 
 
+@pytest.mark.slow
+def test_rows_on_disk_underneath_and_a_bound_in_bytes_give_the_same_run(tiny_recipe, tmp_path):
+    sized = {"bound": None, "bound_bytes": "64KiB", "unknown": "zeros"}
+    dense, tiered = settings(**sized), settings(**sized, over={"kind": "tiered"})
+    short = "train.epochs=null", "train.steps=14"
+    reference = train(tiny_recipe, tmp_path / "dense", 2, *dense, *short)
+    run = train(tiny_recipe, tmp_path / "tiered", 2, *tiered, *short, "memory={dram: 80KiB}")
+    assert outcome(run) == outcome(reference)
+    assert came_and_went(run) == came_and_went(reference)
+    assert all(64 * 25 < entry["bound"] < 1000 * 25 for entry in came_and_went(run))
+    reads = [line["tiers"]["new_rows"] for line in read_jsonl(run.metrics) if line["kind"] == "train"]
+    assert sum(reads) > 100
+
+
+def test_ranks_evaluate_what_one_process_does(pair):
+    alone = CliRunner().invoke(app, ["eval", str(pair.folder), "--json"])
+    assert alone.exit_code == 0, alone.output
+    ranks = torchrun("-m", "megalith", "eval", pair.folder, "--json")
+    assert ranks.returncode == 0, ranks.stderr
+    one, two = json.loads(alone.output), json.loads(ranks.stdout)
+    assert two["log_loss"] == pytest.approx(one["log_loss"], rel=1e-9)
+    assert two["samples"] == one["samples"]
+
+
 def resume(folder, step, *overrides):
     trainer = Trainer(load_recipe(str(folder), overrides), RunFolder(folder))
     assert trainer.resume(step) == step

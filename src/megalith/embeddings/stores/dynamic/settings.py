@@ -85,7 +85,8 @@ def inner_spec(table: TableSpec, *, is_part: bool = False) -> TableSpec:
 def inner_table(table: StoredTable) -> StoredTable:
     """The same as a store is given it."""
     spec = inner_spec(table.spec, is_part=is_part(table.window))
-    return StoredTable(spec, TableWindow.whole(spec), table.optimizer)
+    named = spec.model_copy(update={"name": table.window.table.name})
+    return StoredTable(spec, TableWindow.whole(named), table.optimizer)
 
 
 def sized_table(table: TableSpec, optimizer: RowOptimizer) -> TableSpec:
