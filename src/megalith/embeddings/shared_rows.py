@@ -13,8 +13,15 @@ import torch
 from torch import Tensor
 
 from megalith.embeddings.collection import EmbeddingCollection
+from megalith.embeddings.optimizers import SGD, StepSettings
 from megalith.embeddings.stores.resolved import ResolvedIds
-from megalith.ops.embedding.descriptors import descriptors_of
+from megalith.ops.embedding.descriptors import LookupDescriptor, OutputGradients, descriptors_of
+from megalith.ops.embedding.native_tables import NativeTables
+from megalith.ops.tensors import STORED_DTYPES
+
+_SUM, _OTHERS = 0, 1
+"""Rows of what gradients are summed in: the sum, and what all other values are taken for."""
+_TABLE, _DTYPE = (LookupDescriptor._fields.index(name) for name in ("table", "dtype"))
 
 
 class SharedRowGradient(NamedTuple):
@@ -25,42 +32,57 @@ class SharedRowGradient(NamedTuple):
     gradient: Tensor
     """float32 [dim]: the sum."""
     num_values: int
-    """Of the values that read it and have a gradient."""
+    """That read it and have a gradient."""
 
 
-def take_shared_rows(
-    collection: EmbeddingCollection,
-    resolved: ResolvedIds,
-    pooled: Tensor | None,
-    sequences: Sequence[Tensor | None],
-) -> list[SharedRowGradient]:
-    """The gradients of shared rows, whose values become padding: an update leaves these rows alone."""
-    uses = collection.stores.shared_rows(resolved)
-    if not uses:
-        return []
-    batch, described = resolved.batch, descriptors_of(collection.lookups.descriptors)
-    taken = []
-    for use in uses:
-        gradients = [torch.empty(0, collection.tables[use.table].dim)]
-        for lookup in described if len(use.positions) else ():
-            if lookup.table != use.table:
-                continue
-            edges = batch.offsets[lookup.feature * batch.size : (lookup.feature + 1) * batch.size + 1]
-            inside = (use.positions >= edges[0]) & (use.positions < edges[-1])
-            positions = use.positions[inside]
-            if lookup.sequence >= 0:
-                sequence = sequences[lookup.sequence] if sequences else None
-                if sequence is not None:
-                    gradients.append(sequence[positions - edges[0]].float())
-            elif pooled is not None:
-                samples = torch.searchsorted(edges, positions, right=True) - 1
-                own = pooled[samples, lookup.column : lookup.column + lookup.dim].float()
-                weights = batch.sample_weights
-                gradients.append(own if weights is None else own * weights[positions, None])
-        rows = torch.cat(gradients)
-        taken.append(SharedRowGradient(use.table, use.slot, rows.sum(0), len(rows)))
-    # In memory of their own: whoever looks at the values as they were looked up still can.
-    resolved.values = resolved.values.clone()
-    for use in uses:
-        resolved.values[use.positions] = collection.stores.padding(use.table)
-    return taken
+class SharedRowGradients:
+    """Takes the gradients of shared rows out of batches of a collection.
+
+    A step of SGD on a row of zeros is the sum of its gradients, by the kernels and in the order of any row.
+    """
+
+    def __init__(self, collection: EmbeddingCollection) -> None:
+        self._collection = collection
+        self._sums = [torch.zeros(2, table.dim) for table in collection.tables]
+        count, none = len(self._sums), torch.empty(0)
+        self._native = NativeTables(self._sums, [none] * count, [none] * count)
+        lookups = collection.lookups.over([2] * count, [_OTHERS] * count, one_feature_each=False)
+        self._descriptors = lookups.descriptors.clone()
+        self._descriptors[:, _DTYPE] = STORED_DTYPES.index(torch.float32)
+        self._steps = StepSettings([SGD(lr=1.0)] * count).at(1, 1.0, False)
+
+    def take(
+        self, resolved: ResolvedIds, pooled: Tensor | None, sequences: Sequence[Tensor | None]
+    ) -> list[SharedRowGradient]:
+        """The gradients of shared rows, whose values become padding: an update leaves these rows alone."""
+        uses = self._collection.stores.shared_rows(resolved)
+        if not uses:
+            return []
+        batch = resolved.batch
+        tables = torch.tensor([use.table for use in uses])
+        descriptors = self._descriptors[torch.isin(self._descriptors[:, _TABLE], tables)].contiguous()
+        values = torch.full(batch.values.shape, _OTHERS, dtype=torch.int32)
+        # In memory of their own: whoever looks at the values as they were looked up still can.
+        resolved.values = resolved.values.clone()
+        for use in uses:
+            values[use.positions] = _SUM
+            resolved.values[use.positions] = self._collection.stores.padding(use.table)
+        gradients = OutputGradients(pooled, sequences)
+        rounding = self._collection.rounding()
+        self._native.backward_(self._steps, descriptors, batch._replace(values=values), gradients, rounding)
+        edges = batch.offsets[:: batch.size] if batch.size else torch.zeros(batch.num_features + 1)
+        counts = dict.fromkeys(tables.tolist(), 0)
+        positions = {use.table: use.positions for use in uses}
+        for lookup in descriptors_of(descriptors):
+            given = pooled if lookup.sequence < 0 else sequences[lookup.sequence]
+            if given is not None:
+                inside = torch.searchsorted(
+                    positions[lookup.table], edges[lookup.feature : lookup.feature + 2].contiguous()
+                )
+                counts[lookup.table] += int(inside[1] - inside[0])
+        taken = []
+        for use in uses:
+            total = self._sums[use.table][_SUM]
+            taken.append(SharedRowGradient(use.table, use.slot, -total, counts[use.table]))
+            total.zero_()
+        return taken

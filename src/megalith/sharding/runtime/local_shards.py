@@ -25,7 +25,7 @@ from megalith.embeddings.collection import EmbeddingCollection
 from megalith.embeddings.initial_values import TableWindow
 from megalith.embeddings.optimizers import RowOptimizer
 from megalith.embeddings.row_block import part_specs
-from megalith.embeddings.shared_rows import SharedRowGradient, take_shared_rows
+from megalith.embeddings.shared_rows import SharedRowGradient, SharedRowGradients
 from megalith.embeddings.stores.adaptive.budget import AdaptiveBudget
 from megalith.embeddings.stores.adaptive.store import CANDIDATES, candidate_units
 from megalith.embeddings.stores.base import RowCache, StoreBytes, TierCounts
@@ -247,6 +247,9 @@ class _ShardTables:
                 memory=memory,
                 adaptive=budget,
             )
+        self._gradients: SharedRowGradients | None = None
+        if self.collection is not None and self.collection.stores.dynamic:
+            self._gradients = SharedRowGradients(self.collection)
         self._column_sharded: ColumnShardedOptimizer | None = None
         names = {table.name for table in tables}
         own = plan.model_copy(update={"placements": tuple(p for p in plan.placements if p.table in names)})
@@ -265,7 +268,8 @@ class _ShardTables:
         if self.collection is not None and rows is not None:
             self.collection.num_steps, self.collection.lr_factor = num_steps - 1, lr_factor
             descriptors = None if self._column_sharded is None else self._column_sharded.descriptors
-            self._shared = take_shared_rows(self.collection, rows, pooled, sequences)
+            if self._gradients is not None:
+                self._shared = self._gradients.take(rows, pooled, sequences)
             for shared in self._shared:
                 self._unknown.add(self._shards[shared.table].table.name, shared.gradient, shared.num_values)
             self.collection.update(rows, pooled, sequences, descriptors)

@@ -154,10 +154,12 @@ class DynamicStore(WholeRowSteps):
         begun, unknown_slots = others.split([len(new.ids), len(shared)])
         if len(new.ids):
             start_rows_(self._start_rows, BegunRows(new.tables, begun, new.ids))
-        batch.shared = [
-            SharedRowUse(number, self._positions(number, batch, rows), slot)
-            for number, slot in zip(shared.tolist(), unknown_slots.tolist(), strict=True)
-        ]
+        if len(shared):
+            read = self._unknown_values(batch, rows)
+            batch.shared = [
+                SharedRowUse(number, read[number], slot)
+                for number, slot in zip(shared.tolist(), unknown_slots.tolist(), strict=True)
+            ]
         for number in self._halves:
             self._note_ids(number, batch, rows, slots)
         return slots
@@ -276,13 +278,17 @@ class DynamicStore(WholeRowSteps):
     def _placed(self, given: MappedValues, rows: Tensor) -> Tensor:
         return given.placed(rows, self._unknown, self._zero_rows)
 
-    def _positions(self, number: int, batch: DynamicBatch, rows: Tensor) -> Tensor:
-        """The values of a table whose id has no row."""
-        found = [
-            (rows[first:last] == self.numbers[number].unknown).nonzero().view(-1) + first
-            for _, first, last in batch.lookups[batch.lookups[:, 0] == number].tolist()
-        ]
-        return torch.cat([torch.empty(0, dtype=torch.int64), *found])
+    def _unknown_values(self, batch: DynamicBatch, rows: Tensor) -> dict[int, Tensor]:
+        """By table, the values whose id has no row, rising."""
+        wanted = np.full(len(rows), -1, dtype=np.int32)
+        for table, first, last in batch.lookups.tolist():
+            wanted[first:last] = self._unknown[table]
+        missing = np.flatnonzero(rows.numpy() == wanted)
+        found: dict[int, list[np.ndarray]] = {number: [] for number in range(len(self.tables))}
+        for table, first, last in sorted(batch.lookups.tolist(), key=lambda lookup: lookup[1]):
+            found[table].append(missing[slice(*np.searchsorted(missing, (first, last)))])
+        none = np.empty(0, dtype=np.int64)
+        return {table: torch.from_numpy(np.concatenate([none, *some])) for table, some in found.items()}
 
     def _brought(
         self, batch: DynamicBatch, rows: Tensor, tables: Tensor, others: Tensor
