@@ -37,7 +37,7 @@ from megalith.embeddings.stores.resolved import ResolvedIds
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.embeddings.stores.table_stores import TableStores
 from megalith.embeddings.table_state import TableShard, TableState, rows_state
-from megalith.ops.embedding.descriptors import LookupBatch, OutputGradients
+from megalith.ops.embedding.descriptors import OutputGradients
 from megalith.ops.embedding.native_tables import NativeTables
 from megalith.ops.embedding.operators import embedding_forward, embedding_sequence, sample_weight_gradient
 from megalith.ops.ids.changes import EvictedIds
@@ -326,19 +326,6 @@ class EmbeddingCollection(nn.Module):
             self.num_steps -= 1
             raise
         self.stores.updated(resolved, self.num_steps)
-
-    def step_rows(self, slots: Mapping[int, int], gradients: Sequence[Tensor]) -> None:
-        """The step of the last `update` on one more row of some tables, by their numbers and its slots.
-
-        `gradients` are the sums of what each of these rows gets.
-        """
-        assert self._native is not None
-        descriptors = self.lookups.rows_of(list(slots))
-        batch = LookupBatch(
-            torch.tensor(list(slots.values())), torch.arange(len(slots) + 1), None, len(slots)
-        )
-        pooled = OutputGradients(torch.cat(list(gradients)).view(1, -1))
-        self._native.backward_(self.steps(), descriptors, batch, pooled, self.rounding())
 
     def column_sharded_update(
         self, positions: Sequence[int], columns: Sequence[int], sections: Sequence[tuple[int, int, int]]

@@ -6,7 +6,7 @@ and every copy takes the step with the sum (`sharding/runtime/unknown_rows.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 from megalith.embeddings.collection import EmbeddingCollection
 from megalith.embeddings.optimizers import SGD, StepSettings
 from megalith.embeddings.stores.resolved import ResolvedIds
-from megalith.ops.embedding.descriptors import LookupDescriptor, OutputGradients, descriptors_of
+from megalith.ops.embedding.descriptors import LookupBatch, LookupDescriptor, OutputGradients, descriptors_of
 from megalith.ops.embedding.native_tables import NativeTables
 from megalith.ops.tensors import STORED_DTYPES
 
@@ -36,7 +36,7 @@ class SharedRowGradient(NamedTuple):
 
 
 class SharedRowGradients:
-    """Takes the gradients of shared rows out of batches of a collection.
+    """Takes the gradients of shared rows out of batches of a collection, and takes the steps of these rows.
 
     A step of SGD on a row of zeros is the sum of its gradients, by the kernels and in the order of any row.
     """
@@ -50,6 +50,9 @@ class SharedRowGradients:
         self._descriptors = lookups.descriptors.clone()
         self._descriptors[:, _DTYPE] = STORED_DTYPES.index(torch.float32)
         self._steps = StepSettings([SGD(lr=1.0)] * count).at(1, 1.0, False)
+        rows = collection.stores.rows
+        tables = ([own.weight for own in rows], [own.first for own in rows], [own.second for own in rows])
+        self._rows = NativeTables(*tables, [own.ids for own in rows])
 
     def take(
         self, resolved: ResolvedIds, pooled: Tensor | None, sequences: Sequence[Tensor | None]
@@ -86,3 +89,14 @@ class SharedRowGradients:
             taken.append(SharedRowGradient(use.table, use.slot, -total, counts[use.table]))
             total.zero_()
         return taken
+
+    def step(self, slots: Mapping[int, int], gradients: Sequence[Tensor]) -> None:
+        """The step that the collection took last, on the shared rows of some tables: their numbers and slots.
+
+        `gradients` are the sums of what each of these rows gets.
+        """
+        collection, count = self._collection, len(slots)
+        descriptors = collection.lookups.rows_of(list(slots))
+        batch = LookupBatch(torch.tensor(list(slots.values())), torch.arange(count + 1), None, count)
+        summed = OutputGradients(torch.cat(list(gradients)).view(1, -1))
+        self._rows.backward_(collection.steps(), descriptors, batch, summed, collection.rounding())

@@ -38,7 +38,6 @@ from megalith.embeddings.table_state import TableState
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.plan import ShardingPlan, has_column_shards, read_plan
 from megalith.sharding.row_wise_plan import row_wise_plan
-from megalith.sharding.runtime.gathered_blocks import gathered_blocks
 from megalith.sharding.runtime.input_dist.input_dist import InputDist, PendingInput
 from megalith.sharding.runtime.input_dist.jagged_ids import ReceivedIds
 from megalith.sharding.runtime.local_shards import ResolvedShards
@@ -257,7 +256,7 @@ class ShardedEmbeddingCollection(nn.Module):
     def export_ids(self, table: str, max_bytes: int = 64 << 20) -> Iterator[RowBlock]:
         """The ids of a dynamic table that have a row on any worker; all workers iterate, and get them all."""
         own = [emb.export_ids(name, max_bytes) for emb, name in self._parts(table)]
-        return gathered_blocks(itertools.chain(*own), self._ranks)
+        return self._ranks.items_of_each(itertools.chain(*own))
 
     def import_ids(self, table: str, blocks: Iterable[RowBlock]) -> int:
         """Takes ids as `EmbeddingCollection.import_ids` does: all workers give the same blocks, each takes

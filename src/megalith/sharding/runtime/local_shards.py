@@ -301,8 +301,8 @@ class _ShardTables:
                 slots[shared.table] = shared.slot
                 gradients.append(total[table])
         self._shared = []
-        if slots and self.collection is not None:
-            self.collection.step_rows(slots, gradients)
+        if slots and self._gradients is not None:
+            self._gradients.step(slots, gradients)
 
     def parts_of(self, table: TableSpec) -> list[tuple[EmbeddingCollection, str]]:
         if self.collection is None:
