@@ -111,10 +111,11 @@ def test_rows_on_disk_underneath_and_a_bound_in_bytes_give_the_same_run(tiny_rec
     assert sum(reads) > 100
 
 
-def test_ranks_evaluate_what_one_process_does(pair):
-    alone = CliRunner().invoke(app, ["eval", str(pair.folder), "--json"])
+def test_ranks_evaluate_what_one_process_does(pair, tmp_path):
+    folder = shutil.copytree(pair.folder, tmp_path / "run")
+    alone = CliRunner().invoke(app, ["eval", str(folder), "--json"])
     assert alone.exit_code == 0, alone.output
-    ranks = torchrun("-m", "megalith", "eval", pair.folder, "--json")
+    ranks = torchrun("-m", "megalith", "eval", folder, "--json")
     assert ranks.returncode == 0, ranks.stderr
     one, two = json.loads(alone.output), json.loads(ranks.stdout)
     assert two["log_loss"] == pytest.approx(one["log_loss"], rel=1e-9)
