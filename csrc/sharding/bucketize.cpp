@@ -1,18 +1,21 @@
 // Ids of row-sharded tables, bucketized for the workers that hold the rows.
 //
-// A row partition is a feature with a cut of its table's rows into buckets. Each bucket belongs to a stream or to
-// nobody, and a stream to one partition alone, so partitions are tasks of their own and no thread waits for another.
+// A row partition is a feature with a cut of its table's rows into buckets, or, of a dynamic table, of the 64 parts that
+// its ids are hashed into. Each bucket belongs to a stream or to nobody, and a stream to one partition alone, so
+// partitions are tasks of their own and no thread waits for another.
 // Ids of a stream keep their order. Three passes: which bucket, how many of each bag, then every id to its stream.
 #include <algorithm>
 #include <vector>
 
 #include "abi.h"
+#include "ids/id_hash.h"
 #include "parallel.h"
 
 namespace {
 
 struct RowPartition {
   int64_t feature, first_bucket, num_buckets;
+  int64_t by_hash;  // whether bounds are numbers of hashed parts, and ids stay as they are
 };
 
 // Up to here, comparing an id with every bound is quicker than halving: it runs over vectors.
@@ -38,6 +41,17 @@ void find_buckets(const Id* ids, int64_t count, const int64_t* bounds, int64_t n
     }
     buckets[i] = static_cast<uint16_t>(base - bounds);
   }
+}
+
+// The same where ids are hashed: every part has one bucket.
+template <class Id>
+void find_hashed_buckets(const Id* ids, int64_t count, const int64_t* bounds, int64_t num_buckets, uint16_t* buckets) {
+  uint16_t bucket_of[megalith::kIdPartitions];
+  for (int64_t part = 0, bucket = 0; part < megalith::kIdPartitions; ++part) {
+    while (bucket + 1 < num_buckets && bounds[bucket + 1] <= part) ++bucket;
+    bucket_of[part] = static_cast<uint16_t>(bucket);
+  }
+  for (int64_t i = 0; i < count; ++i) buckets[i] = bucket_of[megalith::id_partition(megalith::hash_id(ids[i]))];
 }
 
 // Where the next id of a bucket goes, and what is taken from it; nobody's buckets have no stream.
@@ -71,8 +85,8 @@ void bucketize(const Id* values, const float* weights, const int64_t* offsets, i
     const int64_t* edges = values_of(partition);
     const int64_t* stream_of = streams + partition.first_bucket;
     uint16_t* bucket_of = buckets + starts[f];
-    find_buckets(values + edges[0], edges[batch] - edges[0], bounds + partition.first_bucket, partition.num_buckets,
-                 bucket_of);
+    const auto find = partition.by_hash ? find_hashed_buckets<Id> : find_buckets<Id>;
+    find(values + edges[0], edges[batch] - edges[0], bounds + partition.first_bucket, partition.num_buckets, bucket_of);
     // Nobody's ids are counted where nobody looks.
     std::vector<int32_t> unread(static_cast<size_t>(batch));
     std::vector<int32_t*> counts(static_cast<size_t>(partition.num_buckets));
@@ -104,7 +118,7 @@ void bucketize(const Id* values, const float* weights, const int64_t* offsets, i
       const int64_t stream = streams[partition.first_bucket + bucket];
       if (stream < 0) continue;
       cursors[bucket] = {out + stream_starts[stream], out_weights ? out_weights + stream_starts[stream] : nullptr,
-                         static_cast<Id>(bounds[partition.first_bucket + bucket])};
+                         partition.by_hash ? Id{0} : static_cast<Id>(bounds[partition.first_bucket + bucket])};
     }
     for (int64_t i = 0; i < count; ++i) {
       StreamCursor<Id>& to = cursors[bucket_of[i]];
@@ -117,9 +131,10 @@ void bucketize(const Id* values, const float* weights, const int64_t* offsets, i
 
 }  // namespace
 
-// `partitions` are triples of feature, first bucket and number of buckets; `bounds` the first row of every bucket and
-// `streams` who takes it, -1 for nobody. `lengths` is [num_streams, batch], `held` the ids of each stream; they
-// are one after the other in `out`, each counted from the first row of its bucket.
+// `partitions` are rows of feature, first bucket, number of buckets and whether ids are hashed; `bounds` the first row, or
+// hashed part, of every bucket and `streams` who takes it, -1 for nobody. `lengths` is [num_streams, batch], `held` the
+// ids of each stream; they are one after the other in `out`, each counted from the first row of its bucket, or as it is
+// where ids are hashed.
 MG_EXPORT int32_t mg_bucketize_rows(const void* values, int32_t index_bytes, const float* weights,
                                     const int64_t* offsets, int64_t batch, const int64_t* partitions,
                                     int64_t num_partitions, const int64_t* bounds, const int64_t* streams,

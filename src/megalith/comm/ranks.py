@@ -10,8 +10,9 @@ An error that one rank meets is raised on all of them, so none is left waiting f
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, TypeVar
 
 import torch
@@ -76,6 +77,14 @@ class Ranks:
         with peer_errors():
             dist.all_gather_object(answers, own, group=self.group)
         return [_value(answer) for answer in answers]
+
+    def items_of_each(self, own: Iterator[T]) -> Iterator[T]:
+        """Items of all ranks, one of each at a time in rank order, until none has any; all iterate."""
+        while True:
+            found = [item for item in self.from_each(lambda: list(islice(own, 1))) if item]
+            if not found:
+                return
+            yield from (item for (item,) in found)
 
     def gather_columns(self, columns: Tensor, sizes: list[int]) -> Tensor | None:
         """Columns [n, size of the rank] of every rank, side by side in rank order, on rank 0; None elsewhere.

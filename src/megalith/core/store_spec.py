@@ -20,6 +20,8 @@ from megalith.core.units import parse_bytes
 StoreKind = Literal["dense", "tiered", "adaptive", "dynamic"]
 ADAPTIVE_UNITS = 64
 """Parts of an adaptive table, each of as many rows but for the last ones; none is ever cut."""
+ID_PARTITIONS = 64
+"""Parts that a fixed hash cuts the ids of a dynamic table into, each with its own rows; none is ever cut."""
 
 
 def _bytes(size: Any) -> Any:
@@ -70,6 +72,32 @@ def unit_edges(rows: int, parts: int) -> list[int]:
     units = -(-rows // unit)
     parts = min(parts, units)
     return [min(rows, unit * (units * part // parts)) for part in range(parts + 1)]
+
+
+def partition_edges(bound: int, parts: int = ID_PARTITIONS) -> list[int]:
+    """Where a dynamic table of `bound` rows is cut into `parts` of whole partitions of its ids.
+
+    Rows are counted partition after partition: of `bound` rows the first ones have one more.
+
+    >>> partition_edges(100, 2), partition_edges(100, 4)
+    ([0, 64, 100], [0, 32, 64, 82, 100])
+    """
+    parts = min(parts, ID_PARTITIONS)
+    least, more = divmod(bound, ID_PARTITIONS)
+    firsts = (ID_PARTITIONS * part // parts for part in range(parts + 1))
+    return [first * least + min(first, more) for first in firsts]
+
+
+def partitions_between(bound: int, rows: tuple[int, int]) -> tuple[int, int] | None:
+    """The partitions of ids that own rows [first, last) of a dynamic table; None where these cut one.
+
+    >>> partitions_between(100, (64, 100)), partitions_between(100, (0, 50))
+    ((32, 64), (0, 25))
+    """
+    edges = partition_edges(bound)
+    if rows[0] not in edges or rows[1] not in edges:
+        return None
+    return edges.index(rows[0]), edges.index(rows[1])
 
 
 class AdmissionSpec(Config):

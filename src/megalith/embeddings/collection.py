@@ -9,7 +9,8 @@ Weights are buffers, not parameters: no dense optimizer, and no gradient tensor,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -39,6 +40,7 @@ from megalith.embeddings.table_state import TableShard, TableState, rows_state
 from megalith.ops.embedding.descriptors import OutputGradients
 from megalith.ops.embedding.native_tables import NativeTables
 from megalith.ops.embedding.operators import embedding_forward, embedding_sequence, sample_weight_gradient
+from megalith.ops.ids.changes import EvictedIds
 from megalith.ops.optimizer.backward import embedding_backward_
 from megalith.ops.optimizer.column_sharded import ColumnShardedUpdate
 from megalith.ops.optimizer.steps import PhysicalRows
@@ -54,6 +56,8 @@ class Lookup(NamedTuple):
 
 
 _BLOCK_BYTES = 64 << 20
+TellEvicted = Callable[[int, list[str], EvictedIds], None]
+"""Is told the batch, the names of tables, and ids that lost their row."""
 
 
 class PendingTables(NamedTuple):
@@ -132,13 +136,13 @@ class EmbeddingCollection(nn.Module):
     @property
     def event_time(self) -> int | None:
         """When the batches that come happened, in seconds since 1970; ids may expire by it."""
-        return None if self.stores.dynamic is None else self.stores.dynamic.now
+        return self.stores.dynamic[0].now if self.stores.dynamic else None
 
     @event_time.setter
     def event_time(self, time: int) -> None:
         """Set before each batch that trains, where tables expire by it."""
-        if self.stores.dynamic is not None:
-            self.stores.dynamic.now = time
+        for store in self.stores.dynamic:
+            store.now = time
 
     @property
     def output_dim(self) -> int:
@@ -179,9 +183,10 @@ class EmbeddingCollection(nn.Module):
         return import_ids(*self._dynamic(table), blocks)
 
     def _dynamic(self, table: str) -> tuple[DynamicStore, int]:
-        if self.stores.dynamic is None or table not in self.stores.dynamic.names:
+        place = self.stores.dynamic_place(self._positions[table]) if table in self._positions else None
+        if place is None:
             raise ConfigError(f"Table '{table}' is not dynamic; only dynamic ones import and export ids.")
-        return self.stores.dynamic, self.stores.dynamic.names.index(table)
+        return place
 
     def _in_memory(self, table: str) -> PhysicalRows:
         position = self._positions[table]
@@ -206,7 +211,14 @@ class EmbeddingCollection(nn.Module):
 
     def dynamic_counts(self) -> DynamicCounts | None:
         """What dynamic tables did so far; None where there are none."""
-        return None if self.stores.dynamic is None else self.stores.dynamic.dynamic_counts()
+        counts = [store.dynamic_counts() for store in self.stores.dynamic]
+        return reduce(DynamicCounts.plus, counts) if counts else None
+
+    def on_evicted(self, tell: TellEvicted) -> None:
+        """Has somebody told of ids of dynamic tables that lose their row."""
+        for store in self.stores.dynamic:
+            names = store.names
+            store.on_evicted = lambda batch, evicted, names=names: tell(batch, names, evicted)
 
     def bytes(self) -> StoreBytes:
         """What the tables take: weights, state, index and bookkeeping in memory, and files."""

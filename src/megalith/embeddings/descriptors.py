@@ -12,8 +12,9 @@ from megalith.core.schema import TableSpec, feature_order
 from megalith.ops.embedding.descriptors import POOLINGS, LookupDescriptor
 from megalith.ops.tensors import STORED_DTYPES
 
-_ROWS, _POOLING, _FEATURE, _PADDING, _LAYOUT = (
-    LookupDescriptor._fields.index(name) for name in ("rows", "pooling", "feature", "padding", "layout")
+_ROWS, _DIM, _POOLING, _FEATURE, _COLUMN, _SEQUENCE, _PADDING, _LAYOUT = (
+    LookupDescriptor._fields.index(name)
+    for name in ("rows", "dim", "pooling", "feature", "column", "sequence", "padding", "layout")
 )
 
 
@@ -71,3 +72,13 @@ class CollectionLookups:
             descriptors[:, _POOLING] != POOLINGS.index("none")
         ].contiguous()
         return lookups
+
+    def rows_of(self, tables: Sequence[int]) -> Tensor:
+        """Descriptors that read one row of each of some tables: a feature with a sum for each, in order."""
+        firsts = [self.descriptors[self.descriptors[:, 0] == table][0] for table in tables]
+        single = torch.stack(firsts)
+        single[:, _POOLING] = POOLINGS.index("sum")
+        single[:, _FEATURE] = torch.arange(len(tables))
+        single[:, _COLUMN] = single[:, _DIM].cumsum(0) - single[:, _DIM]
+        single[:, _SEQUENCE] = single[:, _PADDING] = -1
+        return single

@@ -29,16 +29,21 @@ class TableWindow(NamedTuple):
         """A table that is not part of a larger one."""
         return cls(table, (0, table.rows), (0, table.dim))
 
+    @property
+    def first_id(self) -> int:
+        """What ids are counted from: the first row, but of a dynamic table ids are no rows."""
+        return 0 if self.table.is_dynamic else self.rows[0]
+
     def start_values(self, seed: int) -> StartValues:
         """How the rows of this rectangle begin."""
-        table, (first_row, _), (first_column, last_column) = self
+        table, _, (first_column, last_column) = self
         return StartValues(
             seed=seed,
             table=table.name,
             dim=last_column - first_column,
             scale=start_scale(table),
             dtype=getattr(torch, table.dtype),
-            first_row=first_row,
+            first_row=self.first_id,
             first_column=first_column,
         )
 

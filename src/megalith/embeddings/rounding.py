@@ -25,8 +25,8 @@ class RoundingSeeds:
         )
         self._of_each = torch.tensor(
             [
-                RowRounding(table_rounding_seed(table.name), first_row, first_column)
-                for table, (first_row, _), (first_column, _) in windows
+                RowRounding(table_rounding_seed(window.table.name), window.first_id, window.columns[0])
+                for window in windows
             ],
             device=device,
         )

@@ -19,12 +19,18 @@ from megalith.core.config import Config
 from megalith.core.errors import PlanError
 from megalith.core.files import read_json_object, write_atomic
 from megalith.core.schema import MAX_DENSE_ROWS, TableSpec, too_many_rows
-from megalith.core.store_spec import AdaptiveSpec, unit_rows
 from megalith.sharding.plan_estimate import PlanEstimate
+from megalith.sharding.store_cuts import (
+    Store,
+    can_cut_rows,
+    cut_fault,
+    given_kind,
+    is_over_tiers,
+    with_article,
+)
 
 Kind = Literal["table_wise", "row_wise", "column_wise", "data_parallel", "table_row", "table_column", "grid"]
 Codec = Literal["fp32", "fp16", "bf16", "int8"]
-Store = Literal["dense", "tiered", "adaptive"]
 VERSION = 2
 
 
@@ -66,7 +72,7 @@ class Placement(Config):
     kind: Kind
     store: Store = "dense"
     """`dense` keeps all rows in `tier`; `tiered` keeps them there behind a cache in the fastest memory;
-    `adaptive` keeps the chunks that live."""
+    `adaptive` keeps the chunks that live, `dynamic` the rows of a bounded number of ids."""
     tier: str | None = None
     """The memory that holds the rows, as the hardware description names it; None is the fastest."""
     shards: tuple[Shard, ...] = Field(min_length=1)
@@ -147,14 +153,13 @@ class ShardingPlan(Config):
                 "`megalith plan`."
             )
 
-        if placement.store != "tiered" and placement.cache_bytes:
-            article = "a" if placement.store == "dense" else "an"
-            raise refuse(f"gives {article} {placement.store} store cache_bytes, which only a tiered one has")
-        is_adaptive = isinstance(table.store, AdaptiveSpec)
-        if placement.store == "adaptive" and not is_adaptive:
-            raise refuse("is of an adaptive one, and the table is not")
-        if is_adaptive and placement.store == "tiered":
-            raise refuse("is of a tiered one, and the table is adaptive")
+        kind, store = given_kind(table), placement.store
+        if placement.cache_bytes and not (store == "tiered" or is_over_tiers(table)):
+            raise refuse(f"gives {with_article(store)} store cache_bytes, which only a tiered one has")
+        if store in ("adaptive", "dynamic") and store != kind:
+            raise refuse(f"is of {with_article(store)} one, and the table is not")
+        if kind is not None and store not in ("dense", kind):
+            raise refuse(f"is of {with_article(store)} one, and the table is {kind}")
         for shard in placement.shards:
             inside = 0 <= shard.rows[0] < shard.rows[1] <= table.rows
             if not (inside and 0 <= shard.columns[0] < shard.columns[1] <= table.dim):
@@ -172,13 +177,13 @@ class ShardingPlan(Config):
             once = len(placement.shards) == len(placement.workers) == self.world_size
             if not (whole and once):
                 raise refuse("is data_parallel but does not put the whole table on every worker")
-            if is_adaptive:
-                raise refuse("copies an adaptive one to every worker")
+            if kind is not None:
+                raise refuse(f"copies {with_article(kind)} one to every worker")
             return
-        if is_adaptive and not _is_cut_by_units(placement, table):
-            raise refuse(
-                f"cuts an adaptive one otherwise than by rows at multiples of {unit_rows(table.rows)}"
-            )
+        whole_rows = all(shard.dim == table.dim for shard in placement.shards)
+        fault = cut_fault(table, [shard.rows for shard in placement.shards], whole_rows=whole_rows)
+        if fault is not None:
+            raise refuse(fault)
         twice = _overlap(placement.shards)
         if twice is not None:
             raise refuse(f"does not cover the table exactly once: it has {_cell(*twice)} twice")
@@ -186,8 +191,11 @@ class ShardingPlan(Config):
             cell = _missing(placement.shards, table)
             raise refuse(f"does not cover the table exactly once: it lacks {_cell(*cell)}")
         by_rows = any(shard.num_rows < table.rows for shard in placement.shards)
-        if by_rows and table.pooling == "max":
-            raise refuse("cuts the rows of a table with max pooling")
+        if by_rows and not can_cut_rows(table):
+            with_what = "max pooling"
+            if table.pooling != "max":
+                with_what = "mean pooling in which ids without a row do not count (unknown: zeros)"
+            raise refuse(f"cuts the rows of a table with {with_what}")
 
     def write(self, path: Path) -> None:
         """Writes the plan file, whole or not at all."""
@@ -209,17 +217,6 @@ def read_plan(path: Path) -> ShardingPlan:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise PlanError(f"{path}, {where}: {first['msg']}; regenerate it with `megalith plan`.") from error
-
-
-def _is_cut_by_units(placement: Placement, table: TableSpec) -> bool:
-    """Whether every part of an adaptive table has whole units of rows, and all columns."""
-    unit = unit_rows(table.rows)
-    return all(
-        shard.dim == table.dim
-        and shard.rows[0] % unit == 0
-        and (shard.rows[1] % unit == 0 or shard.rows[1] == table.rows)
-        for shard in placement.shards
-    )
 
 
 def _overlap(shards: Sequence[Shard]) -> tuple[int, int] | None:

@@ -6,15 +6,15 @@ import itertools
 from collections.abc import Sequence
 
 from megalith.core.schema import TableSpec
-from megalith.core.store_spec import AdaptiveSpec, unit_edges
-from megalith.sharding.plan import Placement, Shard, ShardingPlan, Store
+from megalith.sharding.plan import Placement, Shard, ShardingPlan
+from megalith.sharding.store_cuts import can_cut_rows, given_kind, store_edges
 
 
 def row_wise_plan(tables: Sequence[TableSpec], world_size: int) -> ShardingPlan:
     """Equal parts of every table's rows on all workers.
 
-    The rows of a table with max pooling cannot be cut: such tables lie on one worker each, in turn. Adaptive
-    ones are cut at units of rows, so that parts are nearly equal.
+    Tables whose rows cannot be cut, such as those with max pooling, lie on one worker each, in turn. Adaptive
+    ones are cut at units of rows and dynamic ones at partitions of ids, so that parts are nearly equal.
 
     >>> table = TableSpec(name="t0", rows=1000, dim=8, features=("f0",))
     >>> [shard.rows for shard in row_wise_plan([table], world_size=2).placement("t0").shards]
@@ -23,15 +23,14 @@ def row_wise_plan(tables: Sequence[TableSpec], world_size: int) -> ShardingPlan:
     placements = []
     for number, table in enumerate(tables):
         columns = (0, table.dim)
-        is_adaptive = isinstance(table.store, AdaptiveSpec)
-        store: Store = "adaptive" if is_adaptive else "dense"
-        if table.pooling == "max":
+        store = given_kind(table) or "dense"
+        if not can_cut_rows(table):
             whole = Shard(worker=number % world_size, rows=(0, table.rows), columns=columns)
             placements.append(Placement(table=table.name, kind="table_wise", store=store, shards=(whole,)))
             continue
-        edges = [table.rows * part // world_size for part in range(world_size + 1)]
-        if is_adaptive:
-            edges = unit_edges(table.rows, world_size)
+        edges = store_edges(table, world_size)
+        if edges is None:
+            edges = [table.rows * part // world_size for part in range(world_size + 1)]
         shards = tuple(
             Shard(worker=worker, rows=rows, columns=columns)
             for worker, rows in enumerate(itertools.pairwise(edges))

@@ -12,7 +12,7 @@ from megalith.core.errors import PlanError
 from megalith.hardware.cluster import Device
 from megalith.sharding.plan import Placement, Runnable, ShardingPlan, has_column_shards
 
-RUNTIME_STORES: frozenset[str] = frozenset({"dense", "tiered", "adaptive"})
+RUNTIME_STORES: frozenset[str] = frozenset({"dense", "tiered", "adaptive", "dynamic"})
 """Stores that training runs."""
 RUNTIME_DEVICE = "cpu"
 """The generation of the devices that it trains on."""

@@ -40,8 +40,8 @@ CAPACITY_GROWTH = 16
 
 
 def has_wide_ids(tables: Iterable[TableSpec]) -> bool:
-    """Whether ids travel in eight bytes: where a table has more rows than four count."""
-    return any(table.rows > MAX_NARROW_ROWS for table in tables)
+    """Whether ids travel in eight bytes: where a table has more rows than four count, or is dynamic."""
+    return any(table.is_dynamic or table.rows > MAX_NARROW_ROWS for table in tables)
 
 
 def id_bytes(tables: Iterable[TableSpec]) -> int:

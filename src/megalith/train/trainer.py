@@ -72,9 +72,11 @@ class Trainer:
         self._evaluator = RunEvaluator(recipe, self.dataset, eval_split, self.learner, self._depth)
         self._tiers = TierMetrics(self.learner.embeddings, self.ranks, is_tiered=recipe.memory is not None)
         self._adaptive = AdaptiveMetrics(self.learner.embeddings, self.ranks)
-        self._dynamic = DynamicMetrics(self.learner.embeddings)
+        self._dynamic = DynamicMetrics(self.learner.embeddings, self.ranks)
+        self._evicted: EvictedLog | None = None
         if recipe.embeddings.log_evicted:
-            self.learner.log_evicted(EvictedLog(self.run.evicted).write)
+            self._evicted = EvictedLog(self.run.evicted, self.ranks)
+            self.learner.log_evicted(self._evicted.write)
         self.step = 0
         self.best = self._evaluator.best
         self.metrics = TrainingMetrics(recipe.train.window_samples)
@@ -191,11 +193,11 @@ class Trainer:
                     stores = {
                         "tiers": self._tiers.take((self.step - reported) * self.recipe.data.batch_size),
                         "adaptive": self._adaptive.take(),
+                        "dynamic": self._dynamic.take(),
                     }
                     reported = self.step
                     if self.ranks.is_first:
                         entry = self._train_entry(factor, now - clock)
-                        stores["dynamic"] = self._dynamic.take()
                         reporter.write(entry | {name: own for name, own in stores.items() if own is not None})
                     clock = now
                     tracer.flush()
@@ -254,6 +256,8 @@ class Trainer:
 
     def save(self, background: bool = False) -> None:
         """Writes the checkpoint of the current step."""
+        if self._evicted is not None:
+            self._evicted.flush()
         about = {"samples": self.step * self.recipe.data.batch_size, "best": self.best.state_dict()}
         self.store.save(self.step, self.state_dict(), about, self.best.step, background)
 

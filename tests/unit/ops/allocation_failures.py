@@ -23,7 +23,7 @@ from megalith.ops.embedding.native_tables import NativeTables
 from megalith.ops.interaction.dot import dot_interaction, dot_interaction_backward
 from megalith.ops.optimizer.column_sharded import ColumnShardedUpdate
 from megalith.ops.optimizer.steps import OPTIMIZER_KINDS, OptimizerStep
-from megalith.ops.sharding.bucketize import RowBuckets, bucketize_rows
+from megalith.ops.sharding.bucketize import CutFeature, RowBuckets, bucketize_rows
 
 BATCH = 300
 
@@ -130,7 +130,9 @@ def column_sharded(world):
 
 
 def bucketizing(world):
-    buckets = RowBuckets.of([(0, [0, 2500, 5000], [0, 1]), (1, [0, 9, 200_000], [2, -1])], 3)
+    buckets = RowBuckets.of(
+        [CutFeature(0, [0, 2500, 5000], [0, 1]), CutFeature(1, [0, 9, 64], [2, -1], by_hash=True)], 3
+    )
     values, offsets, weights, _ = world.lookup
 
     def run():

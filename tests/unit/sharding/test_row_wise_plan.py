@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 
 import megalith as mg
 from megalith.core.errors import PlanError
+from megalith.core.store_spec import partitions_between
+from megalith.ops.ids.partitions import rows_of_partitions
 from megalith.sharding.plan import Placement, Shard
 from megalith.sharding.row_wise_plan import row_wise_plan
 
@@ -41,6 +43,64 @@ def test_adaptive_tables_are_cut_at_units_in_parts_that_differ_by_one(rows, worl
         sizes = [-(-shard.num_rows // unit) for shard in placement.shards]
         assert max(sizes) - min(sizes) <= 1
         assert len(sizes) == min(world_size, -(-table.rows // unit))
+
+
+def dynamic(bound, **changed):
+    store = {"kind": "dynamic", "bound": bound, "unknown": changed.pop("unknown", "shared")}
+    return mg.TableSpec(name="t", rows=bound, dim=4, features=("f",), store=store, **changed)
+
+
+@given(bound=st.integers(64, 2000), world_size=st.integers(1, 70))
+def test_dynamic_tables_are_cut_where_partitions_of_ids_begin(bound, world_size):
+    plan = row_wise_plan([dynamic(bound)], world_size)
+    plan.check([dynamic(bound)])
+    (placement,) = plan.placements
+    assert placement.store == "dynamic"
+    parts = [partitions_between(bound, shard.rows) for shard in placement.shards]
+    assert [first for first, _ in parts] == [0, *(last for _, last in parts[:-1])]
+    assert len(parts) == min(world_size, 64)
+    for shard, partitions in zip(placement.shards, parts, strict=True):
+        assert shard.num_rows == rows_of_partitions(bound, partitions)
+
+
+@pytest.mark.parametrize(
+    ("kind", "store", "rectangles", "said"),
+    [
+        ("row_wise", "dynamic", [((0, 65), (0, 4)), ((65, 100), (0, 4))], "64 partitions of its ids begins"),
+        ("column_wise", "dynamic", [((0, 100), (0, 2)), ((0, 100), (2, 4))], "of its ids begins"),
+        (
+            "data_parallel",
+            "dynamic",
+            [((0, 100), (0, 4)), ((0, 100), (0, 4))],
+            "copies a dynamic one",
+        ),
+        ("row_wise", "adaptive", [((0, 64), (0, 4)), ((64, 100), (0, 4))], "and the table is not"),
+        ("row_wise", "tiered", [((0, 64), (0, 4)), ((64, 100), (0, 4))], "the table is dynamic"),
+    ],
+)
+def test_plans_that_cut_dynamic_tables_otherwise_are_refused(kind, store, rectangles, said):
+    shards = [Shard(worker=one, rows=rows, columns=columns) for one, (rows, columns) in enumerate(rectangles)]
+    placement = Placement(table="t", kind=kind, store=store, shards=shards)
+    plan = mg.ShardingPlan(world_size=2, workers_per_node=2, placements=[placement])
+    with pytest.raises(PlanError, match=f"table 't' .*{said}"):
+        plan.check([dynamic(100)])
+
+
+@pytest.mark.parametrize(
+    ("pooling", "unknown", "whole"),
+    [("mean", "shared", False), ("sum", "zeros", False), ("mean", "zeros", True), ("max", "shared", True)],
+)
+def test_means_in_which_ids_without_a_row_do_not_count_stay_on_one_worker(pooling, unknown, whole):
+    table = dynamic(100, pooling=pooling, unknown=unknown)
+    assert (len(row_wise_plan([table], 2).placement("t").shards) == 1) == whole
+    shards = [Shard(worker=one, rows=rows, columns=(0, 4)) for one, rows in enumerate([(0, 64), (64, 100)])]
+    placement = Placement(table="t", kind="row_wise", store="dynamic", shards=shards)
+    plan = mg.ShardingPlan(world_size=2, workers_per_node=2, placements=[placement])
+    if not whole:
+        plan.check([table])
+        return
+    with pytest.raises(PlanError, match=f"cuts the rows of a table with {pooling} pooling"):
+        plan.check([table])
 
 
 @pytest.mark.parametrize(

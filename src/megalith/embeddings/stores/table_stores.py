@@ -25,7 +25,8 @@ from megalith.embeddings.stores.adaptive.store import AdaptiveStore, chunk_shape
 from megalith.embeddings.stores.base import RowCache, RowStore, StoreBytes, StoredTable, TierCounts
 from megalith.embeddings.stores.choose import is_whole
 from megalith.embeddings.stores.dense import DenseStore
-from megalith.embeddings.stores.dynamic.settings import inner_table
+from megalith.embeddings.stores.dynamic.batches import SharedRowUse
+from megalith.embeddings.stores.dynamic.settings import inner_table, partitions_of
 from megalith.embeddings.stores.dynamic.store import DynamicStore
 from megalith.embeddings.stores.resolved import HeldRows, ResolvedIds
 from megalith.embeddings.stores.settings import TieredMemory
@@ -57,8 +58,8 @@ class TableStores:
         """What adaptive tables share, None where there are none."""
         self._ranks_chunks = not isinstance(adaptive, AdaptiveBudget)
         self.stores = _stores(tables, seed, device, memory, self.budget)
-        self.dynamic = next((store for store in self.stores if isinstance(store, DynamicStore)), None)
-        """The store of all dynamic tables, where there are some."""
+        self.dynamic = [store for store in self.stores if isinstance(store, DynamicStore)]
+        """The stores of dynamic tables: one for those that have the same partitions of ids."""
         number_of = {table.spec.name: number for number, table in enumerate(tables)}
         places = {
             number_of[table.spec.name]: (store, own)
@@ -66,6 +67,7 @@ class TableStores:
             for own, table in enumerate(store.tables)
         }
         self._places = [places[number] for number in range(len(tables))]
+        self._numbers = {(id(store), own): number for number, (store, own) in places.items()}
         self.rows: list[PhysicalRows] = [store.rows[own] for store, own in self._places]
         pools = [store.pools[own] for store, own in self._places]
         self.pools = pools if any(pool is not None for pool in pools) else []
@@ -153,6 +155,25 @@ class TableStores:
         if self.budget is not None and self._ranks_chunks:
             self.budget.after_step(step)
 
+    def dynamic_place(self, table: int) -> tuple[DynamicStore, int] | None:
+        """The store of a dynamic table and its number there; None of any other."""
+        store, own = self._places[table]
+        return (store, own) if isinstance(store, DynamicStore) else None
+
+    def shared_rows(self, resolved: ResolvedIds) -> list[SharedRowUse]:
+        """The rows that ids without one share in parts of dynamic tables, as a batch uses them."""
+        return [
+            use._replace(table=self._numbers[id(held.store), use.table])
+            for held in resolved.held
+            if isinstance(held.store, DynamicStore)
+            for use in held.store.shared_rows(held.ticket)
+        ]
+
+    def padding(self, table: int) -> int:
+        """The slot of a table that reads as zeros and takes no step, or -1."""
+        store, own = self._places[table]
+        return store.padding(own)
+
     def weight_gradient(self, gradient: Tensor, resolved: ResolvedIds) -> Tensor:
         """The gradient of the sample weights as they were given, from that of the weights as resolved."""
         if self._copied_features is None:
@@ -237,15 +258,13 @@ def _stores(
     dense: list[StoredTable] = []
     tiered: dict[str, list[StoredTable]] = {}
     adaptive: dict[ChunkShape, list[StoredTable]] = {}
-    dynamic = [table for table in tables if table.spec.is_dynamic]
-    under_dynamic = {table.spec.name for table in dynamic}
+    dynamic: dict[str, list[StoredTable]] = {}
+    for table in tables:
+        if table.spec.is_dynamic:
+            dynamic.setdefault("-dynamic-{}-{}".format(*partitions_of(table.window)), []).append(table)
+    under_dynamic = {table.spec.name: key for key, some in dynamic.items() for table in some}
     for table in (inner_table(table) if table.spec.is_dynamic else table for table in tables):
         if isinstance(table.spec.store, AdaptiveSpec):
-            if table.spec.name in under_dynamic:
-                raise ConfigError(
-                    f"Table '{table.spec.name}' is dynamic over adaptive rows, which no store holds yet; "
-                    "leave `over` out, or make it tiered."
-                )
             assert budget is not None
             shape = chunk_shape(table, table.spec.store, budget.policy.chunk)
             adaptive.setdefault(shape, []).append(table)
@@ -253,8 +272,7 @@ def _stores(
             dense.append(table)
         else:
             # Row numbers of a dynamic table are nobody's ids: they have a pool of their own.
-            own = "-dynamic" if table.spec.name in under_dynamic else ""
-            tiered.setdefault(RowShape(table).key + own, []).append(table)
+            tiered.setdefault(RowShape(table).key + under_dynamic.get(table.spec.name, ""), []).append(table)
     for table in dense:
         # Before memory is asked for: rows beyond these would be taken for others.
         if table.spec.rows > MAX_DENSE_ROWS:
@@ -284,8 +302,12 @@ def _stores(
         budget.check()
     if not dynamic:
         return stores
-    inner = [store for store in stores if store.tables[0].spec.name in under_dynamic]
-    return [*(store for store in stores if store not in inner), DynamicStore(dynamic, inner, seed)]
+    inner: dict[str, list[RowStore]] = {key: [] for key in dynamic}
+    others: list[RowStore] = []
+    for store in stores:
+        own = under_dynamic.get(store.tables[0].spec.name)
+        (others if own is None else inner[own]).append(store)
+    return [*others, *(DynamicStore(some, inner[key], seed) for key, some in dynamic.items())]
 
 
 def _own_folders(path: Path, shapes: Container[str]) -> list[Path]:

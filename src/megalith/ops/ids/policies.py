@@ -7,13 +7,15 @@ doublings all scores are divided by 2 ** 64, which rounds nothing.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from megalith.core.errors import ConfigError
+from megalith.core.store_spec import ID_PARTITIONS, DynamicSpec
 
-PARTITIONS = 64
+PARTITIONS = ID_PARTITIONS
 """Ids of a table are cut into so many by a hash; each decides alone, and a rank owns whole ones."""
 COUNTER_BUCKET_BYTES = 64
 MOST_ROWS = 2**31 - 1
@@ -166,6 +168,21 @@ class IdTableSpec:
     def rows_of(self, partition: int) -> int:
         """Rows of a partition: those below the bound that leave its number when divided by 64."""
         return (self.bound - partition + PARTITIONS - 1) // PARTITIONS
+
+
+def id_table_spec(store: DynamicSpec, bound: int, seed: int, table: str) -> IdTableSpec:
+    """The settings of a table's map of ids; draws depend on the seed and the table's name."""
+    admission, eviction, expiry = store.admission, store.eviction, store.expiry
+    digest = hashlib.sha256(f"ids:{seed}:{table}".encode()).digest()
+    return IdTableSpec(
+        bound=bound,
+        admission=IdAdmission(
+            admission.kind, admission.count, admission.probability, admission.counter_bytes
+        ),
+        eviction=IdEviction(eviction.kind, eviction.halve_every, eviction.half_life),
+        expiry=IdExpiry(expiry.batches, expiry.seconds, expiry.score),
+        seed=int.from_bytes(digest[:8], "little"),
+    )
 
 
 def bound_for(ids: int) -> int:

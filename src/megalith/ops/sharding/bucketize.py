@@ -1,10 +1,11 @@
 """The ids of row-sharded tables, bucketized by who holds the rows: one pass of the native core, and its twin.
 
-    buckets = RowBuckets.of([(feature, [0, 500, 1000], [0, 1])], num_streams=2)
+    buckets = RowBuckets.of([CutFeature(feature, [0, 500, 1000], [0, 1])], num_streams=2)
     split = bucketize_rows(values, offsets, None, batch, buckets)   # streams: rows below 500, the others
 
-A row partition is a feature with a cut of its table's rows into buckets. A bucket belongs to a stream, or to
-nobody; no two partitions have a stream in common.
+A row partition is a feature with a cut of its table's rows into buckets; of a dynamic table, whose ids may be
+any, of the 64 parts that a fixed hash cuts them into. A bucket belongs to a stream, or to nobody; no two
+partitions have a stream in common.
 """
 
 from __future__ import annotations
@@ -17,34 +18,45 @@ import torch
 from torch import Tensor
 
 from megalith.ops import native
+from megalith.ops.ids.partitions import id_partitions
 from megalith.ops.tensors import address
+
+
+class CutFeature(NamedTuple):
+    """A row partition: a feature, where its buckets begin and end, and who takes them."""
+
+    feature: int
+    bounds: Sequence[int]
+    """Rows at which buckets begin, and where the last one ends; numbers of parts where ids are hashed."""
+    streams: Sequence[int]
+    """Of each bucket, -1 for nobody's."""
+    by_hash: bool = False
+    """Whether buckets are parts that ids are hashed into; their ids travel as they are."""
 
 
 class RowBuckets(NamedTuple):
     """Who takes which rows, partition by partition."""
 
     partitions: Tensor
-    """int64 [partitions, 3]: feature, first bucket, number of buckets"""
+    """int64 [partitions, 4]: feature, first bucket, number of buckets, whether ids are hashed"""
     bounds: Tensor
-    """int64 [buckets]: the first row of every bucket"""
+    """int64 [buckets]: the first row of every bucket, or its first part"""
     streams: Tensor
     """int64 [buckets]: whose it is, -1 for nobody's"""
     num_streams: int
 
     @classmethod
-    def of(
-        cls, partitions: Sequence[tuple[int, Sequence[int], Sequence[int]]], num_streams: int
-    ) -> RowBuckets:
-        """Of each partition: its feature, the bounds of its buckets (one more than these), their streams."""
-        firsts = list(itertools.accumulate((len(streams) for _, _, streams in partitions), initial=0))
+    def of(cls, partitions: Sequence[CutFeature], num_streams: int) -> RowBuckets:
+        """The partitions as the operator takes them."""
+        firsts = itertools.accumulate((len(cut.streams) for cut in partitions), initial=0)
         described = [
-            (feature, first, len(streams))
-            for (feature, _, streams), first in zip(partitions, firsts, strict=False)
+            (cut.feature, first, len(cut.streams), int(cut.by_hash))
+            for cut, first in zip(partitions, firsts, strict=False)
         ]
-        bounds = [bound for _, edges, _ in partitions for bound in edges[:-1]]
-        streams = [stream for _, _, takers in partitions for stream in takers]
+        bounds = [bound for cut in partitions for bound in cut.bounds[:-1]]
+        streams = [stream for cut in partitions for stream in cut.streams]
         return cls(
-            torch.tensor(described, dtype=torch.int64).view(-1, 3),
+            torch.tensor(described, dtype=torch.int64).view(-1, 4),
             torch.tensor(bounds, dtype=torch.int64),
             torch.tensor(streams, dtype=torch.int64),
             num_streams,
@@ -59,7 +71,8 @@ class BucketizedRows(NamedTuple):
     held: list[int]
     """Ids of each stream."""
     values: Tensor
-    """Stream after stream, each in the order of the batch, counted from the first row of its bucket."""
+    """Stream after stream, each in the order of the batch, counted from the first row of its bucket; ids that
+    are hashed as they are."""
     sample_weights: Tensor | None
 
 
@@ -97,18 +110,22 @@ def bucketize_rows_twin(
     lengths = torch.zeros(buckets.num_streams, batch, dtype=torch.int32)
     pieces: list[Tensor] = [values[:0]] * buckets.num_streams
     chosen: list[Tensor] = [torch.zeros(0, dtype=torch.int64)] * buckets.num_streams
-    for feature, first, count in buckets.partitions.tolist() if batch else ():
+    for feature, first, count, by_hash in buckets.partitions.tolist() if batch else ():
         edges = offsets[feature * batch : (feature + 1) * batch + 1]
         positions = torch.arange(int(edges[0]), int(edges[-1]))
         sample = torch.repeat_interleave(torch.arange(batch), edges.diff())
         bounds = buckets.bounds[first : first + count]
-        bucket = torch.searchsorted(bounds, values[positions].long(), right=True) - 1
+        keys = values[positions].long()
+        if by_hash:
+            keys = id_partitions(keys).long()
+        bucket = torch.searchsorted(bounds, keys, right=True) - 1
         for number, stream in enumerate(buckets.streams[first : first + count].tolist()):
             if stream >= 0:
                 mine = bucket == number
                 lengths[stream] = torch.bincount(sample[mine], minlength=batch).to(torch.int32)
                 chosen[stream] = positions[mine]
-                pieces[stream] = (values[positions[mine]] - bounds[number]).to(values.dtype)
+                start = 0 if by_hash else bounds[number]
+                pieces[stream] = (values[positions[mine]] - start).to(values.dtype)
     order = torch.cat(chosen) if chosen else torch.zeros(0, dtype=torch.int64)
     ids = torch.cat(pieces) if pieces else values[:0]
     weights = None if sample_weights is None else sample_weights[order]

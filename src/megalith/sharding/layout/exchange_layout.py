@@ -20,7 +20,7 @@ from megalith.sharding.layout.output_columns import (
     replicated_ranges,
     sum_levels,
 )
-from megalith.sharding.layout.row_partitions import each_stream_once, row_partitions
+from megalith.sharding.layout.row_partitions import each_stream_once, id_stream, row_partitions
 from megalith.sharding.layout.types import (
     ColumnRange,
     IdStream,
@@ -70,7 +70,10 @@ class _PlacedTables:
             return
         row_sharded = any(shard.num_rows < table.rows for shard in placement.shards)
         for shard in placement.shards:
-            streams = tuple(IdStream(feature, shard.rows if row_sharded else None) for feature in features)
+            streams = tuple(
+                id_stream(table, shard, feature) if row_sharded else IdStream(feature, None)
+                for feature in features
+            )
             local = LocalShard(table, shard, row_sharded, in_node, streams)
             self.shards[shard.worker].append(_PlacedShard(local, first_output))
         if row_sharded:

@@ -1,6 +1,7 @@
 """What the layout of a plan is made of: value types, without torch.
 
-IdStream       ids that travel to a worker: those of a feature, or those of them in a range of rows
+IdStream       ids that travel to a worker: those of a feature, or those of them in a range of rows, or of the
+               partitions that ids of a dynamic table are hashed into
 LocalShard     a rectangle of a table on a worker, which is a table of its own there
 SequencePiece  a feature's vectors, or some rows and columns of them, that a worker has for a sequence
 source         whose vectors a sample's rank receives: a worker, or a node that has added up its workers
@@ -13,16 +14,24 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from megalith.core.schema import TableSpec
+from megalith.core.store_spec import DynamicSpec
 from megalith.sharding.plan import Shard
 
 
 class IdStream(NamedTuple):
-    """Ids that travel to a worker: those of a feature, or those of them in a range of rows."""
+    """Ids that travel to a worker: those of a feature, or those of them in a range of rows or partitions."""
 
     feature: int
     """The feature's number in the order of features."""
     rows: tuple[int, int] | None
     """Only ids of these rows travel, counted from the first; None sends all as they are."""
+    by_hash: bool = False
+    """Whether `rows` are partitions that ids are hashed into, of a dynamic table: ids travel as they are."""
+
+    @property
+    def first_id(self) -> int:
+        """What was subtracted from every id."""
+        return 0 if self.rows is None or self.by_hash else self.rows[0]
 
 
 class ColumnRange(NamedTuple):
@@ -56,8 +65,9 @@ class LocalShard(NamedTuple):
 
     def spec(self) -> TableSpec:
         """The rectangle as a table, whose features are named after streams."""
-        padding, (first, last) = self.table.padding_index, self.shard.rows
-        inside = padding is not None and first <= padding < last
+        store = self.table.store
+        if isinstance(store, DynamicSpec):
+            store = store.model_copy(update={"bound": self.shard.num_rows})
         return TableSpec(
             name=self.name,
             rows=self.shard.num_rows,
@@ -65,9 +75,16 @@ class LocalShard(NamedTuple):
             features=tuple(_stream_name(stream) for stream in self.streams),
             pooling="sum" if self.row_sharded and self.table.pooling == "mean" else self.table.pooling,
             dtype=self.table.dtype,
-            padding_index=padding - first if inside and padding is not None else None,
-            store=self.table.store,
+            padding_index=self._padding(),
+            store=store,
         )
+
+    def _padding(self) -> int | None:
+        """The padding id as it arrives, None where it does not."""
+        padding, (first, last) = self.table.padding_index, self.shard.rows
+        if padding is None or self.table.is_dynamic:
+            return padding
+        return padding - first if first <= padding < last else None
 
 
 class RowPartition(NamedTuple):
@@ -75,9 +92,10 @@ class RowPartition(NamedTuple):
 
     feature: int
     bounds: tuple[int, ...]
-    """Rows where parts begin, and where the last one ends."""
+    """Rows where parts begin, and where the last one ends; or partitions that ids are hashed into."""
     streams: tuple[tuple[int, IdStream] | None, ...]
     """(worker, stream) of each part; None drops its ids."""
+    by_hash: bool = False
 
 
 class SequencePiece(NamedTuple):
@@ -167,6 +185,6 @@ class NodeLayout:
 
 
 def _stream_name(stream: IdStream) -> str:
-    return (
-        str(stream.feature) if stream.rows is None else f"{stream.feature}[{stream.rows[0]}:{stream.rows[1]}]"
-    )
+    if stream.rows is None:
+        return str(stream.feature)
+    return f"{stream.feature}{'#' if stream.by_hash else ''}[{stream.rows[0]}:{stream.rows[1]}]"

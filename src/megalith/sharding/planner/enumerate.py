@@ -5,7 +5,8 @@ blocks of one worker (table_wise, column_wise, row_wise in a few parts: anywhere
 table_column, grid: on any node), or of all workers (row_wise, data_parallel). Tables with max pooling are
 never cut by rows: the largest of partial maxima is right, but whose gradient it is gets lost. Those that keep
 sequences are not cut by the rows of a node: it would have nothing to add up. Adaptive tables lie whole on one
-worker, or are cut by rows over all of them, where their units begin.
+worker, or are cut by rows over all of them, where their units begin; dynamic ones over some of them or all,
+where partitions of their ids begin.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from megalith.sharding.planner.search import MIN_DIM
 from megalith.sharding.planner.statistics import TableStatistics
 from megalith.sharding.planner.topology import Topology
 from megalith.sharding.planner.types import Enumerator, MemoryTiers, PlanInputs, ShardingOption
+from megalith.sharding.store_cuts import can_cut_rows, is_over_tiers
 from megalith.sharding.wire_format import replicated_gradient_bytes
 
 ROW_CUTS = (0.0, 0.5, 0.95)
@@ -134,6 +136,8 @@ def enumerate_options(
     """
     if isinstance(table.store, AdaptiveSpec):
         return _adaptive_options(table, topology)
+    if table.is_dynamic:
+        return _dynamic_options(table, topology, tiers, cached)
     size, per_node, nodes = topology.world_size, topology.per_node, topology.whole_nodes
     most = max(1, table.dim // min_dim)
     hierarchical = per_node > 1 and nodes > 1
@@ -184,9 +188,28 @@ def enumerate_options(
 def _adaptive_options(table: TableSpec, topology: Topology) -> list[ShardingOption]:
     """Whole, or equal rows on all workers; always in the first memory."""
     options = [ShardingOption("table_wise")]
-    if topology.world_size > 1 and table.rows > 1 and table.pooling != "max":
+    if topology.world_size > 1 and table.rows > 1 and can_cut_rows(table):
         options.append(ShardingOption("row_wise", row_cut=ROW_CUTS[0]))
     return options
+
+
+def _dynamic_options(
+    table: TableSpec, topology: Topology, tiers: Sequence[int], cached: Sequence[float]
+) -> list[ShardingOption]:
+    """Whole, or equal partitions of ids on some workers or all; in the first memory, or on the slowest behind
+    a cache where the table says so."""
+    size = topology.world_size
+    options = [ShardingOption("table_wise")]
+    if size > 1 and can_cut_rows(table):
+        options.append(ShardingOption("row_wise", row_cut=ROW_CUTS[0]))
+        options += [
+            ShardingOption("row_wise", row_cut=ROW_CUTS[0], parts=parts)
+            for parts in _FEW_PARTS
+            if parts < size
+        ]
+    if not is_over_tiers(table) or max(tiers) == 0:
+        return options
+    return [replace(option, tier=max(tiers), cached=share) for share in cached for option in options]
 
 
 def _equal_parts(option: ShardingOption, topology: Topology) -> int:

@@ -63,8 +63,15 @@ def plan_inputs(
 def complete_statistics(
     tables: Sequence[TableSpec], known: Mapping[str, TableStatistics] | None
 ) -> dict[str, TableStatistics]:
-    """Statistics of every table: those that are known, and defaults."""
-    return {table.name: (known or {}).get(table.name) or default_statistics(table) for table in tables}
+    """Statistics of every table: those that are known, and defaults.
+
+    A hash spreads the ids of dynamic tables, hot ones and all, over their partitions.
+    """
+    complete = {table.name: (known or {}).get(table.name) or default_statistics(table) for table in tables}
+    for table in tables:
+        if table.is_dynamic:
+            complete[table.name] = replace(complete[table.name], hot_first=False)
+    return complete
 
 
 def dataset_statistics(

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from megalith.core.schema import TableSpec
-from megalith.core.store_spec import AdaptiveSpec, DenseSpec
+from megalith.core.store_spec import AdaptiveSpec, DenseSpec, DynamicSpec
 from megalith.cost.embedding import CACHE_SHARE, state_bytes
 from megalith.sharding.planner.bound.relaxation import PlanRelaxation
 from megalith.sharding.planner.enumerate import CACHED_ROWS, OptionEnumerator
@@ -24,9 +24,11 @@ from megalith.sharding.planner.types import (
     PlanInputs,
     ShardingOption,
 )
+from megalith.sharding.store_cuts import is_over_tiers
 
 _FEW_TABLES = 200
 """Up to so many every table may choose how much of it is cached; for more that would be too many options."""
+_GIVEN = DenseSpec, AdaptiveSpec, DynamicSpec
 DENSE_SHARE = 1 / 16
 """Of the bytes given to caches, what tables that stay in memory whole may take besides."""
 
@@ -60,13 +62,14 @@ def tiers_behind_caches(inputs: PlanInputs) -> MemoryTiers:
     """The memory of each table where caches have a given size: the rule above."""
     given = (inputs.memory.cache_bytes_per_worker or 0) * inputs.topology.world_size
     # Tables whose store is given are not asked.
-    free = [table for table in inputs.tables if not isinstance(table.store, (DenseSpec, AdaptiveSpec))]
-    sizes = {table.name: _table_bytes(inputs, table) for table in free}
-    if sum(sizes.values()) <= given:
-        return MemoryTiers([0])
+    free = [table for table in inputs.tables if not isinstance(table.store, _GIVEN)]
+    on_disk = [table for table in inputs.tables if is_over_tiers(table)]
+    sizes = {table.name: _table_bytes(inputs, table) for table in (*free, *on_disk)}
     slowest, dense = len(inputs.topology.device.memory) - 1, 0.0
-    tiered = {}
-    for name in sorted(sizes, key=lambda name: (sizes[name], name)):
+    tiered = {table.name: [slowest] for table in on_disk}
+    if sum(sizes.values()) <= given:
+        return MemoryTiers([0], [1.0], tiered)
+    for name in sorted((table.name for table in free), key=lambda name: (sizes[name], name)):
         dense += sizes[name]
         if dense > DENSE_SHARE * given:
             tiered[name] = [slowest]
@@ -105,6 +108,7 @@ def _first_tier_suffices(inputs: PlanInputs) -> bool:
 
 
 def _table_bytes(inputs: PlanInputs, table: TableSpec) -> float:
-    """Rows and their optimizer state; of adaptive tables what their budget gives them."""
+    """Rows and their optimizer state; of adaptive tables what their budget gives them, of dynamic ones
+    also the map of their ids."""
     whole = table.weight_bytes + table.rows * state_bytes(inputs.workload.optimizer, table.dim)
-    return float(whole) * inputs.held_share(table)
+    return float(whole) * inputs.held_share(table) + table.rows * inputs.map_bytes_per_row(table)

@@ -9,9 +9,8 @@ import numpy as np
 
 from megalith.core.bounds import checked_bound
 from megalith.core.schema import DTYPE_BYTES, TableSpec
-from megalith.core.store_spec import AdaptiveSpec
 from megalith.cost.embedding import state_bytes
-from megalith.sharding.plan import Placement, Shard, Store
+from megalith.sharding.plan import Placement, Shard
 from megalith.sharding.plan_estimate import PhaseEstimate, PlanEstimate, TableEstimate, WorkerEstimate
 from megalith.sharding.planner.enumerate import slice_widths
 from megalith.sharding.planner.estimate.shard_counts import largest_first, rotation, row_cut
@@ -24,6 +23,7 @@ from megalith.sharding.planner.types import (
     PlacementProblem,
     PlanInputs,
 )
+from megalith.sharding.store_cuts import Store, given_kind, is_over_tiers
 
 
 def placements_of(
@@ -42,8 +42,14 @@ def _shared_caches(
     hold."""
     row_bytes = _row_bytes(inputs)
     held = np.zeros(inputs.topology.world_size)
+    over_tiers = {table.name for table in inputs.tables if is_over_tiers(table)}
+    cached_tables = {
+        placement.table
+        for placement in placements
+        if placement.store == "tiered" or placement.table in over_tiers
+    }
     for placement in placements:
-        for shard in placement.shards if placement.store == "tiered" else ():
+        for shard in placement.shards if placement.table in cached_tables else ():
             held[shard.worker] += shard.num_rows * row_bytes[placement.table](shard.dim)
     cached = np.minimum(1.0, given / np.maximum(held, 1.0))
 
@@ -57,7 +63,9 @@ def _shared_caches(
         ]
         return placement.model_copy(update={"shards": tuple(shards)})
 
-    return tuple(shared(placement) if placement.store == "tiered" else placement for placement in placements)
+    return tuple(
+        shared(placement) if placement.table in cached_tables else placement for placement in placements
+    )
 
 
 def _row_bytes(inputs: PlanInputs) -> dict[str, Callable[[int], int]]:
@@ -102,7 +110,7 @@ def _placement(
         dense = tuple(
             Shard.model_construct(worker=worker, rows=part, columns=piece) for worker, part, piece in cells
         )
-        store: Store = "adaptive" if isinstance(table.store, AdaptiveSpec) else "dense"
+        store: Store = given_kind(table) or "dense"
         return Placement(table=table.name, kind=option.kind, store=store, tier=tier, shards=dense)
     size = _row_bytes(inputs)[table.name]
     shards = [
@@ -114,7 +122,8 @@ def _placement(
         )
         for worker, part, piece in cells
     ]
-    return Placement(table=table.name, kind=option.kind, store="tiered", tier=tier, shards=tuple(shards))
+    behind: Store = given_kind(table) or "tiered"
+    return Placement(table=table.name, kind=option.kind, store=behind, tier=tier, shards=tuple(shards))
 
 
 def estimate_of(

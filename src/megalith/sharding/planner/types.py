@@ -26,7 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megalith.core.schema import TableSpec
-from megalith.core.store_spec import AdaptiveSpec
+from megalith.core.store_spec import AdaptiveSpec, DynamicSpec
+from megalith.ops.ids.policies import id_table_spec
 from megalith.sharding.plan import ExchangeConfig, Kind
 from megalith.sharding.planner.search import Clock, Deadline
 from megalith.sharding.planner.statistics import TableStatistics
@@ -85,6 +86,12 @@ class PlanInputs:
     def held_share(self, table: TableSpec) -> float:
         """The share of a table's bytes that is stored."""
         return self.adaptive_share if isinstance(table.store, AdaptiveSpec) else 1.0
+
+    def map_bytes_per_row(self, table: TableSpec) -> float:
+        """What a dynamic table takes in the fastest memory beside its rows: the map of its ids."""
+        if not isinstance(table.store, DynamicSpec):
+            return 0.0
+        return id_table_spec(table.store, table.rows, 0, table.name).map_bytes / table.rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,9 @@ loss divided by the global batch gives what one process with all samples would c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,17 +19,20 @@ from torch import Tensor, nn
 
 from megalith.comm.context import CommContext
 from megalith.comm.process_group import rank_in
+from megalith.comm.ranks import Ranks
 from megalith.comm.traffic import TrafficCounter
 from megalith.core.errors import ConfigError, PlanError, nearest
 from megalith.core.schema import TableSpec, check_tables
 from megalith.embeddings.check import LookupCheck
-from megalith.embeddings.collection import Lookup
+from megalith.embeddings.collection import EmbeddingCollection, Lookup, TellEvicted
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad
+from megalith.embeddings.row_block import RowBlock
 from megalith.embeddings.stores.adaptive.figures import AdaptiveFigures
 from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
 from megalith.embeddings.stores.base import RowCache, StoreBytes, TierCounts
-from megalith.embeddings.stores.choose import is_whole
+from megalith.embeddings.stores.choose import is_behind_cache
 from megalith.embeddings.stores.dynamic.counts import DynamicCounts
+from megalith.embeddings.stores.dynamic.settings import sized_table
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.embeddings.table_state import TableState
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
@@ -112,10 +117,13 @@ class ShardedEmbeddingCollection(nn.Module):
         super().__init__()
         check_tables(tables)
         self.rank, world_size, _ = rank_in(group)
-        self.tables = tuple(tables)
-        self.plan = plan = _checked_plan(plan, tables, world_size)
+        self._event_time: int | None = None
+        self._ranks = Ranks(group, self.rank, world_size)
         self.optimizer: RowOptimizer = optimizer or RowWiseAdaGrad()
         optimizers = _optimizers(tables, self.optimizer, table_optimizers or {})
+        tables = [sized_table(table, optimizers[table.name]) for table in tables]
+        self.tables = tuple(tables)
+        self.plan = plan = _checked_plan(plan, tables, world_size)
         self.optimizers = list(optimizers.values())
         self.seed, self.stochastic_rounding, self.output_dtype = seed, stochastic_rounding, output_dtype
         self.num_steps = 0
@@ -222,8 +230,46 @@ class ShardedEmbeddingCollection(nn.Module):
         return self._lookup.counts()
 
     def dynamic_counts(self) -> DynamicCounts | None:
-        """None: dynamic tables are not sharded yet."""
-        return None
+        """What this worker's parts of dynamic tables did so far; None where no worker has any."""
+        if not any(table.is_dynamic for table in self.tables):
+            return None
+        counts = [own.dynamic_counts() for own in self._lookup.local.collections()]
+        return reduce(DynamicCounts.plus, filter(None, counts), DynamicCounts())
+
+    @property
+    def event_time(self) -> int | None:
+        """When the batches that come happened, in seconds since 1970; ids may expire by it."""
+        return self._event_time
+
+    @event_time.setter
+    def event_time(self, time: int) -> None:
+        """Set before each batch that trains, on all workers alike, where tables expire by it."""
+        self._event_time = time
+        for own in self._lookup.local.collections():
+            own.event_time = time
+
+    def on_evicted(self, tell: TellEvicted) -> None:
+        """Has somebody told of ids that lose their row on this worker."""
+        for own in self._lookup.local.collections():
+            own.on_evicted(tell)
+
+    def export_ids(self, table: str, max_bytes: int = 64 << 20) -> Iterator[RowBlock]:
+        """The ids of a dynamic table that have a row on any worker; all workers iterate, and get them all."""
+        own = [emb.export_ids(name, max_bytes) for emb, name in self._parts(table)]
+        return self._ranks.items_of_each(itertools.chain(*own))
+
+    def import_ids(self, table: str, blocks: Iterable[RowBlock]) -> int:
+        """Takes ids as `EmbeddingCollection.import_ids` does: all workers give the same blocks, each takes
+        what is its own. How many of them have a row then, on all workers together."""
+        given, parts = list(blocks), self._parts(table)
+        counts = self._ranks.from_each(lambda: sum(emb.import_ids(name, given) for emb, name in parts))
+        return sum(counts)
+
+    def _parts(self, table: str) -> list[tuple[EmbeddingCollection, str]]:
+        found = [spec for spec in self.tables if spec.name == table and spec.is_dynamic]
+        if not found:
+            raise ConfigError(f"Table '{table}' is not dynamic; only dynamic ones import and export ids.")
+        return self._lookup.local.parts_of(found[0])
 
     def bytes(self) -> StoreBytes:
         """What the tables of this worker take: in memory, and files."""
@@ -297,7 +343,7 @@ def _checked_plan(
     plan.check(tables)
     cut = {placement.table for placement in plan.placements if has_column_shards(placement)}
     for table in tables:
-        if table.name in cut and not is_whole(table):
+        if table.name in cut and is_behind_cache(table):
             raise PlanError(
                 f"Table '{table.name}' is tiered, and the plan cuts it by columns; cut it by rows, or not."
             )

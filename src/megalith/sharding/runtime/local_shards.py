@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -24,9 +25,12 @@ from megalith.embeddings.collection import EmbeddingCollection
 from megalith.embeddings.initial_values import TableWindow
 from megalith.embeddings.optimizers import RowOptimizer
 from megalith.embeddings.row_block import part_specs
+from megalith.embeddings.shared_rows import SharedRowGradient, SharedRowGradients
 from megalith.embeddings.stores.adaptive.budget import AdaptiveBudget
 from megalith.embeddings.stores.adaptive.store import CANDIDATES, candidate_units
 from megalith.embeddings.stores.base import RowCache, StoreBytes, TierCounts
+from megalith.embeddings.stores.dynamic.shard import ID_PARTS
+from megalith.embeddings.stores.dynamic.side_states import side_states
 from megalith.embeddings.stores.resolved import ResolvedIds
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.embeddings.table_state import TableShard, TableState
@@ -37,6 +41,7 @@ from megalith.sharding.runtime.column_sharded_optimizer import ColumnShardedOpti
 from megalith.sharding.runtime.input_dist.jagged_ids import ReceivedIds
 from megalith.sharding.runtime.node_reduce import NodeReduce
 from megalith.sharding.runtime.output_dist import WorkerVectors
+from megalith.sharding.runtime.unknown_rows import UnknownRows
 
 
 class ResolvedShards(NamedTuple):
@@ -66,10 +71,12 @@ class LocalShards:
         seed: int,
         memory: TieredMemory | None,
         budget: AdaptiveBudget | None,
+        unknown: UnknownRows,
         *,
         stochastic_rounding: bool,
     ) -> None:
         worker = layout.workers[rank]
+        self._unknown = unknown
         self._direct_width = worker.direct_width
         # Streams that only sequences read stand behind those that are pooled.
         self._num_streams = worker.num_pooled_streams
@@ -84,7 +91,7 @@ class LocalShards:
         for shard in worker.sequence_shards:
             features = tuple(str(next(numbers)) for _ in shard.streams)
             sequences.append((shard, shard.spec().model_copy(update={"features": features})))
-        common = (budget, plan, rank, comm, optimizers, seed, stochastic_rounding)
+        common = (budget, unknown, plan, rank, comm, optimizers, seed, stochastic_rounding)
         own = _worker_memory(memory, rank, pooled, sequences)
         self._pooled = _ShardTables(pooled, layout.pooled_tables, own[0], *common)
         tables = tuple(dict.fromkeys(table for table, _ in layout.sequences))
@@ -147,11 +154,28 @@ class LocalShards:
         """Step number `num_steps` on the rows of the pieces that have a gradient; all workers call it."""
         self._sequences.update(rows.sequences, None, gradients, num_steps, lr_factor)
 
+    def update_unknown(self) -> None:
+        """The same step on the rows that ids of dynamic tables without one share; all workers call it."""
+        total = self._unknown.total()
+        for tables in (self._pooled, self._sequences):
+            tables.update_unknown(total)
+
     def table_states(self, table: TableSpec, optimizer: RowOptimizer) -> dict[str, TableState]:
         """A table as a checkpoint sees it, and other state of its store: this worker holds some rectangles of
         it, or none."""
-        held = self._sequences if table.pooling == "none" else self._pooled
-        return held.table_states(table, optimizer)
+        return self._holding(table).table_states(table, optimizer)
+
+    def collections(self) -> list[EmbeddingCollection]:
+        """Those of this worker."""
+        each = self._pooled.collection, self._sequences.collection
+        return [collection for collection in each if collection is not None]
+
+    def parts_of(self, table: TableSpec) -> list[tuple[EmbeddingCollection, str]]:
+        """The rectangles of a table on this worker: their collection, and their name there."""
+        return self._holding(table).parts_of(table)
+
+    def _holding(self, table: TableSpec) -> _ShardTables:
+        return self._sequences if table.pooling == "none" else self._pooled
 
     def counts(self) -> TierCounts:
         """What the tiers of this worker's stores did so far."""
@@ -198,6 +222,7 @@ class _ShardTables:
         tables: Collection[TableSpec],
         memory: TieredMemory | None,
         budget: AdaptiveBudget | None,
+        unknown: UnknownRows,
         plan: ShardingPlan,
         rank: int,
         comm: CommContext | None,
@@ -206,6 +231,7 @@ class _ShardTables:
         stochastic_rounding: bool,
     ) -> None:
         self._shards, self._budget = [shard for shard, _ in shards], budget
+        self._unknown, self._shared = unknown, list[SharedRowGradient]()
         self.collection: EmbeddingCollection | None = None
         """None on a worker that holds nothing."""
         if shards:
@@ -221,6 +247,9 @@ class _ShardTables:
                 memory=memory,
                 adaptive=budget,
             )
+        self._gradients: SharedRowGradients | None = None
+        if self.collection is not None and self.collection.stores.dynamic:
+            self._gradients = SharedRowGradients(self.collection)
         self._column_sharded: ColumnShardedOptimizer | None = None
         names = {table.name for table in tables}
         own = plan.model_copy(update={"placements": tuple(p for p in plan.placements if p.table in names)})
@@ -239,6 +268,10 @@ class _ShardTables:
         if self.collection is not None and rows is not None:
             self.collection.num_steps, self.collection.lr_factor = num_steps - 1, lr_factor
             descriptors = None if self._column_sharded is None else self._column_sharded.descriptors
+            if self._gradients is not None:
+                self._shared = self._gradients.take(rows, pooled, sequences)
+            for shared in self._shared:
+                self._unknown.add(self._shards[shared.table].table.name, shared.gradient, shared.num_values)
             self.collection.update(rows, pooled, sequences, descriptors)
         if self._column_sharded is not None:
             self._column_sharded.update(rows, pooled, sequences)
@@ -259,20 +292,42 @@ class _ShardTables:
     def caches(self) -> list[RowCache]:
         return [] if self.collection is None else self.collection.caches()
 
+    def update_unknown(self, total: Mapping[str, Tensor]) -> None:
+        """Takes the step on shared rows, given the gradients of all workers by table."""
+        slots, gradients = dict[int, int](), list[Tensor]()
+        for shared in self._shared:
+            table = self._shards[shared.table].table.name
+            if table in total:
+                slots[shared.table] = shared.slot
+                gradients.append(total[table])
+        self._shared = []
+        if slots and self._gradients is not None:
+            self._gradients.step(slots, gradients)
+
+    def parts_of(self, table: TableSpec) -> list[tuple[EmbeddingCollection, str]]:
+        if self.collection is None:
+            return []
+        return [(self.collection, shard.name) for shard in self._shards if shard.table.name == table.name]
+
     def table_states(self, table: TableSpec, optimizer: RowOptimizer) -> dict[str, TableState]:
-        held, units = list[TableShard](), list[TableShard]()
+        held, others = list[TableShard](), dict[str, list[TableShard]]()
         for number, shard in enumerate(self._shards):
             if shard.table.name == table.name and self.collection is not None:
                 held.append(self.collection.shard(shard.name))
-                for own in self.collection.stores.states(number).values():
-                    units += own.shards
-        rows = TableState(table.rows, table.dim, part_specs(table, optimizer), tuple(held))
-        if self._budget is None or not isinstance(table.store, AdaptiveSpec):
-            return {table.name: rows}
+                for name, own in self.collection.stores.states(number).items():
+                    others.setdefault(name, []).extend(own.shards)
+        states: dict[str, TableState] = {}
+        parts = part_specs(table, optimizer)
+        if table.is_dynamic:
+            parts |= ID_PARTS
+            states = side_states(table, optimizer)
+        elif self._budget is not None and isinstance(table.store, AdaptiveSpec):
+            states = {CANDIDATES: candidate_units(self._budget, table.name, ())}
+        # What else a store knows is loaded before the rows.
         return {
-            table.name: rows,
-            f"{table.name}.{CANDIDATES}": candidate_units(self._budget, table.name, units),
-        }
+            f"{table.name}.{name}": replace(state, shards=tuple(others.get(name, ())))
+            for name, state in states.items()
+        } | {table.name: TableState(table.rows, table.dim, parts, tuple(held), is_raw=table.is_dynamic)}
 
 
 def _worker_memory(

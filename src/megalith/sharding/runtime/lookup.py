@@ -35,6 +35,7 @@ from megalith.sharding.runtime.replicated import ReplicatedTables
 from megalith.sharding.runtime.sample_weight_gradients import SampleWeightGradients
 from megalith.sharding.runtime.sequence_dist import SequenceContext, SequenceDist
 from megalith.sharding.runtime.shared_budget import SharedBudget
+from megalith.sharding.runtime.unknown_rows import UnknownRows
 
 
 @dataclass
@@ -71,8 +72,10 @@ class ShardedLookup:
         self._vectors = OutputDist(layout, rank, comm, plan.exchange)
         self._weight_gradients = SampleWeightGradients(layout, rank, comm)
         self._budget = budget
-        self._local = LocalShards(
+        sequences = dict.fromkeys(table for table, _ in layout.sequences)
+        self.local = LocalShards(
             *(layout, plan, rank, comm, optimizers, seed, memory, budget.budget),
+            UnknownRows([*layout.pooled_tables, *sequences], plan, comm),
             stochastic_rounding=stochastic_rounding,
         )
         self._replicated: ReplicatedTables | None = None
@@ -85,33 +88,33 @@ class ShardedLookup:
             )
         self._sequences: SequenceDist | None = None
         if layout.sequences:
-            self._sequences = SequenceDist(layout, rank, plan.exchange, self._local, self._replicated)
+            self._sequences = SequenceDist(layout, rank, plan.exchange, self.local, self._replicated)
 
     def expect(self, received: ReceivedIds, ahead: int) -> None:
         """Says which ids come, `ahead` batches after the last one that was resolved."""
-        self._local.expect(received, ahead)
+        self.local.expect(received, ahead)
 
     def resolve(self, received: ReceivedIds, *, trains: bool, wait: bool) -> ResolvedShards:
         """Brings the rows of this worker into memory."""
-        return self._local.resolve(received, trains=trains, wait=wait)
+        return self.local.resolve(received, trains=trains, wait=wait)
 
     def counts(self) -> TierCounts:
         """What the tiers of this worker's stores did so far."""
-        return self._local.counts()
+        return self.local.counts()
 
     def bytes(self) -> StoreBytes:
         """What the tables of this worker take."""
-        own = self._local.bytes()
+        own = self.local.bytes()
         return own if self._replicated is None else own.plus(self._replicated.collection.stores.bytes())
 
     def caches(self) -> list[RowCache]:
         """This worker's caches over a disk."""
-        return self._local.caches()
+        return self.local.caches()
 
     def start_forward(self, context: ShardedLookupContext) -> None:
         """Looks up, and sends vectors on their way."""
         received, payload = context.received, None
-        vectors = self._local.read_pooled(received, context.rows)
+        vectors = self.local.read_pooled(received, context.rows)
         if self._sequences is not None:
             context.sequences, payload = self._sequences.start_forward(received, context.rows)
         context.vectors = self._vectors.start_forward(vectors, received.batches, payload)
@@ -179,13 +182,14 @@ class ShardedLookup:
         if gradients is None:
             gradients = self._finish_gradients(context)
         if pooled:
-            gradient = self._local.pooled_gradient(received, gradients)
+            gradient = self.local.pooled_gradient(received, gradients)
             if weighted:
-                own = self._local.sample_weight_gradient(context.rows, gradient)
+                own = self.local.sample_weight_gradient(context.rows, gradient)
                 pending = self._weight_gradients.start(received, own)
-            self._local.update_pooled(context.rows, gradient, *step)
+            self.local.update_pooled(context.rows, gradient, *step)
         if self._sequences is not None and context.sequences is not None:
             self._sequences.update(context.sequences, context.rows, *step)
+        self.local.update_unknown()
         context.rows.release()
         self._budget.after_step(num_steps)
         context.gradients = context.replicated_gradient = context.sequences = None
@@ -196,7 +200,7 @@ class ShardedLookup:
     def table_states(self, table: TableSpec, optimizer: RowOptimizer) -> dict[str, TableState]:
         """A table as a checkpoint sees it, and other state of its store: what this worker holds of it."""
         if self._replicated is None or table not in self._layout.replicated:
-            return self._local.table_states(table, optimizer)
+            return self.local.table_states(table, optimizer)
         # All workers hold the same rows; the first writes them.
         shard = self._replicated.collection.shard(table.name, writes=self._rank == 0)
         return {table.name: TableState(table.rows, table.dim, part_specs(table, optimizer), (shard,))}

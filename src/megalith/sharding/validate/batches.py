@@ -29,7 +29,8 @@ def generated_batch(
     for table in tables:
         for feature in table.features:
             # A feature of several tables may only hold ids that all of them have.
-            rows[feature] = min(rows.get(feature, table.rows), table.rows)
+            if not table.is_dynamic:
+                rows[feature] = min(rows.get(feature, table.rows), table.rows)
             owners.setdefault(feature, (table, statistics[table.name]))
     values, lengths = [], []
     for feature, (table, known) in owners.items():
@@ -37,6 +38,11 @@ def generated_batch(
         bags = np.full(samples, round(mean)) if mean == round(mean) else draw.poisson(mean, samples)
         ends = np.array((0.0, *known.rows))
         drawn = np.interp(draw.random(int(bags.sum())), (0.0, *known.shares), ends)
+        if feature not in rows:
+            # Ids of dynamic tables may be any 64 bits.
+            values.append(mixed_bits(drawn.astype(np.int64)).astype(np.int64))
+            lengths.append(bags)
+            continue
         ids = np.minimum(drawn.astype(np.int64), rows[feature] - 1)
         if not known.hot_first:
             # Hot rows are anywhere.

@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 
 from megalith.core.errors import PlanError
 from megalith.core.schema import TableSpec, feature_order
+from megalith.core.store_spec import ID_PARTITIONS
+from megalith.ops.ids.partitions import id_partitions
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.layout.types import ColumnRange, WorkerLayout
 from megalith.sharding.runtime.input_dist.jagged_ids import JaggedIds, RoutedIds, id_dtype
@@ -121,6 +123,8 @@ class _StreamUses:
         pooled = np.array([local.table.pooling != "none" for local in local_shards], dtype=bool)
         self.pooled = np.repeat(pooled, repeats)
         self.in_node = in_node.astype(bool)
+        dynamic = np.array([local.table.is_dynamic for local in local_shards], dtype=bool)
+        self.is_dynamic = np.repeat(dynamic, repeats)
 
     def add_arrived(self, arrived: Numbers, numbers: Numbers, direct: Numbers, in_node: Numbers) -> None:
         """Adds what reaches the pooled output to the tables' sums: numbers of ids times those of columns."""
@@ -156,10 +160,21 @@ def _stream_numbers(
     lengths = torch.stack(outgoing.lengths).numpy()
     values = torch.cat(outgoing.values).numpy().astype(np.int64)
     sizes = lengths.sum(axis=1, dtype=np.int64)
-    # Ids of a stream must lie below the fewest rows of what is looked up with it.
+    # Ids of a stream must lie below the fewest rows of what is looked up with it; those of dynamic tables may
+    # be any of their partitions.
     limits = np.full(len(held.streams), np.iinfo(np.int64).max)
     np.minimum.at(limits, use.stream, use.rows)
-    outside = np.flatnonzero((values < 0) | (values >= np.repeat(limits, sizes)))
+    is_raw = np.ones(len(held.streams), dtype=bool)
+    np.logical_and.at(is_raw, use.stream, use.is_dynamic)
+    bad = ~np.repeat(is_raw, sizes) & ((values < 0) | (values >= np.repeat(limits, sizes)))
+    if any(stream.by_hash for stream in held.streams):
+        partitions = id_partitions(torch.from_numpy(values)).numpy()
+        edges = [stream.rows if stream.by_hash else None for stream in held.streams]
+        first_last = np.array([edge or (0, ID_PARTITIONS) for edge in edges])
+        bad |= (partitions < np.repeat(first_last[:, 0], sizes)) | (
+            partitions >= np.repeat(first_last[:, 1], sizes)
+        )
+    outside = np.flatnonzero(bad)
     if len(outside):
         number = int(np.searchsorted(np.cumsum(sizes), outside[0], side="right"))
         local = next(shard for shard in held.local_shards if held.streams[number] in shard.streams)
@@ -167,7 +182,7 @@ def _stream_numbers(
             f"Under this plan worker {worker} is sent id {int(values[outside[0]])} for {local.name}, which "
             "it does not hold; make the plan again with `megalith plan`."
         )
-    first = np.array([0 if stream.rows is None else stream.rows[0] for stream in held.streams])
+    first = np.array([stream.first_id for stream in held.streams])
     numbers = mixed_bits(values + np.repeat(first, sizes))
     numbers *= np.repeat(np.tile(samples, len(held.streams)), lengths.reshape(-1))
     return _sums(numbers, sizes), sizes

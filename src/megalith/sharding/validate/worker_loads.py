@@ -133,6 +133,7 @@ class _ShardedCounts:
         row_bytes = dim * DTYPE_BYTES[table.dtype] + state_bytes(self.inputs.workload.optimizer, dim)
         held_bytes = (last - first) * row_bytes * self.inputs.held_share(table)
         np.add.at(self.memory[:, tier], worker, held_bytes)
+        np.add.at(self.memory[:, 0], worker, (last - first) * self.inputs.map_bytes_per_row(table))
         if tier:
             np.add.at(self.memory[:, 0], worker, [float(shard.cache_bytes) for shard in placement.shards])
 

@@ -103,12 +103,6 @@ def _place_tiered(
 ) -> tuple[list[TableSpec], TieredMemory | None]:
     chosen: Sequence[StoreSpec]
     if plan is not None:
-        dynamic = [table.name for table in tables if table.is_dynamic]
-        if dynamic:
-            raise ConfigError(
-                f"Table '{dynamic[0]}' is dynamic, and only one process trains such tables; run without "
-                "torchrun."
-            )
         kinds = {placement.table: placement.store for placement in plan.placements}
         chosen = [TieredSpec() if kinds[table.name] == "tiered" else DenseSpec() for table in tables]
         behind_caches = [table.name for table in tables if kinds[table.name] == "tiered"]

@@ -21,12 +21,11 @@ from megalith.comm.ranks import Ranks
 from megalith.core.schema import TableSpec
 from megalith.data.batch import Batch
 from megalith.data.dataset import DatasetSchema
-from megalith.embeddings.collection import EmbeddingCollection
+from megalith.embeddings.collection import EmbeddingCollection, TellEvicted
 from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.models.base import ModelInputs
 from megalith.models.registry import AnyModel
-from megalith.ops.ids.changes import EvictedIds
 from megalith.sharding.plan import ShardingPlan
 from megalith.sharding.runtime.collection import ShardedEmbeddingCollection
 from megalith.train.learner.dense_optimizer import DenseOptimizer, build_dense_optimizer, state_by_name
@@ -157,12 +156,10 @@ class Learner:
             return resolved
         return self.embeddings.resolve(self.embeddings.exchange(batch.values, batch.offsets), trains=trains)
 
-    def log_evicted(self, write: Callable[[int, list[str], EvictedIds], None]) -> None:
-        """Has ids of dynamic tables that lose their row written: the step, names of tables, the ids."""
-        if isinstance(self.embeddings, EmbeddingCollection) and self.embeddings.stores.dynamic is not None:
-            dynamic = self.embeddings.stores.dynamic
-            names = [table.spec.name for table in dynamic.tables]
-            dynamic.on_evicted = lambda batch, evicted: write(batch, names, evicted)
+    def log_evicted(self, write: TellEvicted) -> None:
+        """Has ids of dynamic tables that lose their row on this rank written."""
+        if isinstance(self.embeddings, EmbeddingCollection | ShardedEmbeddingCollection):
+            self.embeddings.on_evicted(write)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything training changes; the keys do not depend on the number of ranks."""

@@ -3,36 +3,46 @@
 from __future__ import annotations
 
 import json
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from megalith.comm.ranks import Ranks
 from megalith.core.files import append, read_jsonl, write_atomic
 from megalith.embeddings.stores.dynamic.counts import DynamicCounts
 from megalith.ops.ids.changes import LEAVING_REASONS, EvictedIds
+from megalith.ops.ids.partitions import id_partitions
 from megalith.train.learner.lookup_model import Tables
 
 
 class DynamicMetrics:
-    """Takes the counts at every report; of no effect where no table is dynamic."""
+    """Takes the counts of all ranks at every report; of no effect where no table is dynamic."""
 
-    def __init__(self, tables: Tables) -> None:
-        self._tables, self._last = tables, DynamicCounts()
+    def __init__(self, tables: Tables, ranks: Ranks) -> None:
+        self._tables, self._ranks, self._last = tables, ranks, DynamicCounts()
 
     def take(self) -> dict[str, Any] | None:
-        """The entry since the last call."""
-        counts = self._tables.dynamic_counts()
-        if counts is None:
+        """The entry since the last call; all ranks call it together."""
+        own = self._tables.dynamic_counts()
+        if own is None:
             return None
+        counts = reduce(DynamicCounts.plus, self._ranks.from_each(lambda: own))
         now, self._last = counts.since(self._last), counts
         share = now.unknown_share
         return {**now._asdict(), "unknown_share": None if share is None else round(share, 6)}
 
 
 class EvictedLog:
-    """`evicted.jsonl`: of each step and table the ids that lost their row, and why."""
+    """`evicted.jsonl`: of each step and table the ids that lost their row, and why.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    Ranks keep what they lost until all `flush` together; the first one writes.
+    """
+
+    def __init__(self, path: Path, ranks: Ranks | None = None) -> None:
+        self.path, self._ranks = path, ranks or Ranks()
+        self._kept: list[dict[str, Any]] = []
 
     def drop_after(self, last_step: int) -> None:
         """Drops what was written after a step, and half a line; a resumed run writes it again."""
@@ -42,7 +52,7 @@ class EvictedLog:
         write_atomic(self.path, kept)
 
     def write(self, step: int, tables: list[str], evicted: EvictedIds) -> None:
-        """Appends a line for each table; `tables` are their names."""
+        """Takes a line for each table; `tables` are their names."""
         for number in evicted.tables.unique().tolist():
             own = evicted.tables == number
             reasons = [LEAVING_REASONS[reason] for reason in evicted.reasons[own].tolist()]
@@ -52,4 +62,33 @@ class EvictedLog:
                 "ids": evicted.ids[own].tolist(),
                 "reasons": reasons,
             }
-            append(self.path, json.dumps(line).encode() + b"\n")
+            self._kept.append(line)
+        if self._ranks.world_size == 1:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes what ranks have kept: before every checkpoint, so that a resumed run lacks no line."""
+        lines, self._kept = self._kept, []
+        if self._ranks.world_size > 1:
+            lines = _merged([line for of_rank in self._ranks.from_each(lambda: lines) for line in of_rank])
+        if lines and self._ranks.is_first:
+            append(self.path, "".join(json.dumps(line) + "\n" for line in lines).encode())
+
+
+def _merged(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One line for each step and table, of those of all ranks; ids in the order of their partitions."""
+    by_table: dict[tuple[int, str], list[tuple[int, int, str]]] = {}
+    for line in lines:
+        partitions = id_partitions(torch.tensor(line["ids"])).tolist()
+        found = by_table.setdefault((line["step"], line["table"]), [])
+        found += zip(partitions, line["ids"], line["reasons"], strict=True)
+    return [
+        {
+            "step": step,
+            "table": table,
+            "ids": [one for _, one, _ in found],
+            "reasons": [reason for *_, reason in found],
+        }
+        for (step, table), found in sorted(by_table.items(), key=lambda item: item[0])
+        for found in [sorted(found, key=lambda one: one[0])]
+    ]

@@ -93,6 +93,18 @@ def test_a_file_of_tables_is_read_whole(tmp_path: Path) -> None:
     assert file.exchange.forward == "fp16"
 
 
+def test_the_rows_of_a_dynamic_table_of_a_file_are_its_bound(tmp_path: Path) -> None:
+    path = tmp_path / "tables.yaml"
+    path.write_text("tables: [{name: ids, dim: 4, store: {kind: dynamic, bound: 500}}]")
+    file = read_table_file(path)
+    assert (file.tables[0].rows, file.statistics["ids"].rows[-1]) == (500, 500.0)
+    path.write_text("tables: [{name: ids, dim: 4, store: {kind: dynamic, bound_bytes: 1MiB}}]")
+    with pytest.raises(
+        ConfigError, match=r"tables\.0: the rows of a dynamic table are its bound; give bound"
+    ):
+        read_table_file(path)
+
+
 def test_an_unknown_shipped_model_is_refused_with_the_nearest() -> None:
     assert find_table_file("neo-a").exists()
     with pytest.raises(ConfigError, match="neo-a"):

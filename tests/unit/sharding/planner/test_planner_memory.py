@@ -11,7 +11,7 @@ import pytest
 
 from megalith.core.errors import PlanError
 from megalith.core.schema import TableSpec
-from megalith.core.store_spec import AdaptiveSpec
+from megalith.core.store_spec import AdaptiveSpec, DynamicSpec, TieredSpec, partitions_between
 from megalith.hardware.catalog import catalog
 from megalith.hardware.cluster import Cluster
 from megalith.sharding.plan import Placement, Shard, ShardingPlan, has_column_shards, read_plan
@@ -26,6 +26,7 @@ from megalith.sharding.planner.partition.caches import grown_caches, smallest_ca
 from megalith.sharding.planner.partition.greedy import most_spread, place_balanced
 from megalith.sharding.planner.statistics import zipf_statistics
 from megalith.sharding.planner.types import MemoryPolicy, MemoryTiers, PlanInputs, Workload
+from megalith.sharding.row_wise_plan import row_wise_plan
 from megalith.sharding.runnable import check_runnable
 from megalith.sharding.validate.dry_run import dry_run
 
@@ -203,3 +204,43 @@ def test_an_adaptive_table_that_no_worker_holds_is_cut_over_all_of_them() -> Non
         assert (placement.kind, placement.store) == ("row_wise", "adaptive")
         assert {shard.rows[0] % -(-2_000_000 // 64) for shard in placement.shards} == {0}
         assert len(placement.workers) == 2
+
+
+def dynamic(one: TableSpec, **changed: object) -> TableSpec:
+    return one.model_copy(update={"store": DynamicSpec(bound=one.rows, **changed)})
+
+
+def test_a_dynamic_table_that_no_worker_holds_is_cut_at_partitions_and_counts_its_map() -> None:
+    huge = dynamic(table("huge", 1_000_000))
+    plan = Planner(SEARCH).plan(inputs_of([huge], 160, MemoryPolicy.of_runtime()))
+    placement = plan.placement("huge")
+    assert (placement.kind, placement.store, len(placement.workers)) == ("row_wise", "dynamic", 2)
+    assert all(partitions_between(huge.rows, shard.rows) is not None for shard in placement.shards)
+    assert plan.estimate is not None
+    (held,) = [one.bytes for one in plan.estimate.tables]
+    assert held == pytest.approx(1_000_000 * (16 * 4 + 4 + 23), rel=0.02)
+    with pytest.raises(PlanError, match="need"):
+        Planner(SEARCH).plan(inputs_of([huge], 30, MemoryPolicy.of_runtime()))
+
+
+def test_rows_on_disk_under_a_dynamic_table_are_behind_a_cache_and_its_map_in_memory() -> None:
+    huge = dynamic(table("huge", 2_000_000), over=TieredSpec())
+    inputs = inputs_of([huge, table("small", 100)], 150, MemoryPolicy.of_runtime(4 << 20))
+    plan = Planner(SEARCH).plan(inputs)
+    placement = plan.placement("huge")
+    assert (placement.store, placement.tier) == ("dynamic", "ssd")
+    assert 7 << 20 < placement.cache_bytes <= 8 << 20
+    plan.check([huge, table("small", 100)])
+    assert plan.runnable.value
+    assert plan.estimate is not None
+    memory = sum(worker.memory_bytes["ddr"] for worker in plan.estimate.workers)
+    assert memory - placement.cache_bytes == pytest.approx(2_000_000 * 23, rel=0.05)
+
+
+def test_hot_ids_of_dynamic_tables_are_spread_by_their_hash() -> None:
+    huge = dynamic(table("huge", 1_000_000))
+    inputs = inputs_of([huge], 1000, MemoryPolicy.of_runtime())
+    assert not inputs.statistics["huge"].hot_first
+    checked = dry_run([huge], row_wise_plan([huge], 2), small_host(1000), global_batch=4096)
+    assert checked.balance["lookups"] == pytest.approx(1.0)
+    assert checked.batch_lookups_balance < 1.5

@@ -21,7 +21,11 @@ def messages(draw):
     lengths, values, weights = [], [], []
     for _ in range(num_streams):
         bags = [draw(st.integers(0, 3)) if uniform_length < 0 else uniform_length for _ in range(batch)]
-        ids = draw(st.lists(st.integers(largest - 9, largest), min_size=sum(bags), max_size=sum(bags)))
+        # Those of dynamic tables may be any 64 bits.
+        drawn = st.integers(largest - 9, largest)
+        if wide_ids:
+            drawn |= st.sampled_from([-1, -(2**63), 2**63 - 1])
+        ids = draw(st.lists(drawn, min_size=sum(bags), max_size=sum(bags)))
         lengths.append(torch.tensor(bags, dtype=torch.int32))
         values.append(torch.tensor(ids, dtype=id_dtype(wide_ids)))
         weights.append(torch.arange(sum(bags), dtype=torch.float32) + 0.5)

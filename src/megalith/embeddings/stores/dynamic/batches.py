@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from torch import Tensor
 
 from megalith.core.errors import CacheFullError
 from megalith.embeddings.stores.base import RowStore
+
+
+class SharedRowUse(NamedTuple):
+    """The row that ids without one share, in a part of a table, as a batch uses it."""
+
+    table: int
+    positions: Tensor
+    """int64: the values that read it."""
+    slot: int
+    """In memory until the batch is released, also where no value reads it."""
 
 
 @dataclass(eq=False)
@@ -24,6 +35,8 @@ class DynamicBatch:
     guessed: list[tuple[RowStore, int]] = field(default_factory=list)
     """Rows that it probably uses, brought into memory ahead: they may be let go at any time."""
     held: list[tuple[RowStore, int]] = field(default_factory=list)
+    shared: list[SharedRowUse] = field(default_factory=list)
+    """Of parts of tables, once it has arrived."""
 
 
 class DynamicBatches:

@@ -23,7 +23,7 @@ def export_ids(store: DynamicStore, table: int, max_bytes: int) -> Iterator[RowB
 
 
 def import_ids(store: DynamicStore, table: int, blocks: Iterable[RowBlock]) -> int:
-    """Takes ids with their vectors; how many of them have a row afterwards.
+    """Takes those ids whose partitions are here, with their vectors; how many of them have a row afterwards.
 
     What a block lacks is 0 in optimizer state, one use as the score, and the last batch as the last use.
     """
@@ -33,7 +33,8 @@ def import_ids(store: DynamicStore, table: int, blocks: Iterable[RowBlock]) -> i
     for block in blocks:
         whole = _whole(store, shard, table, block)
         shard.load(whole)
-        given.append(torch.as_tensor(whole.ids))
+        ids = torch.as_tensor(whole.ids)
+        given.append(ids[store.owns(ids)])
     ids = torch.cat([torch.empty(0, dtype=torch.int64), *given]).unique()
     lookups = torch.tensor([(table, 0, len(ids))])
     rows = store.ids.resolve(lookups, ids, store.ids.batch, trains=False).rows
@@ -47,7 +48,7 @@ def _unit(store: DynamicStore, table: int) -> float:
 
 def _whole(store: DynamicStore, shard: DynamicShard, table: int, block: RowBlock) -> RowBlock:
     """A block with all parts of a row, ids rising."""
-    name, (_, dim) = store.tables[table].spec.name, shard.columns
+    name, (_, dim) = store.names[table], shard.columns
     ids = torch.as_tensor(block.ids, dtype=torch.int64)
     parts: dict[str, Any] = dict(block.parts)
     if WEIGHT not in parts or tuple(torch.as_tensor(parts[WEIGHT]).shape) != (len(ids), dim):

@@ -3,22 +3,24 @@
 row 0 .. bound - 1    of the ids that have one
 row bound             of all ids without one: shared and trained, or zeros
 row bound + 1         of the padding id, where ids without a row do not read zeros as well
+
+A part of a table has the rows of its partitions instead of `bound`, and the shared row as every part has it:
+see `sharding/runtime/unknown_rows.py`.
 """
 
 from __future__ import annotations
 
-import hashlib
 from typing import NamedTuple
 
 from megalith.core.errors import ConfigError
 from megalith.core.schema import TableSpec
-from megalith.core.store_spec import DynamicSpec
+from megalith.core.store_spec import AdaptiveSpec, DynamicSpec, partitions_between
 from megalith.core.units import format_bytes
 from megalith.embeddings.initial_values import TableWindow
 from megalith.embeddings.optimizers import RowOptimizer
 from megalith.embeddings.stores.base import StoredTable
 from megalith.embeddings.stores.tiered import RowShape
-from megalith.ops.ids.policies import MOST_ROWS, PARTITIONS, IdAdmission, IdEviction, IdExpiry, IdTableSpec
+from megalith.ops.ids.policies import MOST_ROWS, PARTITIONS, id_table_spec
 
 UNKNOWN_ID = 0
 """The row that ids without one share begins like this id of the table `<name>.unknown`."""
@@ -44,19 +46,33 @@ def dynamic_store(table: TableSpec) -> DynamicSpec:
     return table.store
 
 
-def dynamic_rows(table: TableSpec) -> DynamicRows:
-    """What the rows under a dynamic table stand for."""
+def dynamic_rows(table: TableSpec, *, is_part: bool = False) -> DynamicRows:
+    """What the rows under a dynamic table, or a part of one, stand for."""
     bound = table.rows
     if dynamic_store(table).unknown == "zeros":
         return DynamicRows(bound, bound, bound)
-    return DynamicRows(bound, bound, -1 if table.padding_index is None else bound + 1)
+    # Gradients of the shared row of a part are taken out before its step: their ids become padding.
+    has_padding = is_part or table.padding_index is not None
+    return DynamicRows(bound, bound, bound + 1 if has_padding else -1)
 
 
-def inner_spec(table: TableSpec) -> TableSpec:
+def is_part(window: TableWindow) -> bool:
+    """Whether other processes have partitions of the table too."""
+    return window.rows != (0, window.table.rows)
+
+
+def partitions_of(window: TableWindow) -> tuple[int, int]:
+    """[first, last) of the partitions of ids that a table or a part of one has."""
+    partitions = partitions_between(window.table.rows, window.rows)
+    assert partitions is not None
+    return partitions
+
+
+def inner_spec(table: TableSpec, *, is_part: bool = False) -> TableSpec:
     """The table of row numbers that lies under a dynamic one; any other as it is."""
     if not table.is_dynamic:
         return table
-    rows = dynamic_rows(table)
+    rows = dynamic_rows(table, is_part=is_part)
     return table.model_copy(
         update={
             "rows": rows.total,
@@ -68,23 +84,9 @@ def inner_spec(table: TableSpec) -> TableSpec:
 
 def inner_table(table: StoredTable) -> StoredTable:
     """The same as a store is given it."""
-    spec = inner_spec(table.spec)
-    return StoredTable(spec, TableWindow.whole(spec), table.optimizer)
-
-
-def id_table_spec(store: DynamicSpec, bound: int, seed: int, table: str) -> IdTableSpec:
-    """The settings of a table's map of ids; draws depend on the seed and the table's name."""
-    admission, eviction, expiry = store.admission, store.eviction, store.expiry
-    digest = hashlib.sha256(f"ids:{seed}:{table}".encode()).digest()
-    return IdTableSpec(
-        bound=bound,
-        admission=IdAdmission(
-            admission.kind, admission.count, admission.probability, admission.counter_bytes
-        ),
-        eviction=IdEviction(eviction.kind, eviction.halve_every, eviction.half_life),
-        expiry=IdExpiry(expiry.batches, expiry.seconds, expiry.score),
-        seed=int.from_bytes(digest[:8], "little"),
-    )
+    spec = inner_spec(table.spec, is_part=is_part(table.window))
+    named = spec.model_copy(update={"name": table.window.table.name})
+    return StoredTable(spec, TableWindow.whole(named), table.optimizer)
 
 
 def sized_table(table: TableSpec, optimizer: RowOptimizer) -> TableSpec:
@@ -92,6 +94,11 @@ def sized_table(table: TableSpec, optimizer: RowOptimizer) -> TableSpec:
     if not isinstance(table.store, DynamicSpec):
         return table
     store = table.store
+    if isinstance(store.over, AdaptiveSpec):
+        raise ConfigError(
+            f"Table '{table.name}' is dynamic over adaptive rows, which no store holds yet; leave `over` "
+            "out, or make it tiered."
+        )
     if store.bound is None:
         store = store.model_copy(update={"bound": _bound(table, store, optimizer), "bound_bytes": None})
     return table.model_copy(update={"rows": store.bound, "store": store})

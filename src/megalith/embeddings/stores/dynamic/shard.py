@@ -50,8 +50,8 @@ class DynamicShard:
 
     @property
     def rows(self) -> tuple[int, int]:
-        """As many as the bound: numbers of rows, which are not ids."""
-        return 0, self.store.numbers[self.table].bound
+        """As many as its partitions of the bound: numbers of rows, which are not ids."""
+        return self.store.tables[self.table].window.rows
 
     @property
     def columns(self) -> tuple[int, int]:
@@ -80,19 +80,24 @@ class DynamicShard:
 
     def load(self, block: RowBlock) -> int:
         """Gives the ids of a block rows, as far as there is room: where there is not, the best by the policy
-        stay, whatever the order of blocks. Returns the block's numbers."""
+        stay, whatever the order of blocks. Ids of other partitions are left alone. Returns the block's
+        numbers."""
         numbers, evicted = self.load_ids(block)
         self.store.tell_evicted(evicted, self.store.ids.batch)
         return numbers
 
     def load_ids(self, block: RowBlock) -> tuple[int, EvictedIds]:
         """The same, and the ids that left for others or got no row."""
+        ids = torch.as_tensor(block.ids)
+        numbers = len(ids) * (self.columns[1] + len(ID_PARTS))
+        if not bool(self.store.owns(ids).any()):
+            # Not a byte of the rows that others hold is read.
+            return numbers, EvictedIds(*(torch.empty(0, dtype=torch.int64),) * 4)
         if tuple(block.columns) != self.columns:
             raise CheckpointError(
-                f"Columns {block.columns} of dynamic table '{self.store.tables[self.table].spec.name}' are "
+                f"Columns {block.columns} of dynamic table '{self.store.names[self.table]}' are "
                 "not whole rows; save it from a table that is not cut by columns."
             )
-        ids = torch.as_tensor(block.ids)
         parts = {
             name: _read(block.parts[name], spec, len(ids), self.columns) for name, spec in self.specs.items()
         }
@@ -105,7 +110,7 @@ class DynamicShard:
             self.inner.load(
                 RowBlock(rows[kept].long(), self.columns, {name: part[kept] for name, part in parts.items()})
             )
-        return len(ids) * (self.columns[1] + len(ID_PARTS)), evicted
+        return numbers, evicted
 
     def reset(self) -> None:
         """Takes the rows of all ids; what is counted of ids without a row stays."""

@@ -12,17 +12,20 @@ whose policy of admission has changed counts anew.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from megalith.embeddings.row_block import WEIGHT, PartSpec, Rectangle, RowBlock, take
+from megalith.core.schema import TableSpec
+from megalith.embeddings.optimizers import RowOptimizer
+from megalith.embeddings.row_block import WEIGHT, PartSpec, Rectangle, RowBlock, part_specs, take
 from megalith.embeddings.stores.dense_shard import DenseShard
+from megalith.embeddings.stores.dynamic.settings import dynamic_store
 from megalith.embeddings.stores.row_files import Holds
 from megalith.embeddings.table_state import TableShard, TableState
-from megalith.ops.ids.policies import PARTITIONS
+from megalith.ops.ids.policies import COUNTER_BUCKET_BYTES, PARTITIONS, id_table_spec
 
 if TYPE_CHECKING:
     from megalith.embeddings.stores.dynamic.store import DynamicStore
@@ -36,7 +39,8 @@ class SideShard:
     columns: tuple[int, int]
     specs: dict[str, PartSpec]
     read: Callable[[], dict[str, Tensor]]
-    write: Callable[[dict[str, Tensor]], None]
+    write: Callable[[dict[str, Tensor], slice | Tensor], None]
+    """Takes all content, and which rows of it a block brought."""
     writes: bool = True
     sparse: bool = False
     start: None = None
@@ -56,7 +60,7 @@ class SideShard:
         content = self.read()
         for name, (values, columns) in taken.parts.items():
             (content[name] if columns is None else content[name][:, columns])[taken.rows] = values
-        self.write(content)
+        self.write(content, taken.rows)
         return taken.numbers
 
     def reset(self) -> None:
@@ -75,60 +79,84 @@ class SideShard:
         return DenseShard(self.rows[0], self.columns[0], content, self.writes)
 
 
-def clock_state(store: DynamicStore, table: int) -> TableState:
-    """The time that last uses and scores of a table are measured in."""
-    specs = {
-        WEIGHT: PartSpec(torch.uint8, "element"),
-        "batch": PartSpec(torch.int64, "row"),
-        "unit": PartSpec(torch.float64, "row"),
+_CLOCK = {
+    WEIGHT: PartSpec(torch.uint8, "element"),
+    "batch": PartSpec(torch.int64, "row"),
+    "unit": PartSpec(torch.float64, "row"),
+}
+
+
+def side_states(table: TableSpec, optimizer: RowOptimizer) -> dict[str, TableState]:
+    """What a dynamic table has beside its rows, of which this process holds nothing: by name, in the order in
+    which it is loaded."""
+    store = dynamic_store(table)
+    states = {"clock": TableState(PARTITIONS, 1, _CLOCK, ())}
+    buckets = id_table_spec(store, table.rows, 0, table.name).admission.counter_buckets
+    if buckets:
+        parts = {WEIGHT: PartSpec(torch.uint8, "element")}
+        width = buckets * COUNTER_BUCKET_BYTES
+        states["counter"] = TableState(PARTITIONS, width, parts, (), optional=True)
+    if store.unknown == "shared":
+        states["unknown"] = TableState(1, table.dim, part_specs(table, optimizer), (), optional=True)
+    return states
+
+
+def held_side_states(store: DynamicStore, table: int) -> dict[str, TableState]:
+    """The same of a table in a store, with what the store has of it."""
+    stored = store.tables[table]
+    makers = {"clock": _clock, "counter": _counter, "unknown": _unknown}
+    return {
+        name: replace(state, shards=(makers[name](store, table, state),))
+        for name, state in side_states(stored.window.table, stored.optimizer).items()
     }
+
+
+def _clock(store: DynamicStore, table: int, state: TableState) -> SideShard:
+    """The time that last uses and scores of a table are measured in."""
+    first, last = store.ids.partitions
 
     def read() -> dict[str, Tensor]:
         batch = store.ids.batch
         unit = store.ids.tables[table].eviction.score_clock(batch).weight
         return {
-            WEIGHT: torch.zeros(PARTITIONS, 1, dtype=torch.uint8),
-            "batch": torch.full((PARTITIONS,), batch, dtype=torch.int64),
-            "unit": torch.full((PARTITIONS,), unit, dtype=torch.float64),
+            WEIGHT: torch.zeros(last - first, 1, dtype=torch.uint8),
+            "batch": torch.full((last - first,), batch, dtype=torch.int64),
+            "unit": torch.full((last - first,), unit, dtype=torch.float64),
         }
 
-    def write(content: dict[str, Tensor]) -> None:
-        batch = int(content["batch"].max())
+    def write(content: dict[str, Tensor], rows: slice | Tensor) -> None:
+        batch = int(content["batch"][rows].max())
         if batch != store.ids.batch:
             store.ids.resume(batch)
         now = store.ids.tables[table].eviction.score_clock(batch).weight
-        store.score_factors[table] = now / float(content["unit"].max())
+        store.score_factors[table] = now / float(content["unit"][rows].max())
 
-    shard = SideShard((0, PARTITIONS), (0, 1), specs, read, write)
-    return TableState(PARTITIONS, 1, specs, (shard,))
+    return SideShard((first, last), (0, 1), state.parts, read, write)
 
 
-def counter_state(store: DynamicStore, table: int) -> TableState:
+def _counter(store: DynamicStore, table: int, state: TableState) -> SideShard:
     """What is counted of ids without a row."""
-    width = store.ids.counter(table).shape[1]
-    specs = {WEIGHT: PartSpec(torch.uint8, "element")}
-    shard = SideShard(
-        (0, PARTITIONS),
-        (0, width),
-        specs,
+    return SideShard(
+        store.ids.partitions,
+        (0, state.dim),
+        state.parts,
         lambda: {WEIGHT: store.ids.counter(table)},
-        lambda content: store.ids.load_counter(table, content[WEIGHT]),
+        lambda content, _: store.ids.load_counter(table, content[WEIGHT]),
     )
-    return TableState(PARTITIONS, width, specs, (shard,), optional=True)
 
 
-def unknown_state(store: DynamicStore, table: int) -> TableState:
-    """The row that ids without one share."""
+def _unknown(store: DynamicStore, table: int, state: TableState) -> SideShard:
+    """The row that ids without one share; all parts of a table have the same, and the first writes it."""
     inner, row = store.inner_shard(table), torch.tensor([store.numbers[table].unknown])
     columns = inner.columns
-    shard = SideShard(
+    return SideShard(
         (0, 1),
         columns,
-        dict(inner.specs),
+        state.parts,
         lambda: inner.read(row),
-        lambda content: _put(inner, RowBlock(row, columns, content)),
+        lambda content, _: _put(inner, RowBlock(row, columns, content)),
+        writes=store.ids.partitions[0] == 0,
     )
-    return TableState(1, columns[1], dict(inner.specs), (shard,), optional=True)
 
 
 def _put(shard: TableShard, block: RowBlock) -> None:

@@ -2,9 +2,10 @@
 
     raw ids -> IdMap -> row numbers -> the inner store -> slots
 
-One store serves all dynamic tables of a process, so that a batch is one call of the map. Which ids have a row
-is decided in `arrive`, batch after batch: `resolve` may run ahead and only guesses, to begin reads early. So
-results do not depend on the depth of a pipeline, and a batch that is not trained on changes nothing.
+One store serves all dynamic tables of a process, so that a batch is one call of the map; on many processes it
+serves all parts of tables with the same partitions of ids. Which ids have a row is decided in `arrive`, batch
+after batch: `resolve` may run ahead and only guesses, to begin reads early. So results do not depend on the
+depth of a pipeline, and a batch that is not trained on changes nothing.
 """
 
 from __future__ import annotations
@@ -26,20 +27,23 @@ from megalith.embeddings.stores.base import (
     TierCounts,
     WholeRowSteps,
 )
-from megalith.embeddings.stores.dynamic.batches import DynamicBatch, DynamicBatches
+from megalith.embeddings.stores.dynamic.batches import DynamicBatch, DynamicBatches, SharedRowUse
 from megalith.embeddings.stores.dynamic.counts import DynamicCounts
 from megalith.embeddings.stores.dynamic.settings import (
     UNKNOWN_ID,
     dynamic_rows,
     dynamic_store,
-    id_table_spec,
+    is_part,
+    partitions_of,
 )
 from megalith.embeddings.stores.dynamic.shard import DynamicShard
-from megalith.embeddings.stores.dynamic.side_states import clock_state, counter_state, unknown_state
+from megalith.embeddings.stores.dynamic.side_states import held_side_states
 from megalith.embeddings.stores.dynamic.values import InnerLookups, MappedValues, without_padding
 from megalith.embeddings.table_state import ReadableShard, TableShard, TableState
 from megalith.ops.ids.changes import EvictedIds, NewIdRows
 from megalith.ops.ids.id_map import IdMap
+from megalith.ops.ids.partitions import id_partitions
+from megalith.ops.ids.policies import id_table_spec
 from megalith.ops.optimizer.steps import PhysicalRows
 from megalith.ops.stores.start_rows import BegunRows, StartRows, start_rows_
 from megalith.ops.stores.start_values import StartValues, start_values_twin
@@ -49,7 +53,10 @@ _SEARCHED_AT_ONCE = 8
 
 
 class DynamicStore(WholeRowSteps):
-    """Dynamic tables over the tables of row numbers that `inner` stores hold, which have the same names."""
+    """Dynamic tables over the tables of row numbers that `inner` stores hold, which have the same names.
+
+    All of them have the same partitions of ids.
+    """
 
     ids_are_slots = False
 
@@ -57,13 +64,15 @@ class DynamicStore(WholeRowSteps):
         self.tables, self.inner = tuple(tables), tuple(inner)
         names = {table.spec.name: (store, own) for store in inner for own, table in enumerate(store.tables)}
         self.places = [names[table.spec.name] for table in tables]
-        self.numbers = [dynamic_rows(table.spec) for table in tables]
+        self.numbers = [dynamic_rows(table.spec, is_part=is_part(table.window)) for table in tables]
         stores = [dynamic_store(table.spec) for table in tables]
+        wholes = [table.window.table for table in tables]
         self.ids = IdMap(
             [
-                id_table_spec(store, table.spec.rows, seed, table.spec.name)
-                for store, table in zip(stores, tables, strict=True)
+                id_table_spec(store, whole.rows, seed, whole.name)
+                for store, whole in zip(stores, wholes, strict=True)
             ],
+            partitions=partitions_of(tables[0].window),
             threads=0,
         )
         self.pools = (None,) * len(tables)
@@ -79,6 +88,11 @@ class DynamicStore(WholeRowSteps):
         self._start_rows = StartRows(self.rows, self.starts)
         self._unknown = np.array([rows.unknown for rows in self.numbers], dtype=np.int32)
         self._zero_rows = [rows.padding for rows in self.numbers]
+        self._shared = [
+            number
+            for number, table in enumerate(tables)
+            if is_part(table.window) and self.numbers[number].unknown != self.numbers[number].padding
+        ]
         self._timed = [number for number, table in enumerate(self.ids.tables) if table.timed]
         self._paddings = [table.spec.padding_index for table in tables]
         looks = [store.expiry for store in stores]
@@ -96,7 +110,7 @@ class DynamicStore(WholeRowSteps):
     @property
     def names(self) -> list[str]:
         """Of its tables."""
-        return [table.spec.name for table in self.tables]
+        return [table.window.table.name for table in self.tables]
 
     def padding(self, table: int) -> int:
         """The slot that reads as zeros."""
@@ -131,12 +145,33 @@ class DynamicStore(WholeRowSteps):
         self.begin()
         batch = self._batches[ticket]
         rows, new = self._decided(batch)
-        slots, begun = self._brought(batch, rows, new)
+        # Shared rows take a step with the ids of other processes, whoever looks them up here.
+        shared = torch.tensor(self._shared if batch.trains else [], dtype=torch.int64)
+        unknown = torch.from_numpy(self._unknown)[shared].long()
+        slots, others = self._brought(
+            batch, rows, torch.cat([new.tables, shared]), torch.cat([new.rows, unknown])
+        )
+        begun, unknown_slots = others.split([len(new.ids), len(shared)])
         if len(new.ids):
             start_rows_(self._start_rows, BegunRows(new.tables, begun, new.ids))
+        if len(shared):
+            read = self._unknown_values(batch, rows)
+            batch.shared = [
+                SharedRowUse(number, read[number], slot)
+                for number, slot in zip(shared.tolist(), unknown_slots.tolist(), strict=True)
+            ]
         for number in self._halves:
             self._note_ids(number, batch, rows, slots)
         return slots
+
+    def shared_rows(self, ticket: int) -> list[SharedRowUse]:
+        """What ids without a row share in parts of tables, and the values of a ticket that read it."""
+        return self._batches[ticket].shared
+
+    def owns(self, ids: Tensor) -> Tensor:
+        """Which ids are of the partitions that are here."""
+        (first, last), partitions = self.ids.partitions, id_partitions(ids)
+        return (partitions >= first) & (partitions < last)
 
     def release(self, ticket: int) -> None:
         """The rows of a ticket may leave memory; their ids keep them."""
@@ -155,13 +190,7 @@ class DynamicStore(WholeRowSteps):
     def states(self, table: int) -> Mapping[str, TableState]:
         """Clock, counter and shared row; the rows are measured by the clock."""
         self.begin()
-        numbers = self.numbers[table]
-        states = {"clock": clock_state(self, table)}
-        if self.ids.counter(table).numel():
-            states["counter"] = counter_state(self, table)
-        if numbers.unknown != numbers.padding:
-            states["unknown"] = unknown_state(self, table)
-        return states
+        return held_side_states(self, table)
 
     def bytes(self) -> StoreBytes:
         """The rows underneath, and the map of ids."""
@@ -187,8 +216,9 @@ class DynamicStore(WholeRowSteps):
     def dynamic_counts(self) -> DynamicCounts:
         """What its tables did so far."""
         total = DynamicCounts(map_bytes=sum(self.ids.bytes().values()))
-        for table in range(len(self.tables)):
-            total = total.plus(DynamicCounts.of(self.ids.statistics(table), 0))
+        for table, rows in enumerate(self.numbers):
+            own = self.ids.statistics(table)._replace(bound=rows.bound)
+            total = total.plus(DynamicCounts.of(own, 0))
         return total
 
     def caches(self) -> Sequence[RowCache]:
@@ -213,9 +243,9 @@ class DynamicStore(WholeRowSteps):
 
     def unknown_start(self, table: int) -> StartValues:
         """How the row that ids without one share begins."""
-        spec = self.tables[table].spec
         window = self.tables[table].window
-        named = window._replace(table=spec.model_copy(update={"name": f"{spec.name}.unknown"}))
+        name = f"{window.table.name}.unknown"
+        named = window._replace(table=window.table.model_copy(update={"name": name}))
         return named.start_values(self._seed)
 
     def _decided(self, batch: DynamicBatch) -> tuple[Tensor, NewIdRows]:
@@ -248,20 +278,36 @@ class DynamicStore(WholeRowSteps):
     def _placed(self, given: MappedValues, rows: Tensor) -> Tensor:
         return given.placed(rows, self._unknown, self._zero_rows)
 
-    def _brought(self, batch: DynamicBatch, rows: Tensor, new: NewIdRows) -> tuple[Tensor, Tensor]:
-        """The slots of a batch's rows and of new ones, int64, all in memory."""
+    def _unknown_values(self, batch: DynamicBatch, rows: Tensor) -> dict[int, Tensor]:
+        """By table, the values whose id has no row, rising."""
+        wanted = np.full(len(rows), -1, dtype=np.int32)
+        for table, first, last in batch.lookups.tolist():
+            wanted[first:last] = self._unknown[table]
+        missing = np.flatnonzero(rows.numpy() == wanted)
+        found: dict[int, list[np.ndarray]] = {number: [] for number in range(len(self.tables))}
+        for table, first, last in sorted(batch.lookups.tolist(), key=lambda lookup: lookup[1]):
+            found[table].append(missing[slice(*np.searchsorted(missing, (first, last)))])
+        none = np.empty(0, dtype=np.int64)
+        return {table: torch.from_numpy(np.concatenate([none, *some])) for table, some in found.items()}
+
+    def _brought(
+        self, batch: DynamicBatch, rows: Tensor, tables: Tensor, others: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The slots of a batch's rows and of `others`, int64, of these `tables`; all are in memory."""
         if not self._moving:
-            return rows, new.rows
-        slots, begun = rows.clone(), new.rows.clone()
+            return rows, others
+        order = tables.argsort(stable=True)
+        slots, brought = rows.clone(), others.clone()
         for own in self._moving:
-            lookups, new_here = own.with_new(batch.lookups, new.tables, len(rows))
+            lookups, here = own.with_others(batch.lookups, tables[order], len(rows))
+            here = order[here]
             found = self._batches.bring(
-                batch, own.store, lookups, torch.cat([rows, new.rows[new_here].to(rows.dtype)])
+                batch, own.store, lookups, torch.cat([rows, others[here].to(rows.dtype)])
             )
             for _, first, last in own.of(batch.lookups).tolist():
                 slots[first:last] = found[first:last]
-            begun[new_here] = found[len(rows) :].long()
-        return slots, begun
+            brought[here] = found[len(rows) :].long()
+        return slots, brought
 
     def _note_ids(self, number: int, batch: DynamicBatch, rows: Tensor, slots: Tensor) -> None:
         """Which id each row has: rounding at random depends on it."""
@@ -270,6 +316,9 @@ class DynamicStore(WholeRowSteps):
         for _, first, last in batch.lookups[batch.lookups[:, 0] == number].tolist():
             known = rows[first:last] < self.numbers[number].bound
             ids[slots[first:last].long()] = torch.where(known, batch.values[first:last], UNKNOWN_ID)
+        for use in batch.shared:
+            if use.table == number:
+                ids[use.slot] = UNKNOWN_ID
 
     def _time(self) -> int:
         if self.now is None:

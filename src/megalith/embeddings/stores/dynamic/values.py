@@ -67,14 +67,14 @@ class InnerLookups(NamedTuple):
         chosen = own >= 0
         return torch.cat([own[chosen, None], lookups[chosen, 1:]], dim=1).contiguous()
 
-    def with_new(self, lookups: Tensor, new: Tensor, values: int) -> tuple[Tensor, Tensor]:
-        """The same and one for the new rows of each table, which follow the values; and which these are.
+    def with_others(self, lookups: Tensor, tables: Tensor, values: int) -> tuple[Tensor, Tensor]:
+        """The same and one for other rows of each table, which follow the values; and which these are.
 
-        `new` are the tables of new rows, rising.
+        `tables` are those of the other rows, rising.
         """
-        own = torch.tensor(self.numbers)[new]
+        own = torch.tensor(self.numbers)[tables]
         here = (own >= 0).nonzero().view(-1)
-        tables, counts = torch.unique_consecutive(own[here], return_counts=True)
+        numbers, counts = torch.unique_consecutive(own[here], return_counts=True)
         ends = counts.cumsum(0) + values
-        added = torch.stack([tables, ends - counts, ends], dim=1)
+        added = torch.stack([numbers, ends - counts, ends], dim=1)
         return torch.cat([self.of(lookups), added]).contiguous(), here

@@ -219,13 +219,14 @@ def _exchange_seconds(columns: _ShardColumns, inputs: PlanInputs, byte_seconds: 
 
 
 def _memory_bytes(shards: ShardList, columns: _ShardColumns, inputs: PlanInputs) -> Floats:
-    """[shards, tiers]: rows and their optimizer state, caches, dense gradients."""
+    """[shards, tiers]: rows and their optimizer state, maps of ids, caches, dense gradients."""
     tiers = len(inputs.topology.device.memory)
     held = columns.rows * (columns.dim * columns.element + columns.state)
     held *= np.array([inputs.held_share(table) for table in inputs.tables])[columns.table]
     cached = np.repeat(shards.cached, [fact[0] for fact in shards.facts])
     memory = np.zeros((len(columns.rows), tiers))
-    memory[:, 0] = cached * held + columns.dense_gradient_bytes
+    maps = np.array([inputs.map_bytes_per_row(table) for table in inputs.tables])[columns.table]
+    memory[:, 0] = cached * held + columns.rows * maps + columns.dense_gradient_bytes
     for level in range(1, tiers):
         memory[:, level] = np.where(columns.tier == level, held, 0.0)
     return memory

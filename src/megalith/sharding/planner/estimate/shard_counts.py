@@ -12,10 +12,10 @@ from itertools import pairwise
 import numpy as np
 
 from megalith.core.schema import TableSpec
-from megalith.core.store_spec import AdaptiveSpec, unit_edges
 from megalith.sharding.planner.enumerate import column_widths
 from megalith.sharding.planner.statistics import TableStatistics
 from megalith.sharding.planner.types import Floats, Ints, ShardingOption, Workload
+from megalith.sharding.store_cuts import store_edges
 
 ShardCounts = tuple[Floats, Floats, Floats, Floats, Floats, Floats]
 """Of shards: the first row, rows, ids, distinct rows, ids sent, bags."""
@@ -92,8 +92,9 @@ def row_cut(
 ) -> Ints:
     """Rows at which an option cuts a table; those without a row at the end get none."""
     assert option.row_cut is not None
-    if isinstance(table.store, AdaptiveSpec):
-        return np.array(unit_edges(table.rows, parts))
+    edges = store_edges(table, parts)
+    if edges is not None:
+        return np.array(edges)
     parts = min(parts, table.rows)
     if not statistics.hot_first:
         return np.cumsum((0, *column_widths(table.rows, parts)))
@@ -102,9 +103,8 @@ def row_cut(
 
 def num_row_parts(table: TableSpec, parts: int) -> int:
     """Into how many parts the rows of a table are cut where `parts` are wanted."""
-    if isinstance(table.store, AdaptiveSpec):
-        return len(unit_edges(table.rows, parts)) - 1
-    return min(parts, table.rows)
+    edges = store_edges(table, parts)
+    return min(parts, table.rows) if edges is None else len(edges) - 1
 
 
 def rotation(table: int, option: ShardingOption, width: int) -> int:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from megalith.ops.ids.partitions import id_partitions
 from megalith.sharding.layout.types import IdStream
 from megalith.sharding.runtime.input_dist.jagged_ids import JaggedIds, ReceivedIds
 
@@ -38,14 +39,14 @@ class IdPositionFinder:
 
     def __init__(self, streams: Iterable[IdStream], num_features: int) -> None:
         self._num_features = num_features
-        by_feature: dict[int, set[IdStream]] = {}
+        by_feature: dict[tuple[int, bool], set[IdStream]] = {}
         for stream in streams:
             if stream.rows is not None:
-                by_feature.setdefault(stream.feature, set()).add(stream)
-        self._row_streams = [(feature, sorted(some)) for feature, some in by_feature.items()]
+                by_feature.setdefault((stream.feature, stream.by_hash), set()).add(stream)
+        self._row_streams = [(cut, sorted(some)) for cut, some in by_feature.items()]
         self._edges = {
-            feature: sorted({edge for stream in some for edge in stream.rows or ()})
-            for feature, some in self._row_streams
+            cut: sorted({edge for stream in some for edge in stream.rows or ()})
+            for cut, some in self._row_streams
         }
 
     def __call__(self, ids: JaggedIds) -> IdPositions:
@@ -53,9 +54,11 @@ class IdPositionFinder:
         ends = ids.offsets[:: ids.batch].tolist() if ids.batch else [0] * (self._num_features + 1)
         sizes = [end - start for start, end in itertools.pairwise(ends)]
         positions: dict[IdStream, Tensor] = {}
-        for feature, streams in self._row_streams:
+        for (feature, by_hash), streams in self._row_streams:
             values = ids.values[ends[feature] : ends[feature + 1]]
-            edges = self._edges[feature]
+            if by_hash:
+                values = id_partitions(values.long()).long()
+            edges = self._edges[feature, by_hash]
             # Part n begins at edge n - 1; ids before the first edge and from the last one on are nobody's.
             part = torch.bucketize(values, torch.tensor(edges, dtype=values.dtype), right=True)
             order = torch.argsort(part, stable=True)

@@ -130,8 +130,10 @@ class InputMessageFormat:
 def distinct_by_stream(values: list[Tensor]) -> tuple[Tensor, Tensor]:
     """The distinct ids of each stream, stream by stream, and every id's position among all of them."""
     ids = torch.cat(values).long()
-    key_range = int(ids.max()) + 1
-    if key_range <= torch.iinfo(torch.int64).max // len(values):
+    lowest, highest = (int(edge) for edge in ids.aminmax())
+    key_range = highest + 1
+    # Ids of dynamic tables may be below 0.
+    if lowest >= 0 and key_range <= torch.iinfo(torch.int64).max // len(values):
         # One search for all streams, each in a range of keys of its own.
         sizes = torch.tensor([part.numel() for part in values])
         keys = ids + torch.repeat_interleave(torch.arange(len(values)) * key_range, sizes)

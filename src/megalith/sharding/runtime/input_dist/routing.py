@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from megalith.ops.sharding.bucketize import RowBuckets, bucketize_rows
+from megalith.ops.sharding.bucketize import CutFeature, RowBuckets, bucketize_rows
 from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.runtime.input_dist.jagged_ids import JaggedIds, RoutedIds
 
@@ -98,10 +98,11 @@ class _PartitionedStreams:
         self.numbers = {stream: number for number, stream in enumerate(ordered)}
         """Of (worker, stream)."""
         row_partitions = [
-            (
+            CutFeature(
                 partition.feature,
                 partition.bounds,
                 [-1 if stream is None else self.numbers[stream] for stream in partition.streams],
+                partition.by_hash,
             )
             for partition in layout.row_partitions
         ]
