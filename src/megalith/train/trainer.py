@@ -23,7 +23,7 @@ from megalith.train.evaluation.gather_scores import gather_scores
 from megalith.train.evaluation.run_evaluator import RunEvaluator
 from megalith.train.evaluation.training_metrics import TrainingMetrics
 from megalith.train.learner.learner import Learner
-from megalith.train.loaders import choose_split, train_loader
+from megalith.train.loaders import check_event_times, choose_split, train_loader
 from megalith.train.loop import LoopSteps
 from megalith.train.pipeline import Pipeline
 from megalith.train.prediction.tiers import PlannedRun, predict_tiers
@@ -65,6 +65,7 @@ class Trainer:
         self.total_steps = self._steps.total
         config = recipe.learner_config(self.run.rows(recipe.memory), self.total_steps)
         self.learner = Learner(config, self.dataset.schema, self.plan, second_copy=copied)
+        check_event_times(self.learner.tables, self.dataset)
         own_group = self.ranks.with_own_group()
         self.store = CheckpointStore(self.run.checkpoints, recipe.train.keep_checkpoints, own_group)
         self._depth = recipe.train.pipeline if self.learner.embeddings.prepares_ahead else 0

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from megalith.core.errors import ConfigError, storage_errors
+from megalith.core.errors import ConfigError, DataError, storage_errors
 from megalith.core.schema import MAX_DENSE_ROWS, too_many_rows
 from megalith.core.store_spec import AdaptiveSpec
 from megalith.core.units import format_bytes
@@ -137,6 +137,24 @@ class TableStores:
         assert merged is not None
         resolved.values = merged
         return resolved
+
+    def tell_time(self, time: int | Tensor | None, resolved: ResolvedIds) -> None:
+        """Says when the batch that arrives next happened, or when each of its samples did."""
+        if self.dynamic is None or not self.dynamic.is_timed:
+            return
+        if not isinstance(time, Tensor):
+            self.dynamic.now, self.dynamic.times = time, None
+            return
+        samples = (len(resolved.offsets) - 1) // resolved.num_features
+        if time.dtype != torch.int64 or time.shape != (samples,):
+            raise DataError(
+                f"event_time is {str(time.dtype).removeprefix('torch.')} {list(time.shape)}; pass one number "
+                f"of seconds, or int64 [{samples}]: one for each sample."
+            )
+        lengths = resolved.offsets.diff()
+        self.dynamic.times = time.repeat(resolved.num_features).repeat_interleave(lengths)
+        if samples:
+            self.dynamic.now = int(time.max())
 
     def chunk_steps(self, resolved: ResolvedIds, step: int) -> list[ChunkStep]:
         """By table, what step number `step` needs to know of chunks; empty where no table has any."""

@@ -125,6 +125,8 @@ class Learner:
         each with its slice of the batch, and get its part of the loss. `resolved` is of `stages`."""
         self.dense.train()
         self.embeddings.lr_factor = lr_factor
+        if isinstance(self.embeddings, EmbeddingCollection):
+            self.embeddings.event_time = batch.event_times
         for group in self.optimizer.param_groups:
             group["lr"] = group["base_lr"] * lr_factor
         self.optimizer.zero_grad(set_to_none=True)

@@ -243,6 +243,30 @@ def test_event_times_that_are_missing_are_one_sentence():
         emb(torch.tensor([8]), torch.tensor([0, 1]))
 
 
+def test_an_id_has_the_latest_time_of_its_samples():
+    """Also in features of several ids, beside padding, and where two tables look a feature up."""
+    timed = {"expiry": {"seconds": 60, "interval": 1}, "padding_index": 3}
+    emb = mg.EmbeddingCollection([table("t", ("f", "g"), **timed), table("u", ("g",), **timed)])
+    # Samples of f: [8, 9], [], [8]; of g: [5], [9, 3], [7].
+    values, offsets = torch.tensor([8, 9, 8, 5, 9, 3, 7]), torch.tensor([0, 2, 2, 3, 4, 6, 7])
+    emb.event_time = torch.tensor([100, 200, 50])
+    emb(values, offsets)
+    known = {
+        name: dict(zip(block.ids.tolist(), block.parts["time"].tolist(), strict=True))
+        for name in ("t", "u")
+        for block in emb.table_states()[name].blocks(1 << 20)
+    }
+    assert known == {"t": {8: 100, 9: 200, 5: 100, 7: 50}, "u": {5: 100, 9: 200, 7: 50}}
+    # Now is the latest of all: 265 - 200 > 60.
+    emb.event_time = torch.tensor([10, 265, 20])
+    emb(torch.tensor([1, 2, 4, 1, 2, 4]), torch.arange(7))
+    (block,) = emb.table_states()["u"].blocks(1 << 20)
+    assert block.ids.tolist() == [1, 2, 4]
+    emb.event_time = torch.tensor([300, 301])
+    with pytest.raises(DataError, match=r"event_time is int64 \[2\]; pass one number .* int64 \[3\]"):
+        emb(torch.tensor([1, 2, 4, 1, 2, 4]), torch.arange(7))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_tiers_underneath_change_nothing(tmp_path, dtype):
     """Rows on disk under a cache of 100 rows, batches resolved ahead: what rows in memory give."""
