@@ -159,7 +159,7 @@ def _block(table: TableState, record: BlockRecord, open_file: OpenFile, chunk: i
     ids: range | Tensor
     if record.first is None:
         ids = file.tensor(f"{record.name}/ids")
-        inside &= ids.dtype == torch.int64 and ids.shape == (record.count,) and bool((ids.diff() > 0).all())
+        inside &= ids.dtype == torch.int64 and ids.shape == (record.count,) and bool((ids[1:] > ids[:-1]).all())
     else:
         ids = range(record.first, record.first + record.count)
     if not inside or not (table.is_raw or 0 <= ids[0] <= ids[-1] < table.rows):

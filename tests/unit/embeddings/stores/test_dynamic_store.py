@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import megalith as mg
+from megalith.checkpoint.store import CheckpointStore
 from megalith.core.errors import ConfigError, DataError
 from megalith.core.store_spec import TieredSpec
 from megalith.embeddings.optimizers import LAMB, LARS, SGD, AdaGrad, Adam, RowWiseAdaGrad, RowWiseAdam
@@ -371,3 +372,15 @@ def test_imports_that_do_not_fit_are_one_sentence():
         emb.import_ids("t", [RowBlock(torch.arange(3), (0, 4), {"weight": torch.rand(3, 2)})])
     with pytest.raises(DataError, match="Id 7 is imported into table 't' twice"):
         emb.import_ids("t", [RowBlock(torch.tensor([7, 7]), (0, 4), {"weight": torch.rand(2, 4)})])
+
+
+def test_a_checkpoint_brings_ids_back_that_span_all_64_bits(tmp_path):
+    some = [table("t", ("f",), 4, 64)]
+    first, second = (mg.EmbeddingCollection(some, Adam(lr=0.1), seed=1) for _ in range(2))
+    step(first, torch.tensor(EXTREMES), torch.arange(len(EXTREMES) + 1))
+    store = CheckpointStore(tmp_path)
+    store.save(1, {"tables": first.table_states()}, {})
+    store.load(1, {"tables": second.table_states()})
+    ours, theirs = (sorted_rows(each, "t") for each in (first, second))
+    assert ours[0].tolist() == sorted(EXTREMES)
+    assert all(torch.equal(*both) for both in zip(ours, theirs, strict=True))
