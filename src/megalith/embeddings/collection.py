@@ -212,6 +212,10 @@ class EmbeddingCollection(nn.Module):
         """What dynamic tables did so far; None where there are none."""
         return None if self.stores.dynamic is None else self.stores.dynamic.dynamic_counts()
 
+    def dynamic_counts_by_table(self) -> dict[str, DynamicCounts]:
+        """The same of each dynamic table."""
+        return {} if self.stores.dynamic is None else self.stores.dynamic.counts_by_table()
+
     def bytes(self) -> StoreBytes:
         """What the tables take: weights, state, index and bookkeeping in memory, and files."""
         return self.stores.bytes()

@@ -30,7 +30,7 @@ from megalith.train.prediction.tiers import PlannedRun, predict_tiers
 from megalith.train.recipe import Recipe
 from megalith.train.run.adaptive import AdaptiveMetrics
 from megalith.train.run.dynamic_tables import DynamicMetrics, EvictedLog
-from megalith.train.run.folder import RunFolder, drop_entries_after
+from megalith.train.run.folder import RunFolder, drop_entries_after, drop_lines_after
 from megalith.train.run.reporter import Reporter
 from megalith.train.run.summary import RunEnding, write_summary
 from megalith.train.run.tiers import TierMetrics
@@ -107,7 +107,8 @@ class Trainer:
     def _drop_later(self, went_back: bool) -> None:
         """Drops what was reported after this step and, if an older one was asked for, later checkpoints."""
         drop_entries_after(self.run.metrics, self.step)
-        EvictedLog(self.run.evicted).drop_after(self.step)
+        drop_lines_after(self.run.evicted, self.step)
+        drop_lines_after(self.run.imports, self.step)
         if went_back:
             self.store.drop_after(self.step)
             self.run.summary.unlink(missing_ok=True)

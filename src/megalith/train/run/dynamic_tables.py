@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from megalith.core.files import append, read_jsonl, write_atomic
+from megalith.core.files import append
+from megalith.embeddings.collection import EmbeddingCollection
 from megalith.embeddings.stores.dynamic.counts import DynamicCounts
 from megalith.ops.ids.changes import LEAVING_REASONS, EvictedIds
 from megalith.train.learner.lookup_model import Tables
@@ -17,6 +18,7 @@ class DynamicMetrics:
 
     def __init__(self, tables: Tables) -> None:
         self._tables, self._last = tables, DynamicCounts()
+        self._last_of_each: dict[str, DynamicCounts] = {}
 
     def take(self) -> dict[str, Any] | None:
         """The entry since the last call."""
@@ -25,7 +27,20 @@ class DynamicMetrics:
             return None
         now, self._last = counts.since(self._last), counts
         share = now.unknown_share
-        return {**now._asdict(), "unknown_share": None if share is None else round(share, 6)}
+        entry = {**now._asdict(), "unknown_share": None if share is None else round(share, 6)}
+        if isinstance(self._tables, EmbeddingCollection):
+            entry["tables"] = self._of_each(self._tables.dynamic_counts_by_table())
+        return entry
+
+    def _of_each(self, counts: dict[str, DynamicCounts]) -> dict[str, dict[str, int]]:
+        """By table what is of now, and what was counted since the last call; counts of 0 are left out."""
+        before, self._last_of_each = self._last_of_each, counts
+        since = {name: own.since(before.get(name, DynamicCounts())) for name, own in counts.items()}
+        always = "ids", "bound", "lookups"
+        return {
+            name: {key: count for key, count in own._asdict().items() if count or key in always}
+            for name, own in since.items()
+        }
 
 
 class EvictedLog:
@@ -33,13 +48,6 @@ class EvictedLog:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-
-    def drop_after(self, last_step: int) -> None:
-        """Drops what was written after a step, and half a line; a resumed run writes it again."""
-        if not self.path.exists():
-            return
-        kept = "".join(json.dumps(line) + "\n" for line in read_jsonl(self.path) if line["step"] <= last_step)
-        write_atomic(self.path, kept)
 
     def write(self, step: int, tables: list[str], evicted: EvictedIds) -> None:
         """Appends a line for each table; `tables` are their names."""

@@ -190,9 +190,15 @@ class DynamicStore(WholeRowSteps):
     def dynamic_counts(self) -> DynamicCounts:
         """What its tables did so far."""
         total = DynamicCounts(map_bytes=sum(self.ids.bytes().values()))
-        for table in range(len(self.tables)):
-            total = total.plus(DynamicCounts.of(self.ids.statistics(table), 0))
+        for counts in self.counts_by_table().values():
+            total = total.plus(counts)
         return total
+
+    def counts_by_table(self) -> dict[str, DynamicCounts]:
+        """The same of each table, without the bytes of the map, which they share."""
+        return {
+            name: DynamicCounts.of(self.ids.statistics(table), 0) for table, name in enumerate(self.names)
+        }
 
     def caches(self) -> Sequence[RowCache]:
         """None that could be predicted from the data: which ids have a row changes."""
