@@ -17,7 +17,9 @@ from rich.console import Console
 from megalith.checkpoint.store import CheckpointStore
 from megalith.comm.ranks import Ranks
 from megalith.core.trace import Tracer
+from megalith.core.units import format_bytes
 from megalith.data.dataset import Dataset
+from megalith.embeddings.stores.adaptive.settings import BudgetSchedule
 from megalith.train.checkpoints import existing_step
 from megalith.train.evaluation.gather_scores import gather_scores
 from megalith.train.evaluation.run_evaluator import RunEvaluator
@@ -121,6 +123,18 @@ class Trainer:
         depth, steps = self._depth, self.total_steps
         return predict_tiers(
             PlannedRun(self.recipe, self.run, self.dataset, self.learner, self.ranks, steps, depth)
+        )
+
+    def adaptive_memory(self) -> str | None:
+        """What adaptive tables may take at first and at the end, in one sentence; None where none is."""
+        taken, policy = self.learner.adaptive_bytes, self.learner.config.adaptive
+        if taken is None or policy is None:
+            return None
+        end = BudgetSchedule(policy, taken.dense).end
+        return (
+            f"Adaptive tables: at most {format_bytes(taken.peak)} while they begin (adaptive.begin_ratio), "
+            f"{format_bytes(taken.budget)} from step {end:,} on; dense ones would take "
+            f"{format_bytes(taken.dense)}."
         )
 
     def train(self) -> dict[str, Any]:
