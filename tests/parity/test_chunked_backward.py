@@ -72,7 +72,11 @@ def twin_update(lookups, table, weight, counts, sums=None, rated=False):
         lookups.id_batch,
         gradients_of(lookups),
         world.rounding[table : table + 1],
-        [ChunkStep(weight, counts, None, sums, *SUM_SCALES, rates_of(lookups.twins[table]) if rated else None)],
+        [
+            ChunkStep(
+                weight, counts, None, sums, *SUM_SCALES, rates_of(lookups.twins[table]) if rated else None
+            )
+        ],
         lookups.absent[table],
     )
 

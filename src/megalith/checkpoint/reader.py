@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -16,7 +16,7 @@ from megalith.checkpoint.pool_reader import PoolReader
 from megalith.checkpoint.state import StateMismatch, leaves_of, put_values
 from megalith.checkpoint.tensor_file import TensorFile
 from megalith.core.errors import CheckpointError
-from megalith.embeddings.row_block import GROWTH, UTILITY, Rectangle, RowBlock
+from megalith.embeddings.row_block import GROWTH, UTILITY, PartSpec, Rectangle, RowBlock
 from megalith.embeddings.stores.row_files import AdoptedFiles, RowPool, StartRecord
 from megalith.embeddings.table_state import TableShard, TableState
 
@@ -57,6 +57,19 @@ def read_into(
             _read_table(table, manifest.tables[path], open_file, folder, path)
         pools.load(tables)
     return adopted
+
+
+def saved_table(record: TableRecord) -> TableState:
+    """A table of a checkpoint as its manifest describes it; it holds no row."""
+    parts = {name: PartSpec(getattr(torch, part.dtype), part.per) for name, part in record.parts.items()}
+    return TableState(record.rows, record.dim, parts, (), is_raw=record.is_raw)
+
+
+def saved_blocks(folder: Path, record: TableRecord) -> Iterator[RowBlock]:
+    """The blocks of a table, whose parts are read when they are sliced."""
+    table = saved_table(record)
+    for block in record.blocks:
+        yield _block(table, block, lambda name: TensorFile(folder / name), record.chunk)
 
 
 def _without(table: TableState, adopted: Container[RowPool]) -> TableState:

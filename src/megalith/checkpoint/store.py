@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,14 +25,16 @@ from typing import Any
 from megalith.checkpoint.manifest import Manifest, read_manifest, write_manifest
 from megalith.checkpoint.pool_files import SavedSegments
 from megalith.checkpoint.pool_reader import PoolReader
-from megalith.checkpoint.reader import read_into
+from megalith.checkpoint.reader import read_into, saved_blocks, saved_table
 from megalith.checkpoint.state import Leaves, leaves_of, snapshot
 from megalith.checkpoint.tensor_file import is_intact
 from megalith.checkpoint.writer import FILE_BYTES, WrittenFiles, table_records, write_rank
 from megalith.comm.ranks import Ranks
 from megalith.core.errors import CheckpointError, storage_errors
 from megalith.core.files import new_folder, remove_partials, sync_file, sync_folder
+from megalith.embeddings.row_block import RowBlock
 from megalith.embeddings.stores.row_files import Holds
+from megalith.embeddings.table_state import TableState
 
 _STEP = re.compile(r"step-(\d{8,})")
 
@@ -152,6 +154,22 @@ class CheckpointStore:
 
         self.ranks.from_each(read)
         return manifest.about
+
+    def saved_tables(self, step: int) -> dict[str, TableState]:
+        """The tables of a checkpoint by path, as it describes them; they hold no row."""
+        manifest = read_manifest(self.path(step), step, self._fix(step))
+        return {path: saved_table(record) for path, record in manifest.tables.items()}
+
+    def saved_blocks(self, step: int, path: str) -> Iterator[RowBlock]:
+        """The rows of a table that are in blocks, some at a time, without anything to load them into.
+
+        Rows of stores that keep files are in no block. Checksums of what is read are verified first.
+        """
+        folder = self.path(step)
+        manifest = read_manifest(folder, step, self._fix(step))
+        record = manifest.tables[path]
+        self._verify(folder, manifest, sorted({block.file for block in record.blocks}))
+        yield from saved_blocks(folder, record)
 
     def verify(self, step: int) -> None:
         """Reads all of a checkpoint, rows that a load would only link included; raises what is damaged."""

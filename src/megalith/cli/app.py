@@ -13,6 +13,7 @@ from megalith.cli.demo import demo
 from megalith.cli.doctor import doctor
 from megalith.cli.evaluate import evaluate
 from megalith.cli.explore import explore
+from megalith.cli.ids import ids
 from megalith.cli.plan.command import plan
 from megalith.cli.report import report
 from megalith.cli.train import train
@@ -28,6 +29,7 @@ app = typer.Typer(
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")
 app.add_typer(explore, name="explore")
+app.add_typer(ids, name="ids")
 app.command()(plan)
 app.command("train")(train)
 app.command("eval")(evaluate)

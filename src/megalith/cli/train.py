@@ -54,8 +54,9 @@ def train(
             with build(session, job, progress_console) as trainer:
                 if job.resumes:
                     tell(f"Resuming {job.run.folder} from step {trainer.step:,}.")
-                if predicted := trainer.predict_tiers():
-                    tell(predicted)
+                for expected in (trainer.predict_tiers(), trainer.adaptive_memory()):
+                    if expected:
+                        tell(expected)
                 summary = trainer.train()
         if session.ranks.is_first:
             (print_json if json_output else _print_summary)(summary)

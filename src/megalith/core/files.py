@@ -194,6 +194,22 @@ def new_folder(
         sync_folder(path.parent)
 
 
+@contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """Yields a name to write a large file under, which becomes `path` if the block ends without an error."""
+    partial = _partial_name(path)
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield partial
+            sync_file(partial)
+            partial.replace(path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+
+
 def remove_partials(folder: Path, name: str | None = None) -> None:
     """Clears what killed writers left in `folder`, of the target `name` or of any."""
     target = "*" if name is None else glob.escape(name)

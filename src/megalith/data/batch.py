@@ -26,6 +26,8 @@ class Batch:
     """float32 [batch]"""
     weights: Tensor | None = None
     """float32 [batch], the weight of each sample in the loss, or None for 1"""
+    event_times: Tensor | None = None
+    """int64 [batch], when each sample happened, in seconds since 1970; None where the data does not say"""
 
     @property
     def batch_size(self) -> int:
@@ -40,10 +42,12 @@ class Batch:
     def to(self, device: torch.device) -> Batch:
         """The same batch on another device."""
         weights = None if self.weights is None else self.weights.to(device)
+        times = None if self.event_times is None else self.event_times.to(device)
         return Batch(
             self.dense.to(device),
             self.values.to(device),
             self.offsets.to(device),
             self.labels.to(device),
             weights,
+            times,
         )

@@ -1,13 +1,15 @@
 """A prepared data set: a folder with `schema.json` and one folder of Parquet parts for each split.
 
     DIR/schema.json                what the columns mean, where they came from, rows of each split
-    DIR/train/part-00000.parquet   label, numeric columns (float32), categorical columns (int32 ids or lists)
+    DIR/train/part-00000.parquet   label, event time (int64, where there is one), numeric columns (float32),
+                                   categorical columns (int32 ids or lists)
     DIR/valid/..., DIR/test/...    where they were asked for
     DIR/vocabulary/...             raw value -> id of each categorical feature, where ids come from one
 
 Ids: 0 is a missing value, 1 a value outside the vocabulary, 2 and up the vocabulary by falling count. Raw ids
 (`num_ids` is null; int64 columns) are what `data.readers.raw_ids` makes of values: the smallest 64-bit number
-is a missing one. Folders with such features have version 2.
+is a missing one. Folders with such features have version 2, those with an event time version 3. An event time
+is when a sample happened, in whole seconds since 1970.
 """
 
 from __future__ import annotations
@@ -26,6 +28,10 @@ SCHEMA_FILE = "schema.json"
 VERSION = 1
 RAW_VERSION = 2
 """Of data sets that have features with raw ids; earlier releases cannot read these."""
+TIMED_VERSION = 3
+"""Of data sets whose samples have an event time."""
+MAX_EVENT_TIME = 2**32 - 1
+"""Seconds since 1970: in the year 2106."""
 MISSING_ID, UNKNOWN_ID, FIRST_ID = 0, 1, 2
 MISSING_RAW_ID = -(2**63)
 
@@ -63,6 +69,8 @@ class DatasetSchema(Config):
     """Where the rows came from: criteo, avazu, libfm, parquet, synth-criteo, ..."""
     label: str = "label"
     weight: str | None = None
+    event_time: str | None = None
+    """The column that says when a sample happened, in seconds since 1970; None where nothing does."""
     numeric: tuple[str, ...] = ()
     categorical: tuple[FeatureSpec, ...] = ()
     splits: dict[str, Split]
@@ -122,16 +130,22 @@ def read_schema(folder: Path) -> DatasetSchema:
     fix = "run `megalith data prepare` again"
     content = read_json_object(path, fix=fix)
     version = content.get("version")
-    if version not in (VERSION, RAW_VERSION):
+    if version not in (VERSION, RAW_VERSION, TIMED_VERSION):
         raise DataError(
-            f"{path} has version {version}, this package reads {VERSION} and {RAW_VERSION}; prepare the data "
-            "again."
+            f"{path} has version {version}, this package reads {VERSION} to {TIMED_VERSION}; prepare the "
+            "data again."
         )
     return parse_config(DatasetSchema, content, str(path), fix, DataError)
 
 
 def write_schema(folder: Path, schema: DatasetSchema) -> None:
     """Writes `schema.json`, whole or not at all."""
-    if any(feature.is_raw for feature in schema.categorical):
-        schema = schema.model_copy(update={"version": RAW_VERSION})
-    write_atomic(folder / SCHEMA_FILE, schema.model_dump_json(indent=1) + "\n")
+    left_out = set()
+    if schema.event_time is not None:
+        schema = schema.model_copy(update={"version": TIMED_VERSION})
+    else:
+        # Earlier releases refuse a key that they do not know.
+        left_out = {"event_time"}
+        if any(feature.is_raw for feature in schema.categorical):
+            schema = schema.model_copy(update={"version": RAW_VERSION})
+    write_atomic(folder / SCHEMA_FILE, schema.model_dump_json(indent=1, exclude=left_out) + "\n")

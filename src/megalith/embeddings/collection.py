@@ -107,6 +107,7 @@ class EmbeddingCollection(nn.Module):
         self.lr_factor = 1.0
         """Multiplies every optimizer's learning rate; a schedule sets it before each step."""
         self.num_steps = 0
+        self._event_time: int | Tensor | None = None
         of_each = [(windows or {}).get(table.name) or TableWindow.whole(table) for table in tables]
         self._check = LookupCheck(tables, device)
         stored = [StoredTable(*each) for each in zip(tables, of_each, self.optimizers, strict=True)]
@@ -134,15 +135,18 @@ class EmbeddingCollection(nn.Module):
         return not self.stores.ids_are_slots
 
     @property
-    def event_time(self) -> int | None:
-        """When the batches that come happened, in seconds since 1970; ids may expire by it."""
-        return self.stores.dynamic[0].now if self.stores.dynamic else None
+    def event_time(self) -> int | Tensor | None:
+        """When the samples of the batch that comes happened, in seconds since 1970; ids may expire by it.
+
+        One time for all, or int64 [batch]: an id has the latest of the samples that use it, and now is the
+        latest of all.
+        """
+        return self._event_time
 
     @event_time.setter
-    def event_time(self, time: int) -> None:
+    def event_time(self, time: int | Tensor | None) -> None:
         """Set before each batch that trains, where tables expire by it."""
-        for store in self.stores.dynamic:
-            store.now = time
+        self._event_time = time
 
     @property
     def output_dim(self) -> int:
@@ -220,6 +224,10 @@ class EmbeddingCollection(nn.Module):
             names = store.names
             store.on_evicted = lambda batch, evicted, names=names: tell(batch, names, evicted)
 
+    def dynamic_counts_by_table(self) -> dict[str, DynamicCounts]:
+        """The same of each dynamic table."""
+        return {name: own for store in self.stores.dynamic for name, own in store.counts_by_table().items()}
+
     def bytes(self) -> StoreBytes:
         """What the tables take: weights, state, index and bookkeeping in memory, and files."""
         return self.stores.bytes()
@@ -272,6 +280,7 @@ class EmbeddingCollection(nn.Module):
         """Looks up a batch that was resolved."""
         if torch.is_grad_enabled():
             _, _, sample_weights = resolved.given
+            self.stores.tell_time(self._event_time, resolved)
             return PendingTables(LookupFunction.apply(self._anchor, self, resolved, sample_weights))
         outputs = self.read(resolved)
         resolved.release()

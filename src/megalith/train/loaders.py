@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import Field
 
 from megalith.comm.ranks import Ranks
 from megalith.core.config import Config
+from megalith.core.errors import ConfigError
+from megalith.core.schema import TableSpec
+from megalith.core.store_spec import DynamicSpec
 from megalith.data.dataset import Dataset
 from megalith.data.loader import Loader
 
@@ -60,6 +64,22 @@ def eval_loader(config: DataConfig, dataset: Dataset, split: str, ranks: Ranks) 
         threads=config.threads,
         epochs=1,
     )
+
+
+def check_event_times(tables: Sequence[TableSpec], dataset: Dataset, world_size: int) -> None:
+    """Refuses tables whose ids expire by event time on data that has none, and on many ranks."""
+    timed = (t.name for t in tables if isinstance(t.store, DynamicSpec) and t.store.expiry.seconds)
+    name = next(timed, None)
+    if name is not None and dataset.schema.event_time is None:
+        raise ConfigError(
+            f"Ids of table '{name}' expire by event time (expiry.seconds), which {dataset.folder} does not "
+            "have; prepare it with --event-time COLUMN, or expire by batches."
+        )
+    if name is not None and world_size > 1:
+        raise ConfigError(
+            f"Ids of table '{name}' expire by event time (expiry.seconds), which no rank sends to others "
+            "yet; train in one process, or expire by batches."
+        )
 
 
 def choose_split(config: DataConfig, dataset: Dataset) -> str | None:

@@ -58,6 +58,7 @@ class Recipe(Config):
             self.data.batch_size,
             None if memory is None else memory.model_copy(update={"path": rows}),
             None if adaptive is None else adaptive.for_steps(total_steps),
+            trains=total_steps > 0,
         )
 
 

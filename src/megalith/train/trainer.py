@@ -17,20 +17,22 @@ from rich.console import Console
 from megalith.checkpoint.store import CheckpointStore
 from megalith.comm.ranks import Ranks
 from megalith.core.trace import Tracer
+from megalith.core.units import format_bytes
 from megalith.data.dataset import Dataset
+from megalith.embeddings.stores.adaptive.settings import BudgetSchedule
 from megalith.train.checkpoints import existing_step
 from megalith.train.evaluation.gather_scores import gather_scores
 from megalith.train.evaluation.run_evaluator import RunEvaluator
 from megalith.train.evaluation.training_metrics import TrainingMetrics
 from megalith.train.learner.learner import Learner
-from megalith.train.loaders import choose_split, train_loader
+from megalith.train.loaders import check_event_times, choose_split, train_loader
 from megalith.train.loop import LoopSteps
 from megalith.train.pipeline import Pipeline
 from megalith.train.prediction.tiers import PlannedRun, predict_tiers
 from megalith.train.recipe import Recipe
 from megalith.train.run.adaptive import AdaptiveMetrics
 from megalith.train.run.dynamic_tables import DynamicMetrics, EvictedLog
-from megalith.train.run.folder import RunFolder, drop_entries_after
+from megalith.train.run.folder import RunFolder, drop_entries_after, drop_lines_after
 from megalith.train.run.reporter import Reporter
 from megalith.train.run.summary import RunEnding, write_summary
 from megalith.train.run.tiers import TierMetrics
@@ -65,6 +67,7 @@ class Trainer:
         self.total_steps = self._steps.total
         config = recipe.learner_config(self.run.rows(recipe.memory), self.total_steps)
         self.learner = Learner(config, self.dataset.schema, self.plan, second_copy=copied)
+        check_event_times(self.learner.tables, self.dataset, self.ranks.world_size)
         own_group = self.ranks.with_own_group()
         self.store = CheckpointStore(self.run.checkpoints, recipe.train.keep_checkpoints, own_group)
         self._depth = recipe.train.pipeline if self.learner.embeddings.prepares_ahead else 0
@@ -108,7 +111,8 @@ class Trainer:
     def _drop_later(self, went_back: bool) -> None:
         """Drops what was reported after this step and, if an older one was asked for, later checkpoints."""
         drop_entries_after(self.run.metrics, self.step)
-        EvictedLog(self.run.evicted).drop_after(self.step)
+        drop_lines_after(self.run.evicted, self.step)
+        drop_lines_after(self.run.imports, self.step)
         if went_back:
             self.store.drop_after(self.step)
             self.run.summary.unlink(missing_ok=True)
@@ -121,6 +125,18 @@ class Trainer:
         depth, steps = self._depth, self.total_steps
         return predict_tiers(
             PlannedRun(self.recipe, self.run, self.dataset, self.learner, self.ranks, steps, depth)
+        )
+
+    def adaptive_memory(self) -> str | None:
+        """What adaptive tables may take at first and at the end, in one sentence; None where none is."""
+        taken, policy = self.learner.adaptive_bytes, self.learner.config.adaptive
+        if taken is None or policy is None:
+            return None
+        end = BudgetSchedule(policy, taken.dense).end
+        return (
+            f"Adaptive tables: at most {format_bytes(taken.peak)} while they begin (adaptive.begin_ratio), "
+            f"{format_bytes(taken.budget)} from step {end:,} on; dense ones would take "
+            f"{format_bytes(taken.dense)}."
         )
 
     def train(self) -> dict[str, Any]:

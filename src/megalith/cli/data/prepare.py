@@ -39,6 +39,7 @@ def prepare(
     number: options.NumberOption = None,
     category: options.CategoryOption = None,
     drop: options.DropOption = None,
+    event_time: options.EventTimeOption = None,
     overwrite: options.OverwriteFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -68,6 +69,7 @@ def prepare(
         "numbers": number or (),
         "categories": category or (),
         "dropped": drop or (),
+        "event_time": event_time,
         "overwrite": overwrite,
         **({} if threads is None else {"threads": threads}),
     }
@@ -93,6 +95,7 @@ def summary(out: Path, prepared: PrepareResult) -> dict[str, object]:
             for name, split in schema.splits.items()
         },
         "numeric": list(schema.numeric),
+        "event_time": schema.preparation["recipe"]["event_time"],
         "ids": {feature.name: feature.num_ids for feature in schema.categorical},
         "bad_rows": schema.bad_rows,
         "first_bad_rows": schema.preparation["first_bad_rows"],
@@ -145,6 +148,10 @@ def _show(out: Path, prepared: PrepareResult) -> None:
         f"{f' and {raw} with raw ids' if raw else ''}; "
         f"peak memory {format_bytes(float(str(result['peak_memory_bytes'])))}."
     )
+    if schema.event_time is not None:
+        from megalith.data.readers import EventTimeColumn
+
+        say(EventTimeColumn(**schema.preparation["recipe"]["event_time"]).describe())
     if schema.bad_rows:
         say(f"{schema.bad_rows:,} bad rows were left out:")
         for bad in schema.preparation["first_bad_rows"][:5]:

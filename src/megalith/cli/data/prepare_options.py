@@ -88,4 +88,11 @@ CategoryOption = Annotated[
     list[str] | None, typer.Option(help="parquet: a column to take as category; repeat.")
 ]
 DropOption = Annotated[list[str] | None, typer.Option(help="parquet: a column to leave out; repeat.")]
+EventTimeOption = Annotated[
+    str | None,
+    typer.Option(
+        help="parquet, avazu: the column that says when a sample happened; timestamps, or integers of "
+        "seconds or milliseconds since 1970."
+    ),
+]
 OverwriteFlag = Annotated[bool, typer.Option("--overwrite", help="Replace the folder if it exists.")]

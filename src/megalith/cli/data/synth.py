@@ -61,6 +61,9 @@ def synth(
             help="Rare ids of large features affect clicks too, so that dropping their rows costs log loss.",
         ),
     ] = False,
+    days: Annotated[
+        int, typer.Option(help="Give rows an event time, spread evenly over so many days; 0 gives none.")
+    ] = 0,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads that make rows [default: all cores].")
     ] = None,
@@ -82,6 +85,7 @@ def synth(
         multi_hot=multi_hot,
         scale=_parse_scale(scale),
         tail=tail,
+        days=days,
     )
     options.check()
     start = perf_counter()

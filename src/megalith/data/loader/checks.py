@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from megalith.core.errors import DataError
-from megalith.data.dataset import DatasetSchema
+from megalith.data.dataset import MAX_EVENT_TIME, DatasetSchema
 from megalith.data.loader.columns import Array
 
 AGAIN = "run `megalith data prepare` again"
@@ -21,8 +21,8 @@ AGAIN = "run `megalith data prepare` again"
 
 def column_names(schema: DatasetSchema) -> list[str]:
     """The columns that the loader reads, in the order of the schema."""
-    weight = [] if schema.weight is None else [schema.weight]
-    return [schema.label, *weight, *schema.numeric, *schema.feature_names]
+    optional = [name for name in (schema.weight, schema.event_time) if name is not None]
+    return [schema.label, *optional, *schema.numeric, *schema.feature_names]
 
 
 def read_footer(path: Path, schema: DatasetSchema) -> pq.FileMetaData:
@@ -33,14 +33,14 @@ def read_footer(path: Path, schema: DatasetSchema) -> pq.FileMetaData:
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path} is not a whole Parquet file (cut off or damaged); {AGAIN}.") from error
     bags = {feature.name for feature in schema.categorical if feature.multi_hot}
-    ids = set(schema.feature_names) - bags
+    integers = {*schema.feature_names, schema.event_time} - bags
     for name in column_names(schema):
         if name not in fields.names:
             raise DataError(f"{path}, column '{name}' is missing; {AGAIN}.")
         kind = fields.field(name).type
         if name in bags:
             right, wanted = _is_list(kind) and pa.types.is_integer(kind.value_type), "lists of integers"
-        elif name in ids:
+        elif name in integers:
             right, wanted = pa.types.is_integer(kind), "integers"
         else:
             plain = pa.types.is_floating(kind) or pa.types.is_integer(kind)
@@ -66,6 +66,11 @@ def outside(num_ids: int | None) -> Callable[[Array], Array]:
         return np.flatnonzero((array < 0) | (array >= num_ids))
 
     return check
+
+
+def not_a_time(array: Array) -> Array:
+    """Positions of event times outside the seconds from 1970 to 2106."""
+    return outside(MAX_EVENT_TIME + 1)(array)
 
 
 def not_finite(array: Array) -> Array:

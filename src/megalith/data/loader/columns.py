@@ -31,6 +31,8 @@ class WindowColumns:
     """[one-hot features, rows], int32 where every id fits"""
     bags: tuple[BagColumn, ...]
     """One for each multi-hot feature."""
+    times: npt.NDArray[np.int64] | None = None
+    """Event times, where the data has them."""
 
     @property
     def rows(self) -> int:

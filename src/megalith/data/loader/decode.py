@@ -21,6 +21,7 @@ from megalith.data.loader.checks import (
     AGAIN,
     column_names,
     not_a_label,
+    not_a_time,
     not_a_weight,
     not_finite,
     outside,
@@ -95,11 +96,15 @@ class ParquetRows:
         if schema.weight is not None:
             weights = np.empty(rows, np.float32)
             gather(schema.weight, not_a_weight, weights)
+        times = None
+        if schema.event_time is not None:
+            times = np.empty(rows, np.int64)
+            gather(schema.event_time, not_a_time, times)
         ids = np.empty((len(self.one_hot), rows), self._id_type)
         for position, feature in enumerate(self.one_hot):
             gather(feature.name, outside(feature.num_ids), ids[position])
         bags = tuple(self._bags(feature, window, tables, order) for feature in self.multi_hot)
-        return WindowColumns(dense, labels, weights, ids, bags)
+        return WindowColumns(dense, labels, weights, ids, bags, times)
 
     def _tables(self, window: ShuffleWindow) -> list[pa.Table]:
         tables = []
@@ -213,6 +218,8 @@ class ParquetRows:
                 problem = f"label {array[row]} is outside [0, 1]"
             elif name == self.schema.weight:
                 problem = f"weight {array[row]} is negative or not finite"
+            elif name == self.schema.event_time:
+                problem = f"event time {array[row]} is outside the seconds from 1970 to 2106"
             else:
                 problem = f"value {array[row]} is not finite"
             raise self._error(part, name, row, problem)

@@ -246,7 +246,8 @@ class Loader:
 
     def empty_batch(self) -> Batch:
         """A batch of no rows, for a rank that must take part in a step without any."""
-        return empty_batch(self.num_dense, self.dataset.schema.weight is not None)
+        schema = self.dataset.schema
+        return empty_batch(self.num_dense, schema.weight is not None, schema.event_time is not None)
 
     def _order(self) -> dict[str, Any]:
         """All that the order of rows depends on, apart from the rank."""

@@ -34,16 +34,18 @@ def join(pieces: Sequence[Batch], num_features: int) -> Batch:
         for piece in pieces
     ]
     weights = [piece.weights for piece in pieces if piece.weights is not None]
+    times = [piece.event_times for piece in pieces if piece.event_times is not None]
     return Batch(
         dense=torch.cat([piece.dense for piece in pieces]),
         values=torch.cat(slices) if slices else torch.empty(0, dtype=torch.int64),
         offsets=_offsets(torch.cat(lengths, dim=1)),
         labels=torch.cat([piece.labels for piece in pieces]),
         weights=torch.cat(weights) if weights else None,
+        event_times=torch.cat(times) if times else None,
     )
 
 
-def empty_batch(num_dense: int, weighted: bool) -> Batch:
+def empty_batch(num_dense: int, weighted: bool, timed: bool) -> Batch:
     """A batch of no rows, for a rank whose rows end one step before the others'."""
     nothing = torch.empty(0, dtype=torch.float32)
     return Batch(
@@ -52,6 +54,7 @@ def empty_batch(num_dense: int, weighted: bool) -> Batch:
         offsets=torch.zeros(1, dtype=torch.int64),
         labels=nothing,
         weights=nothing if weighted else None,
+        event_times=torch.empty(0, dtype=torch.int64) if timed else None,
     )
 
 
@@ -91,6 +94,7 @@ class _BagCutter:
 def _batch(columns: WindowColumns, start: int, stop: int, values: Tensor, offsets: Tensor) -> Batch:
     # Copies, so that a batch that is kept does not keep its whole window in memory.
     weights = None if columns.weights is None else torch.from_numpy(columns.weights[start:stop].copy())
+    times = None if columns.times is None else torch.from_numpy(columns.times[start:stop].copy())
     dense = np.ascontiguousarray(columns.dense[:, start:stop].T)
     return Batch(
         dense=torch.from_numpy(dense),
@@ -98,6 +102,7 @@ def _batch(columns: WindowColumns, start: int, stop: int, values: Tensor, offset
         offsets=offsets,
         labels=torch.from_numpy(columns.labels[start:stop].copy()),
         weights=weights,
+        event_times=times,
     )
 
 

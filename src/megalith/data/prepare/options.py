@@ -54,6 +54,8 @@ class PrepareOptions(Config):
     dropped: tuple[str, ...] = ()
     raw: tuple[str, ...] = ()
     """Features without a vocabulary, whose ids are 64-bit values; `all` alone is every one."""
+    event_time: str | None = None
+    """parquet, avazu: the column that says when a sample happened."""
     chunk_bytes: int = Field(default=4 << 20, ge=1)
 
     @model_validator(mode="after")

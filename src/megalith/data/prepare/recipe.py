@@ -16,15 +16,18 @@ from megalith.data.readers import (
     DelimitedSource,
     EntryShape,
     EntrySource,
+    EventTimeColumn,
     LogSource,
     ParquetSource,
     choose_columns,
+    choose_event_time,
     scan_shape,
 )
 from megalith.data.readers.block import Numeric
 
 ALL_RAW = "all"
 _TEXT_FORMATS = {"criteo": CRITEO, "avazu": AVAZU}
+_AVAZU_TIME = "hour"
 
 
 class PrepareRecipe(Config):
@@ -38,6 +41,8 @@ class PrepareRecipe(Config):
     columns: ColumnChoice | None = None
     raw: tuple[str, ...] = ()
     """Features whose ids are 64-bit values, without a vocabulary."""
+    event_time: EventTimeColumn | None = None
+    """The column that says when a sample happened."""
 
     @property
     def label(self) -> str:
@@ -49,9 +54,16 @@ class PrepareRecipe(Config):
         if self.entries is not None:
             return EntrySource(paths, self.entries, chunk_bytes)
         if self.columns is not None:
-            return ParquetSource(paths, self.columns, self.numeric, self.missing_number, self.raw)
+            return ParquetSource(
+                paths, self.columns, self.numeric, self.missing_number, self.raw, self.event_time
+            )
         return DelimitedSource(
-            _TEXT_FORMATS[self.source], paths, self.numeric, self.missing_number, chunk_bytes
+            _TEXT_FORMATS[self.source],
+            paths,
+            self.numeric,
+            self.missing_number,
+            chunk_bytes,
+            self.event_time,
         )
 
 
@@ -60,12 +72,14 @@ def make_prepare_recipe(options: PrepareOptions) -> PrepareRecipe:
     if options.vocabulary_from is not None:
         return _existing_recipe(options, options.vocabulary_from)
     entries = columns = None
+    event_time = _event_time(options)
     if options.source == "libfm":
         # Test files take part: what a feature is must hold for all rows.
         entries = scan_shape((*options.files, *options.test_files), options.fields, options.chunk_bytes)
     elif options.source == "parquet":
+        dropped = options.dropped if event_time is None else (*options.dropped, event_time.name)
         columns = choose_columns(
-            options.files[0], options.label, options.numbers, options.categories, options.dropped
+            options.files[0], options.label, options.numbers, options.categories, dropped
         )
     recipe = PrepareRecipe(
         source=options.source,
@@ -74,8 +88,31 @@ def make_prepare_recipe(options: PrepareOptions) -> PrepareRecipe:
         hash_buckets=options.hash_buckets,
         entries=entries,
         columns=columns,
+        event_time=event_time,
     )
     return recipe.model_copy(update={"raw": _raw(options, recipe)})
+
+
+def _event_time(options: PrepareOptions) -> EventTimeColumn | None:
+    """The column of event times that was asked for; a format that has none is refused."""
+    name = options.event_time
+    if name is None:
+        return None
+    if options.source == "parquet":
+        if name in (options.label, *options.numbers, *options.categories):
+            raise ConfigError(
+                f"Column '{name}' is the event time and cannot be a label, number or category too; name it "
+                "once, or copy it."
+            )
+        return choose_event_time(options.files[0], name)
+    if options.source != "avazu":
+        raise ConfigError(
+            f"{options.source} files have no column of times; leave out --event-time, which is for parquet "
+            "and avazu."
+        )
+    if name != _AVAZU_TIME:
+        raise ConfigError(f"The event time of avazu files is '{_AVAZU_TIME}', not '{name}'; name that.")
+    return EventTimeColumn(name=name, unit="hours")
 
 
 def _raw(options: PrepareOptions, recipe: PrepareRecipe) -> tuple[str, ...]:
@@ -104,6 +141,7 @@ def _existing_recipe(options: PrepareOptions, folder: Path) -> PrepareRecipe:
     for name, asked, known in (
         ("--numeric", options.numeric, recipe.numeric),
         ("--missing-number", options.missing_number, recipe.missing_number),
+        ("--event-time", options.event_time, recipe.event_time and recipe.event_time.name),
     ):
         if asked is not None and asked != known:
             raise ConfigError(f"{folder} was prepared with {name} {known}; leave out {name} {asked}.")

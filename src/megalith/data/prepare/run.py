@@ -178,7 +178,8 @@ class _Run:
 
         def to_columns(numbered: NumberedBlock) -> tuple[list[OutputColumn], list[OutputColumn] | None]:
             block = numbered.block
-            columns: list[OutputColumn] = [block.labels, *block.numbers]
+            times = [] if block.times is None else [block.times]
+            columns: list[OutputColumn] = [block.labels, *times, *block.numbers]
             for column, to_ids in zip(block.keys, ids.maps, strict=True):
                 if isinstance(column, Bag):
                     columns.append((to_ids(column.keys), column.row_ends))
@@ -218,7 +219,10 @@ class _Run:
 
     def _columns_schema(self) -> pa.Schema:
         # Columns that say they hold no nulls are written and read without their levels.
-        scalars = [(self.recipe.label, pa.float32()), *((name, pa.float32()) for name in self.source.numeric)]
+        time = self.recipe.event_time
+        scalars = [(self.recipe.label, pa.float32())]
+        scalars += [] if time is None else [(time.name, pa.int64())]
+        scalars += [(name, pa.float32()) for name in self.source.numeric]
         fields = [pa.field(name, kind, nullable=False) for name, kind in scalars]
         for feature in self.source.features:
             ids = pa.int64() if feature.name in self.recipe.raw else pa.int32()
@@ -231,6 +235,7 @@ class _Run:
         return DatasetSchema(
             source=options.source,
             label=self.recipe.label,
+            event_time=None if self.recipe.event_time is None else self.recipe.event_time.name,
             numeric=self.source.numeric,
             categorical=tuple(
                 FeatureSpec(name=feature.name, num_ids=num_ids, max_length=None if feature.multi_hot else 1)

@@ -7,8 +7,9 @@ memory holds a few chunks, never a file.
 from megalith.data.readers.block import BadRow, Bag, Feature, LogBlock, LogSource
 from megalith.data.readers.delimited import DelimitedSource
 from megalith.data.readers.entries import EntryShape, EntrySource, scan_shape
+from megalith.data.readers.event_time import EventTimeColumn
 from megalith.data.readers.formats import AVAZU, CRITEO, DelimitedFormat, TextColumn
-from megalith.data.readers.parquet import ColumnChoice, ParquetSource, choose_columns
+from megalith.data.readers.parquet import ColumnChoice, ParquetSource, choose_columns, choose_event_time
 from megalith.data.readers.streams import TextChunk, open_text, read_chunks
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "DelimitedSource",
     "EntryShape",
     "EntrySource",
+    "EventTimeColumn",
     "Feature",
     "LogBlock",
     "LogSource",
@@ -28,6 +30,7 @@ __all__ = [
     "TextChunk",
     "TextColumn",
     "choose_columns",
+    "choose_event_time",
     "open_text",
     "read_chunks",
     "scan_shape",

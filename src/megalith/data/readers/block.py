@@ -53,6 +53,8 @@ class LogBlock:
     keys: tuple[Keys | Bag, ...]
     """One column for each feature of the source."""
     bad_rows: tuple[BadRow, ...] = ()
+    times: NDArray[np.int64] | None = None
+    """Event times in seconds, where they were asked for."""
 
     @property
     def num_rows(self) -> int:
@@ -71,6 +73,7 @@ class LogBlock:
                 column.head(rows) if isinstance(column, Bag) else column[:rows] for column in self.keys
             ),
             bad_rows=tuple(bad for bad in self.bad_rows if bad.rows_before < rows),
+            times=None if self.times is None else self.times[:rows],
         )
 
 

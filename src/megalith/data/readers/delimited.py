@@ -6,14 +6,26 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from megalith.core.errors import DataError, nearest
 from megalith.data.readers.block import BadRow, Feature, LogBlock, Numeric, shown
+from megalith.data.readers.event_time import EventTimeColumn, hour_seconds
 from megalith.data.readers.formats import DelimitedFormat, TextColumn
 from megalith.data.readers.streams import CHUNK_BYTES, TextChunk, read_chunks
-from megalith.ops.text.rows import ColumnPlan, ParseProblem, Role, parse_delimited, plan_columns
+from megalith.ops.text.rows import (
+    PROBLEM_COLUMNS,
+    ColumnPlan,
+    ParseProblem,
+    Role,
+    parse_delimited,
+    plan_columns,
+)
 
 _NUMBER_ROLES = {"log": Role.NUMBER_LOG, "bucket": Role.BUCKET, "none": Role.NUMBER}
 _ROLES = {"label": Role.LABEL, "category": Role.CATEGORY, "hour": Role.HOUR, "skip": Role.SKIP}
+_KIND, _ROWS_BEFORE = PROBLEM_COLUMNS.index("kind"), PROBLEM_COLUMNS.index("rows_before")
 _HOUR_FEATURES = ("hour_of_day", "weekday")
 
 
@@ -33,8 +45,10 @@ class DelimitedSource:
         numeric: Numeric = "log",
         missing_number: float = 0.0,
         chunk_bytes: int = CHUNK_BYTES,
+        event_time: EventTimeColumn | None = None,
     ) -> None:
         self.text_format = text_format
+        self._event_time = event_time
         self.paths = tuple(paths)
         self._numeric = numeric
         self._missing_number = missing_number
@@ -88,7 +102,28 @@ class DelimitedSource:
                     f"has {token} in field {field} ({columns[field - 1].name}), which is not {_MEANT[kind]}"
                 )
             bad.append(BadRow(str(chunk.path), chunk.first_line + line, problem, before))
-        return LogBlock(rows.labels, tuple(rows.numbers), tuple(rows.keys), tuple(bad))
+        times = None if self._event_time is None else self._times(item, rows.problems, self._event_time)
+        return LogBlock(rows.labels, tuple(rows.numbers), tuple(rows.keys), tuple(bad), times)
+
+    def _times(self, item: _Item, problems: NDArray[np.int64], column: EventTimeColumn) -> NDArray[np.int64]:
+        """Event times of the rows of a chunk, from a second look at its one column of hours.
+
+        It reads every line with the right number of fields; lines that `problems` leave out for another
+        reason are dropped from it.
+        """
+        chunk, columns, _ = item
+        roles = [Role.CATEGORY if each.name == column.name else Role.SKIP for each in columns]
+        (keys,) = parse_delimited(chunk.text, self.text_format.delimiter, plan_columns(roles)).keys
+        others = problems[problems[:, _KIND] != ParseProblem.FIELD_COUNT]
+        # The n-th of them stands behind n others that are not among the rows.
+        keys = np.delete(keys, others[:, _ROWS_BEFORE] + np.arange(len(others)))
+        times = hour_seconds(keys)
+        if (times < 0).any():
+            raise DataError(
+                f"{chunk.path}, lines {chunk.first_line} and after: a row has no value in column "
+                f"{column.name}, the event time; correct it or leave out --event-time."
+            )
+        return times
 
     def _role(self, column: TextColumn) -> Role:
         return _NUMBER_ROLES[self._numeric] if column.kind == "number" else _ROLES[column.kind]

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from megalith.core.config import Config
 from megalith.core.errors import ConfigError, DataError, nearest
 from megalith.data.readers.block import BadRow, Bag, Feature, LogBlock, Numeric
+from megalith.data.readers.event_time import EventTimeColumn, is_time, refuse_type, seconds, unit_of_integers
 from megalith.data.readers.raw_ids import integer_keys
 from megalith.ops.text.keys import Keys, token_keys
 
@@ -84,6 +85,23 @@ def choose_columns(
     return ColumnChoice(label=label, numbers=tuple(chosen), features=tuple(features), integers=integers)
 
 
+def choose_event_time(path: Path, name: str) -> EventTimeColumn:
+    """What the values of a column of times are: by its type, of integers by the first."""
+    with _open(path) as file:
+        if name not in file.schema_arrow.names:
+            raise ConfigError(f"{path} has no column '{name}'; {nearest(name, file.schema_arrow.names)}")
+        kind = file.schema_arrow.field(name).type
+        if is_time(kind):
+            return EventTimeColumn(name=name, unit="timestamps")
+        if not pa.types.is_integer(kind):
+            raise refuse_type(str(path), name, kind)
+        for batch in file.iter_batches(_BATCH_ROWS, columns=[name]):
+            given = batch.column(0).drop_null()
+            if len(given):
+                return EventTimeColumn(name=name, unit=unit_of_integers(given[0].as_py()))
+    raise ConfigError(f"Column '{name}' of {path} holds no value; name another column of event times.")
+
+
 class ParquetSource:
     """The rows of Parquet files, in the order of the files."""
 
@@ -94,9 +112,11 @@ class ParquetSource:
         numeric: Numeric = "log",
         missing_number: float = 0.0,
         raw: Sequence[str] = (),
+        event_time: EventTimeColumn | None = None,
     ) -> None:
         """Keys of `raw` integer columns are those of their values, not of their text."""
         self._raw = frozenset(raw)
+        self._event_time = event_time
         self.paths = tuple(paths)
         self.columns = columns
         self._numeric = numeric
@@ -119,6 +139,7 @@ class ParquetSource:
     def items(self) -> Iterator[_Item]:
         """Record batches, each with the number of its first row."""
         names = [self.columns.label, *self.columns.numbers, *(name for name, _ in self.columns.features)]
+        names += [] if self._event_time is None else [self._event_time.name]
         for path in self.paths:
             with _open(path) as file:
                 for name in names:
@@ -153,10 +174,12 @@ class ParquetSource:
             _keys(path, kept, name, multi_hot, self._raw_kind(name))
             for name, multi_hot in self.columns.features
         ]
+        times = None if self._event_time is None else self._times(path, kept, self._event_time)[0]
         if self._numeric == "bucket":
             buckets = [_bucket_keys(column) for column in numbers]
-            return LogBlock(labels, (), (*buckets, *keys), tuple(bad))
-        return LogBlock(labels, tuple(self._transform(column) for column in numbers), tuple(keys), tuple(bad))
+            return LogBlock(labels, (), (*buckets, *keys), tuple(bad), times)
+        transformed = tuple(self._transform(column) for column in numbers)
+        return LogBlock(labels, transformed, tuple(keys), tuple(bad), times)
 
     def _raw_kind(self, name: str) -> RawKind | None:
         """What the values of a feature with raw ids are in all files; None where it has a vocabulary."""
@@ -179,9 +202,33 @@ class ParquetSource:
                 problems.setdefault(
                     int(row), f"has {values[row]:g} in column {name}, which is not a finite number"
                 )
+        if self._event_time is not None:
+            name, unit = self._event_time.name, self._event_time.unit
+            _, are_times = self._times(path, batch, self._event_time)
+            for row in np.flatnonzero(~are_times):
+                value = batch.column(name)[int(row)].as_py()
+                wrong = (
+                    f"has no value in column {name}, the event time"
+                    if value is None
+                    else f"has {value} in column {name}, which is no time from 1970 to 2106 ({unit})"
+                )
+                problems.setdefault(int(row), wrong)
         good = np.ones(batch.num_rows, bool)
         good[list(problems)] = False
         return good, problems
+
+    def _times(
+        self, path: Path, batch: pa.RecordBatch, column: EventTimeColumn
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Event times in seconds, and which of them are some."""
+        values = batch.column(column.name)
+        right = is_time(values.type) if column.unit == "timestamps" else pa.types.is_integer(values.type)
+        if not right:
+            raise DataError(
+                f"{path}: column '{column.name}' has type {values.type}, other than in the first file, where "
+                f"event times are {column.unit}; convert it."
+            )
+        return seconds(values, column.unit)
 
     def _transform(self, values: NDArray[np.float64]) -> NDArray[np.float32]:
         if self._numeric == "log":

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,6 +35,8 @@ ROW_GROUP_ROWS = 65_536
 ROW_GROUPS_PER_PART = 16
 TRUTH_FILE = "truth.json"
 TRUE_PROBABILITY = "true_probability"
+EVENT_TIME = "event_time"
+_FIRST_SECOND = int(AVAZU_START.replace(tzinfo=UTC).timestamp())
 _BLOCKS_PER_GROUP = ROW_GROUP_ROWS // BLOCK_ROWS
 
 HOUR_PARTS: dict[str, Callable[[NDArray[np.int32]], NDArray[np.int32]]] = {
@@ -84,6 +87,8 @@ def generate(
     options.check()
     if output_format == "text" and options.multi_hot:
         raise ConfigError("Text has no multi-hot columns; leave out --multi-hot or choose --format parquet.")
+    if output_format == "text" and options.days:
+        raise ConfigError("Text has no event time; leave out --days or choose --format parquet.")
     with new_folder(out, overwrite) as folder:
         stream = SynthStream(options)
         write = _write_text if output_format == "text" else _write_parquet
@@ -109,9 +114,14 @@ def _write_parquet(
 ) -> tuple[SplitTruth, list[str]]:
     (folder / split).mkdir()
     schema = _arrow_schema(stream)
+    before = _rows_before(stream, split)
+
+    def batch(stream: SynthStream, blocks: list[SynthBlock], first_row: int) -> pa.RecordBatch:
+        return _record_batch(stream, blocks, before + first_row)
+
     made, names, writer = [], [], None
     try:
-        for number, group in enumerate(_in_order(stream, split, pool, workers, _record_batch)):
+        for number, group in enumerate(_in_order(stream, split, pool, workers, batch)):
             if number % ROW_GROUPS_PER_PART == 0:
                 if writer is not None:
                     writer.close()
@@ -138,7 +148,7 @@ def _write_text(
     stream: SynthStream, split: str, folder: Path, pool: ThreadPoolExecutor, workers: int, progress: Progress
 ) -> tuple[SplitTruth, list[str]]:
     text = LineFormatter(stream)
-    before = sum(stream.options.rows[name] for name in SPLITS[: SPLITS.index(split)])
+    before = _rows_before(stream, split)
 
     def lines(stream: SynthStream, blocks: list[SynthBlock], first_row: int) -> bytes:
         parts = []
@@ -156,6 +166,17 @@ def _write_text(
             made.append(replace(group, content=None))
             progress(group.rows)
     return _truth(made), [name]
+
+
+def _rows_before(stream: SynthStream, split: str) -> int:
+    """Rows of the splits before one."""
+    return sum(stream.options.rows[name] for name in SPLITS[: SPLITS.index(split)])
+
+
+def _event_times(options: SynthOptions, first_row: int, rows: int) -> NDArray[np.int64]:
+    """When rows happened: all rows are spread evenly over the days, in their order."""
+    numbers = np.arange(first_row, first_row + rows, dtype=np.int64)
+    return _FIRST_SECOND + numbers * (86400 * options.days) // options.total_rows
 
 
 def _in_order(
@@ -193,6 +214,8 @@ def _record_batch(stream: SynthStream, blocks: list[SynthBlock], first_row: int)
         return pa.array(np.concatenate(list(columns)))
 
     arrays = [joined(block.labels for block in blocks)]
+    if stream.options.days:
+        arrays.append(pa.array(_event_times(stream.options, first_row, len(arrays[0]))))
     arrays += [
         joined(block.logs[position] for block in blocks) for position in range(len(stream.shape.numeric))
     ]
@@ -211,6 +234,7 @@ def _record_batch(stream: SynthStream, blocks: list[SynthBlock], first_row: int)
 
 def _arrow_schema(stream: SynthStream) -> pa.Schema:
     columns = [("label", pa.float32())]
+    columns += [(EVENT_TIME, pa.int64())] if stream.options.days else []
     columns += [(shape.name, pa.float32()) for shape in stream.shape.numeric]
     columns += [(feature.name, pa.int32()) for feature in _one_hot(stream)]
     columns += [(field.shape.name, pa.list_(pa.int32())) for field in stream.bag_fields]
@@ -235,6 +259,7 @@ def _schema(stream: SynthStream, truths: dict[str, SplitTruth], names: dict[str,
     ]
     return DatasetSchema(
         source=f"synth-{stream.options.source}",
+        event_time=EVENT_TIME if stream.options.days else None,
         numeric=tuple(shape.name for shape in stream.shape.numeric),
         categorical=(*_one_hot(stream), *multi_hot),
         splits={

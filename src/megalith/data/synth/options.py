@@ -27,6 +27,8 @@ class SynthOptions:
     """Share of the real cardinalities; "auto" takes no more ids than there are rows."""
     tail: bool = False
     """Whether rare ids of large fields have effects on clicks (tail.py)."""
+    days: int = 0
+    """Days over which the rows of all splits are spread evenly by their event time; 0 is no event time."""
 
     def check(self) -> None:
         """Raises a ConfigError that names the option which is out of range."""
@@ -41,14 +43,16 @@ class SynthOptions:
             raise ConfigError(f"--drift must lie between 0 (off) and 1, not {self.drift}.")
         if not 0 <= self.multi_hot <= 100:
             raise ConfigError(f"--multi-hot must lie between 0 and 100, not {self.multi_hot}.")
+        if not 0 <= self.days <= 10_000:
+            raise ConfigError(f"--days must lie between 0 (no event time) and 10000, not {self.days}.")
         if self.scale != "auto" and not 0.0 < self.scale <= 1.0:
             raise ConfigError(
                 f"--scale must be 'auto', 'full' or a number above 0 and up to 1, not {self.scale}."
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """The options as a data set states them; `tail` only where it is on, as before there was one."""
-        return {name: value for name, value in asdict(self).items() if name != "tail" or value}
+        """The options as a data set states them; `tail` and `days` only where they are on."""
+        return {name: value for name, value in asdict(self).items() if name not in ("tail", "days") or value}
 
     @property
     def rows(self) -> dict[str, int]:

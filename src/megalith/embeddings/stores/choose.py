@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from megalith.core.errors import ConfigError
@@ -11,6 +11,7 @@ from megalith.core.store_spec import AdaptiveSpec, DenseSpec, StoreSpec, TieredS
 from megalith.core.units import format_bytes
 from megalith.embeddings.memory import memory_of
 from megalith.embeddings.optimizers import RowOptimizer
+from megalith.embeddings.stores.adaptive.peak import peak_bytes
 from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
 
 DENSE_PART = 1 / 16
@@ -76,6 +77,8 @@ class AdaptiveBytes(NamedTuple):
     """At most, with all bookkeeping, when the schedule has come to its end."""
     dense: int
     """As dense tables, with their state."""
+    peak: int
+    """At most on the way there, from the first step on."""
 
     @property
     def share(self) -> float:
@@ -84,12 +87,23 @@ class AdaptiveBytes(NamedTuple):
 
 
 def adaptive_bytes(
-    tables: Sequence[TableSpec], optimizer: RowOptimizer, policy: AdaptivePolicy | None
+    tables: Sequence[TableSpec],
+    optimizer: RowOptimizer,
+    policy: AdaptivePolicy | None,
+    lookups: Mapping[str, int | None] | None = None,
 ) -> AdaptiveBytes:
-    """What the adaptive ones of some tables may take together, on all ranks."""
+    """What the adaptive ones of some tables may take together, on all ranks.
+
+    `lookups` are those of a step in each table; None where nothing is trained, and no peak is to come.
+    """
     own = [table for table in tables if is_adaptive(table)]
     dense = memory_of(own, [optimizer] * len(own)).total
-    return AdaptiveBytes(dense if policy is None else min(policy.bytes_of(dense), dense), dense)
+    if policy is None:
+        return AdaptiveBytes(dense, dense, dense)
+    final = min(policy.bytes_of(dense), dense)
+    if lookups is None or not own:
+        return AdaptiveBytes(final, dense, final)
+    return AdaptiveBytes(final, dense, max(final, peak_bytes(own, optimizer, policy, lookups)))
 
 
 def is_adaptive(table: TableSpec) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from megalith.core.errors import ConfigError, storage_errors
+from megalith.core.errors import ConfigError, DataError, storage_errors
 from megalith.core.schema import MAX_DENSE_ROWS, too_many_rows
 from megalith.core.store_spec import AdaptiveSpec
 from megalith.core.units import format_bytes
@@ -139,6 +139,26 @@ class TableStores:
         assert merged is not None
         resolved.values = merged
         return resolved
+
+    def tell_time(self, time: int | Tensor | None, resolved: ResolvedIds) -> None:
+        """Says when the batch that arrives next happened, or when each of its samples did."""
+        timed = [store for store in self.dynamic if store.is_timed]
+        if not timed:
+            return
+        times = None
+        if isinstance(time, Tensor):
+            samples = (len(resolved.offsets) - 1) // resolved.num_features
+            if time.dtype != torch.int64 or time.shape != (samples,):
+                raise DataError(
+                    f"event_time is {str(time.dtype).removeprefix('torch.')} {list(time.shape)}; pass one "
+                    f"number of seconds, or int64 [{samples}]: one for each sample."
+                )
+            times = time.repeat(resolved.num_features).repeat_interleave(resolved.offsets.diff())
+            time = int(time.max()) if samples else None
+        for store in timed:
+            store.times = times
+            if times is None or time is not None:
+                store.now = time
 
     def chunk_steps(self, resolved: ResolvedIds, step: int) -> list[ChunkStep]:
         """By table, what step number `step` needs to know of chunks; empty where no table has any."""

@@ -32,7 +32,7 @@ class ChunkStep(NamedTuple):
     norm_scale: float = 1.0
     product_scale: float = 1.0
     rates: Tensor | None = None
-    """float32, by live chunks of a row, from 0 to all: what its learning rate is multiplied with; None is 1."""
+    """float32, by live chunks of a row, from 0 to all: multiply its learning rate; None is 1."""
 
 
 _PACKED = struct.Struct("<qfiqffq")

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 from megalith.core.errors import ConfigError
 from megalith.core.store_spec import ID_PARTITIONS, DynamicSpec
 
+_PAGE = 4096
 PARTITIONS = ID_PARTITIONS
 """Ids of a table are cut into so many by a hash; each decides alone, and a rank owns whole ones."""
 COUNTER_BUCKET_BYTES = 64
@@ -165,6 +166,20 @@ class IdTableSpec:
         counter = self.admission.counter_buckets * COUNTER_BUCKET_BYTES * PARTITIONS
         return index + uses + queue + counter
 
+    @property
+    def most_map_bytes(self) -> int:
+        """What a map takes for the table at most, with batches of up to an eighth of its rows.
+
+        Memory is taken in whole pages, and where ids leave by their last use the queue holds all rows of a
+        batch, in a list that grows by doubling.
+        """
+        index = 64 + math.ceil(self.rows_of(0) / 12.75) * 64
+        index = _in_pages(index) if index > 2 * _PAGE else index
+        uses = _in_pages((20 if self.timed else 16) * (self.bound + PARTITIONS * 8))
+        queue = PARTITIONS * 512 + self.bound * 24 // 4
+        counter = self.admission.counter_buckets * COUNTER_BUCKET_BYTES * PARTITIONS
+        return PARTITIONS * index + uses + queue + counter
+
     def rows_of(self, partition: int) -> int:
         """Rows of a partition: those below the bound that leave its number when divided by 64."""
         return (self.bound - partition + PARTITIONS - 1) // PARTITIONS
@@ -183,6 +198,10 @@ def id_table_spec(store: DynamicSpec, bound: int, seed: int, table: str) -> IdTa
         expiry=IdExpiry(expiry.batches, expiry.seconds, expiry.score),
         seed=int.from_bytes(digest[:8], "little"),
     )
+
+
+def _in_pages(size: int) -> int:
+    return -(-size // _PAGE) * _PAGE
 
 
 def bound_for(ids: int) -> int:

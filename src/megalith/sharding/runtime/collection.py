@@ -236,6 +236,16 @@ class ShardedEmbeddingCollection(nn.Module):
         counts = [own.dynamic_counts() for own in self._lookup.local.collections()]
         return reduce(DynamicCounts.plus, filter(None, counts), DynamicCounts())
 
+    def dynamic_counts_by_table(self) -> dict[str, DynamicCounts]:
+        """The same of each dynamic table that this worker has a part of."""
+        counts = {}
+        for table in self.tables:
+            parts = self._lookup.local.parts_of(table) if table.is_dynamic else []
+            if parts:
+                own = [emb.dynamic_counts_by_table()[name] for emb, name in parts]
+                counts[table.name] = reduce(DynamicCounts.plus, own)
+        return counts
+
     @property
     def event_time(self) -> int | None:
         """When the batches that come happened, in seconds since 1970; ids may expire by it."""

@@ -23,6 +23,7 @@ from megalith.data.batch import Batch
 from megalith.data.dataset import DatasetSchema
 from megalith.embeddings.collection import EmbeddingCollection, TellEvicted
 from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
+from megalith.embeddings.stores.choose import AdaptiveBytes
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.models.base import ModelInputs
 from megalith.models.registry import AnyModel
@@ -54,6 +55,8 @@ class LearnerConfig:
     """What the tiered tables of a rank may take, with a path."""
     adaptive: AdaptivePolicy | None = None
     """What adaptive tables may take, with a schedule in steps."""
+    trains: bool = True
+    """Whether it is more than loaded: then adaptive tables begin larger than they end."""
 
 
 class Learner:
@@ -79,8 +82,12 @@ class Learner:
         optimizer, seed = config.embeddings.optimizer, config.seed
         tables, memory, adaptive = place_tables(tables, optimizer, config.memory, plan, config.adaptive)
         self.tables = tables
+        self.adaptive_bytes: AdaptiveBytes | None = None
+        """What adaptive tables may take, on all ranks together; None where there are none."""
         if make_tables is None:
-            check_memory(tables, optimizer, plan, ranks, memory, second_copy, adaptive)
+            lookups = _lookups(tables, schema, config.global_batch) if config.trains else None
+            taken = check_memory(tables, optimizer, plan, ranks, memory, second_copy, adaptive, lookups)
+            self.adaptive_bytes = taken if adaptive is not None else None
         # One seed makes the start values of the dense part; tables take theirs from it and their name.
         torch.manual_seed(config.seed)
         self.dense = config.model.build(ModelInputs(len(schema.numeric), schema.categorical))
@@ -124,6 +131,8 @@ class Learner:
         each with its slice of the batch, and get its part of the loss. `resolved` is of `stages`."""
         self.dense.train()
         self.embeddings.lr_factor = lr_factor
+        if isinstance(self.embeddings, EmbeddingCollection):
+            self.embeddings.event_time = batch.event_times
         for group in self.optimizer.param_groups:
             group["lr"] = group["base_lr"] * lr_factor
         self.optimizer.zero_grad(set_to_none=True)
@@ -178,6 +187,17 @@ class Learner:
         self.embeddings.load_policy_state(state["adaptive"])
         for parameter, values in zip(self.dense.parameters(), state["optimizer"].values(), strict=True):
             self.optimizer.state[parameter] = values
+
+
+def _lookups(tables: Sequence[TableSpec], schema: DatasetSchema, batch: int) -> dict[str, int | None]:
+    """By table, the most lookups of a batch; None where a sample may have any number of ids."""
+    lengths = {feature.name: feature.max_length for feature in schema.categorical}
+    found: dict[str, int | None] = {}
+    for table in tables:
+        own = [lengths.get(feature) for feature in table.features]
+        known = [length for length in own if length is not None]
+        found[table.name] = batch * sum(known) if len(known) == len(own) else None
+    return found
 
 
 def _dropout_seed(seed: int, step: int, rank: int) -> int:

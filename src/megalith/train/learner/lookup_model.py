@@ -54,6 +54,9 @@ class Tables(Protocol):
     def counts(self) -> TierCounts:
         """What the tiers of these tables' stores did so far."""
 
+    def dynamic_counts_by_table(self) -> dict[str, DynamicCounts]:
+        """What each dynamic table did so far."""
+
     def dynamic_counts(self) -> DynamicCounts | None:
         """What dynamic tables did so far; None where there are none."""
 

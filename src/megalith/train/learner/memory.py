@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from math import ceil
 
 from megalith.comm.ranks import Ranks
 from megalith.core.errors import ConfigError, PlanError
@@ -13,7 +14,13 @@ from megalith.core.units import format_bytes
 from megalith.embeddings.memory import check_fits, memory_of
 from megalith.embeddings.optimizers import RowOptimizer
 from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
-from megalith.embeddings.stores.choose import adaptive_bytes, is_adaptive, is_behind_cache, is_whole
+from megalith.embeddings.stores.choose import (
+    AdaptiveBytes,
+    adaptive_bytes,
+    is_adaptive,
+    is_behind_cache,
+    is_whole,
+)
 from megalith.embeddings.stores.dynamic.settings import inner_spec
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.hardware.free_memory import available_bytes
@@ -31,10 +38,12 @@ def check_memory(
     memory: TieredMemory | None = None,
     second_copy: bool = False,
     adaptive: AdaptivePolicy | None = None,
-) -> None:
+    lookups: Mapping[str, int | None] | None = None,
+) -> AdaptiveBytes:
     """Refuses tables that do not fit, on all ranks alike. Ranks of one machine share its memory.
 
-    Of tables behind a cache it is the cache that has to fit, of adaptive ones their budget.
+    Of tables behind a cache it is the cache that has to fit, of adaptive ones the most that they take on the
+    way to their budget, if `lookups` of a step in each are given. Returns what adaptive tables take.
     """
     copies = 2 if second_copy else 1
     # A collective: no rank takes memory while another still measures what is free.
@@ -49,38 +58,48 @@ def check_memory(
         rows = memory_of(tiered, [optimizer] * len(tiered)).total
         _check_cache(min(memory.dram * size, rows), available)
     chunked = [table for table in tables if is_adaptive(table)]
-    budget = adaptive_bytes(chunked, optimizer, adaptive)
+    budget = adaptive_bytes(chunked, optimizer, adaptive, lookups)
     if plan is None:
         for table in whole:
             if table.rows > MAX_DENSE_ROWS:
                 raise ConfigError(too_many_rows(table.name, table.rows))
-        left = _beside_adaptive(budget.budget * copies, available[0])
+        left = _beside_adaptive(budget, 1.0, copies, available[0])
         check_fits(whole, optimizers, lambda: left, copies=copies)
-        return
+        return budget
     total = max(1, memory_of(whole, optimizers).total)
     for host, (needed, in_chunks) in enumerate(
         zip(host_bytes(whole, optimizer, plan, size), host_bytes(chunked, optimizer, plan, size), strict=True)
     ):
         known = [free for free in available[host * size : (host + 1) * size] if free is not None]
-        left = _beside_adaptive(int(in_chunks * budget.share * copies), min(known, default=None))
+        left = _beside_adaptive(budget, in_chunks / max(1, budget.dense), copies, min(known, default=None))
         check_fits(whole, optimizers, partial(_same, left), copies=copies, share=needed / total)
+    return budget
 
 
 def _same(available: int | None) -> int | None:
     return available
 
 
-def _beside_adaptive(budget: int, available: int | None) -> int | None:
-    """What a machine has left beside adaptive tables that take so much of it."""
+def _beside_adaptive(adaptive: AdaptiveBytes, part: float, copies: int, available: int | None) -> int | None:
+    """What a machine has left beside its part of the adaptive tables, when these take the most."""
     if available is None:
         return None
-    if budget > max(available, _SMALL):
+    final, peak = (int(size * part * copies) for size in (adaptive.budget, adaptive.peak))
+    if final > max(available, _SMALL):
         raise PlanError(
-            f"Adaptive tables may take {format_bytes(budget)} on one machine, with their copies for "
+            f"Adaptive tables may take {format_bytes(final)} on one machine, with their copies for "
             f"background checkpoints, and {format_bytes(available)} of memory is available; raise "
             "adaptive.ratio, or lower adaptive.budget."
         )
-    return max(0, available - budget)
+    if peak > max(available, _SMALL):
+        ratio = ceil(10 * adaptive.dense * part * copies / max(1, available)) / 10
+        raise PlanError(
+            f"Adaptive tables may take {format_bytes(peak)} on one machine before they are pruned to "
+            f"{format_bytes(final)}, with their copies for background checkpoints, and "
+            f"{format_bytes(available)} of memory is available; begin with less "
+            f"(adaptive.begin_ratio={max(1.1, ratio):g})."
+        )
+    return max(0, available - peak)
 
 
 def _check_cache(dram: int, available: Sequence[int | None]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from megalith.comm.ranks import Ranks
-from megalith.core.files import append, read_jsonl, write_atomic
+from megalith.core.files import append
 from megalith.embeddings.stores.dynamic.counts import DynamicCounts
 from megalith.ops.ids.changes import LEAVING_REASONS, EvictedIds
 from megalith.ops.ids.partitions import id_partitions
@@ -22,6 +22,7 @@ class DynamicMetrics:
 
     def __init__(self, tables: Tables, ranks: Ranks) -> None:
         self._tables, self._ranks, self._last = tables, ranks, DynamicCounts()
+        self._last_of_each: dict[str, DynamicCounts] = {}
 
     def take(self) -> dict[str, Any] | None:
         """The entry since the last call; all ranks call it together."""
@@ -31,7 +32,26 @@ class DynamicMetrics:
         counts = reduce(DynamicCounts.plus, self._ranks.from_each(lambda: own))
         now, self._last = counts.since(self._last), counts
         share = now.unknown_share
-        return {**now._asdict(), "unknown_share": None if share is None else round(share, 6)}
+        entry = {**now._asdict(), "unknown_share": None if share is None else round(share, 6)}
+        of_ranks = self._ranks.from_each(self._tables.dynamic_counts_by_table)
+        names = dict.fromkeys(name for of_rank in of_ranks for name in of_rank)
+        entry["tables"] = self._of_each(
+            {
+                name: reduce(DynamicCounts.plus, [of_rank[name] for of_rank in of_ranks if name in of_rank])
+                for name in names
+            }
+        )
+        return entry
+
+    def _of_each(self, counts: dict[str, DynamicCounts]) -> dict[str, dict[str, int]]:
+        """By table what is of now, and what was counted since the last call; counts of 0 are left out."""
+        before, self._last_of_each = self._last_of_each, counts
+        since = {name: own.since(before.get(name, DynamicCounts())) for name, own in counts.items()}
+        always = "ids", "bound", "lookups"
+        return {
+            name: {key: count for key, count in own._asdict().items() if count or key in always}
+            for name, own in since.items()
+        }
 
 
 class EvictedLog:
@@ -43,13 +63,6 @@ class EvictedLog:
     def __init__(self, path: Path, ranks: Ranks | None = None) -> None:
         self.path, self._ranks = path, ranks or Ranks()
         self._kept: list[dict[str, Any]] = []
-
-    def drop_after(self, last_step: int) -> None:
-        """Drops what was written after a step, and half a line; a resumed run writes it again."""
-        if not self.path.exists():
-            return
-        kept = "".join(json.dumps(line) + "\n" for line in read_jsonl(self.path) if line["step"] <= last_step)
-        write_atomic(self.path, kept)
 
     def write(self, step: int, tables: list[str], evicted: EvictedIds) -> None:
         """Takes a line for each table; `tables` are their names."""

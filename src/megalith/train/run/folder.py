@@ -3,6 +3,7 @@
 RUN/config.yaml         the recipe, complete with every default
 RUN/metrics.jsonl       one line for each report of training or evaluation
 RUN/evicted.jsonl       ids of dynamic tables that lost their row, where the recipe asks for them
+RUN/imports.jsonl       files of ids that were brought into dynamic tables
 RUN/prediction.json     what tiers of tables were predicted to do, if the recipe has `memory`
 RUN/plan.json           the sharding plan, if there is more than one rank
 RUN/trace.jsonl         spans; those of rank R > 0 are in trace-rank-R.jsonl; see megalith.core.trace
@@ -29,7 +30,7 @@ from megalith.checkpoint.store import CheckpointStore
 from megalith.comm.ranks import Ranks
 from megalith.core.config import to_yaml
 from megalith.core.errors import ConfigError, StorageError, storage_errors
-from megalith.core.files import write_atomic
+from megalith.core.files import read_jsonl, write_atomic
 from megalith.core.lock import FolderLock
 from megalith.core.trace import trace_parts
 from megalith.embeddings.stores.settings import TieredMemory
@@ -48,6 +49,7 @@ class RunFolder:
         self.config = folder / "config.yaml"
         self.metrics = folder / "metrics.jsonl"
         self.evicted = folder / "evicted.jsonl"
+        self.imports = folder / "imports.jsonl"
         self.plan = folder / "plan.json"
         self.prediction = folder / "prediction.json"
         self.trace = folder / "trace.jsonl"
@@ -114,6 +116,7 @@ class RunFolder:
             self.config,
             self.metrics,
             self.evicted,
+            self.imports,
             self.plan,
             self.prediction,
             self.checkpoints,
@@ -167,3 +170,10 @@ def drop_entries_after(path: Path, last_step: int) -> None:
     content = "".join(json.dumps(entry) + "\n" for entry in kept)
     if not path.exists() or path.read_text(encoding="utf-8") != content:
         write_atomic(path, content)
+
+
+def drop_lines_after(path: Path, last_step: int) -> None:
+    """Drops the lines of steps after `last_step`, and half a line; of no effect where there is no file."""
+    if path.exists():
+        kept = "".join(json.dumps(line) + "\n" for line in read_jsonl(path) if line["step"] <= last_step)
+        write_atomic(path, kept)

@@ -6,6 +6,7 @@ import shutil
 import pytest
 from typer.testing import CliRunner
 
+from commands import unwrapped
 from megalith.cli.app import app
 from megalith.comm.ranks import Ranks
 from megalith.core.errors import PlanError
@@ -93,3 +94,32 @@ def test_of_adaptive_tables_it_is_their_budget_that_has_to_fit():
             check_memory([table], SGD(), given, Ranks(), adaptive=AdaptivePolicy(ratio=1))
     with pytest.raises(PlanError, match=r"may take 59\.6 TiB"):
         check_memory([table], SGD(), plan, Ranks(), second_copy=True, adaptive=AdaptivePolicy(ratio=1))
+
+
+def test_adaptive_tables_that_begin_beyond_memory_name_the_ratio_to_begin_with(monkeypatch):
+    """A final budget that fits is not enough: the peak is known from settings, and so is what fits."""
+    monkeypatch.setattr("megalith.train.learner.memory.available_bytes", lambda: 1 << 30)
+    table = TableSpec(name="t", rows=10_000_000, dim=256, features=("f",), store="adaptive")
+    policy = AdaptivePolicy(ratio=100, warm_up=50, end_step=1000)
+    dense, many = 10_240_000_000, {"t": 1_000_000}
+
+    def check(given, **settings):
+        return check_memory([table], SGD(), None, Ranks(), adaptive=given, **settings)
+
+    with pytest.raises(PlanError, match=r"before they are pruned to 97\.7 MiB.*adaptive\.begin_ratio=9\.6"):
+        check(policy, lookups=many)
+    taken = check(policy.model_copy(update={"begin_ratio": 9.6}), lookups=many)
+    assert taken.budget == dense // 100 < taken.peak <= 1 << 30
+    # Few lookups bring few rows by the time at which the budget falls.
+    assert check(policy, lookups={"t": 1000}).peak < 1 << 30
+    # What is not trained has its final size.
+    assert check(policy).peak == dense // 100
+
+
+def test_a_run_says_what_adaptive_tables_take_at_first_and_at_the_end(recipe, tmp_path):
+    arguments = ["train.steps=20", "adaptive={ratio: 8, interval: 4, warm_up: 4, chunk: 1}"]
+    result = CliRunner().invoke(app, ["train", str(recipe), *arguments, "--out", str(tmp_path / "run")])
+    assert result.exit_code == 0, result.output
+    said = unwrapped(result.output + result.stderr)
+    assert "while they begin (adaptive.begin_ratio)" in said
+    assert "from step 10 on; dense ones would take" in said

@@ -19,6 +19,7 @@ from megalith.embeddings.collection import EmbeddingCollection, Lookup, PendingT
 from megalith.embeddings.optimizers import RowOptimizer
 from megalith.embeddings.stores.adaptive.figures import AdaptiveFigures
 from megalith.embeddings.stores.base import RowCache, StoreBytes, TierCounts
+from megalith.embeddings.stores.dynamic.counts import DynamicCounts
 from megalith.embeddings.stores.resolved import ResolvedIds
 from megalith.embeddings.table_state import TableState
 
@@ -147,6 +148,10 @@ class TranslatedTables(nn.Module):
     def bytes(self) -> StoreBytes:
         """All that is stored."""
         return self.inner.bytes()
+
+    def dynamic_counts_by_table(self) -> dict[str, DynamicCounts]:
+        """Nothing."""
+        return {}
 
     def dynamic_counts(self) -> None:
         """None: its tables are not dynamic."""

@@ -35,7 +35,9 @@ def import_ids(store: DynamicStore, table: int, blocks: Iterable[RowBlock]) -> i
         shard.load(whole)
         ids = torch.as_tensor(whole.ids)
         given.append(ids[store.owns(ids)])
-    ids = torch.cat([torch.empty(0, dtype=torch.int64), *given]).unique()
+    ids = torch.cat([torch.empty(0, dtype=torch.int64), *given]).sort().values
+    if bool((ids.diff() == 0).any()):
+        raise _twice(store, table, int(ids[:-1][ids.diff() == 0][0]))
     lookups = torch.tensor([(table, 0, len(ids))])
     rows = store.ids.resolve(lookups, ids, store.ids.batch, trains=False).rows
     return int((rows >= 0).sum())
@@ -57,18 +59,24 @@ def _whole(store: DynamicStore, shard: DynamicShard, table: int, block: RowBlock
         )
     ids, order = ids.sort()
     if bool((ids.diff() == 0).any()):
-        twice = int(ids[:-1][ids.diff() == 0][0])
-        raise DataError(f"Id {twice} is imported into table '{name}' twice; leave one out.")
+        raise _twice(store, table, int(ids[:-1][ids.diff() == 0][0]))
     scores = torch.as_tensor(parts.get("score", torch.ones(len(ids))), dtype=torch.float32)
     # `load` takes scores as a checkpoint has them.
     parts["score"] = scores * _unit(store, table) / store.score_factors[table]
-    parts.setdefault("last", torch.full((len(ids),), max(1, store.ids.batch)))
+    # Another run's batches may be ahead of this one's: nothing was used in the future.
+    latest = max(1, store.ids.batch)
+    parts["last"] = torch.as_tensor(parts.get("last", torch.full((len(ids),), latest))).clamp(1, latest)
     parts.setdefault("time", torch.full((len(ids),), store.now or 0))
     whole = {
         part: _rows(parts.get(part), spec, len(ids), dim)[order]
         for part, spec in {**shard.inner.specs, **ID_PARTS}.items()
     }
     return RowBlock(ids, shard.columns, whole)
+
+
+def _twice(store: DynamicStore, table: int, id_: int) -> DataError:
+    name = store.tables[table].spec.name
+    return DataError(f"Id {id_} is imported into table '{name}' twice; leave one out.")
 
 
 def _rows(part: Any, spec: PartSpec, rows: int, dim: int) -> Tensor:

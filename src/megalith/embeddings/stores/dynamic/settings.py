@@ -105,12 +105,12 @@ def sized_table(table: TableSpec, optimizer: RowOptimizer) -> TableSpec:
 
 
 def dynamic_bytes(table: TableSpec, store: DynamicSpec, optimizer: RowOptimizer, bound: int) -> int:
-    """Rows with their optimizer state, and the map of ids, once all rows are in use."""
+    """The most that rows with their optimizer state and the map of ids take, beside what a batch needs."""
     sized = table.model_copy(update={"rows": bound, "store": store})
     shape = RowShape(StoredTable(sized, TableWindow.whole(sized), optimizer))
     raw = 0 if sized.dtype == "float32" else 8
     rows = dynamic_rows(sized).total * (shape.row_bytes + raw)
-    return rows + id_table_spec(store, bound, 0, table.name).map_bytes
+    return rows + id_table_spec(store, bound, 0, table.name).most_map_bytes
 
 
 def _bound(table: TableSpec, store: DynamicSpec, optimizer: RowOptimizer) -> int:

@@ -82,6 +82,8 @@ class DynamicStore(WholeRowSteps):
         """By table, what scores of a checkpoint are multiplied by, which may be of another policy."""
         self.now: int | None = None
         """The event time of the batches that come, in seconds: for tables whose ids expire by it."""
+        self.times: Tensor | None = None
+        """int64: the time of each value of the batch that arrives next; None where all have `now`."""
         self.on_evicted: Callable[[int, EvictedIds], None] | None = None
         """Told of ids that lost their row, and in which batch."""
         self._seed = seed
@@ -93,7 +95,8 @@ class DynamicStore(WholeRowSteps):
             for number, table in enumerate(tables)
             if is_part(table.window) and self.numbers[number].unknown != self.numbers[number].padding
         ]
-        self._timed = [number for number, table in enumerate(self.ids.tables) if table.timed]
+        self.is_timed = any(table.timed for table in self.ids.tables)
+        """Whether ids of a table expire by event time."""
         self._paddings = [table.spec.padding_index for table in tables]
         looks = [store.expiry for store in stores]
         ruled = [look for look in looks if (look.batches, look.seconds, look.score) != (None, None, None)]
@@ -216,10 +219,16 @@ class DynamicStore(WholeRowSteps):
     def dynamic_counts(self) -> DynamicCounts:
         """What its tables did so far."""
         total = DynamicCounts(map_bytes=sum(self.ids.bytes().values()))
-        for table, rows in enumerate(self.numbers):
-            own = self.ids.statistics(table)._replace(bound=rows.bound)
-            total = total.plus(DynamicCounts.of(own, 0))
+        for counts in self.counts_by_table().values():
+            total = total.plus(counts)
         return total
+
+    def counts_by_table(self) -> dict[str, DynamicCounts]:
+        """The same of each table, without the bytes of the map, which they share."""
+        return {
+            name: DynamicCounts.of(self.ids.statistics(table)._replace(bound=self.numbers[table].bound), 0)
+            for table, name in enumerate(self.names)
+        }
 
     def caches(self) -> Sequence[RowCache]:
         """None that could be predicted from the data: which ids have a row changes."""
@@ -254,9 +263,7 @@ class DynamicStore(WholeRowSteps):
         if batch.trains and self._looks_every and number % self._looks_every == 0:
             self.tell_evicted(self.ids.expire(number, self._time()), number)
         given = without_padding(batch.lookups, batch.values, self._paddings)
-        times = None
-        if batch.trains and self._timed:
-            times = torch.full((len(given.values),), self._time())
+        times = self._times(given) if batch.trains and self.is_timed else None
         asked = given.lookups, given.values, number, batch.trains, times
         rows, new, evicted = self.ids.resolve(*asked, guesses=batch.guesses)
         batch.guesses = None
@@ -320,12 +327,19 @@ class DynamicStore(WholeRowSteps):
             if use.table == number:
                 ids[use.slot] = UNKNOWN_ID
 
+    def _times(self, given: MappedValues) -> Tensor:
+        """The event time of each value that the map is asked about."""
+        if self.times is None:
+            return torch.full((len(given.values),), self._time())
+        return self.times if given.kept is None else self.times[given.kept]
+
     def _time(self) -> int:
         if self.now is None:
-            if not self._timed:
+            if not self.is_timed:
                 return 0
+            timed = next(n for n, table in zip(self.names, self.ids.tables, strict=True) if table.timed)
             raise DataError(
-                f"Ids of table '{self.names[self._timed[0]]}' expire by event time (expiry.seconds), "
+                f"Ids of table '{timed}' expire by event time (expiry.seconds), "
                 "and the batch has none; set `event_time` of the collection before each batch, or expire by "
                 "batches."
             )
