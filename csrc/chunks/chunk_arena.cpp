@@ -13,7 +13,8 @@ namespace {
 constexpr int64_t kExtentBytes = 64 << 10, kPageBytes = 4 << 10, kHugeBytes = 2 << 20;
 // An extent has room for so many records at least, so that what does not fit at its end is little.
 constexpr int64_t kLeastRecords = 64;
-// Memory beyond this is on huge pages, as that of whole rows is; the last of them counts in full.
+// Memory beyond this is on huge pages, as that of whole rows is; the last of them counts in full. Memory before it is on
+// small ones until the arena has grown to twice as much.
 constexpr int64_t kSmallArena = 16 << 20;
 
 int64_t rounded_up(int64_t number, int64_t multiple) { return (number + multiple - 1) / multiple * multiple; }
@@ -180,8 +181,46 @@ void ChunkArena::compact(const std::function<void(const MoveSlot&)>& visit) {
     any = true;
   }
   if (any) visit([&](uint32_t slot) { return static_cast<uint32_t>(slot + moved[slot >> extent_shift_]); });
-  if (num_kept < huge_from_) pack(visit);
+  if (num_kept < huge_from_) {
+    pack(visit);
+    use_small_pages();
+  }
   give_back(num_kept + 1);
+  if (num_kept >= 2 * huge_from_) use_huge_pages();
+}
+
+void ChunkArena::use_huge_pages() {
+  if (first_are_huge_) return;
+  first_are_huge_ = true;
+#if defined(MADV_HUGEPAGE)
+  const auto bytes = static_cast<size_t>(address(huge_from_) - base_);
+  madvise(base_, bytes, MADV_HUGEPAGE);
+#if defined(MADV_COLLAPSE)
+  constexpr int kCollapse = MADV_COLLAPSE;
+#else
+  constexpr int kCollapse = 25;  // since Linux 6.1; what an older one refuses, it does in the background
+#endif
+  madvise(base_, bytes, kCollapse);
+#endif
+}
+
+// Records are written again, so that the system has the huge pages back at once and not when it needs them.
+void ChunkArena::use_small_pages() {
+  if (!first_are_huge_) return;
+  first_are_huge_ = false;
+#if defined(MADV_NOHUGEPAGE)
+  std::vector<std::vector<char>> kept(extents_.size());
+  for (size_t extent = 1; extent < extents_.size(); ++extent) {
+    const char* from = address(static_cast<int64_t>(extent));
+    kept[extent].assign(from, from + extents_[extent].end * record_bytes(live_[extent]));
+  }
+  const auto bytes = static_cast<size_t>(address(huge_from_) - base_);
+  madvise(base_, bytes, MADV_NOHUGEPAGE);
+  madvise(base_, bytes, MADV_DONTNEED);
+  for (size_t extent = 1; extent < extents_.size(); ++extent) {
+    std::copy(kept[extent].begin(), kept[extent].end(), address(static_cast<int64_t>(extent)));
+  }
+#endif
 }
 
 // Closes the gaps between records wherever whole pages come free by that: one page of each extent is partly free then.
@@ -222,7 +261,7 @@ void ChunkArena::give_back(int64_t first_extent) {
     madvise(address(first_extent), static_cast<size_t>(to - from), MADV_DONTNEED);
   }
   // Whole pages behind the last record of an extent, too.
-  for (int64_t extent = 1; extent < std::min(first_extent, huge_from_); ++extent) {
+  for (int64_t extent = 1; extent < std::min(first_extent, huge_from_) && !first_are_huge_; ++extent) {
     Extent& own = extents_[static_cast<size_t>(extent)];
     while (own.end > 0 && !(own.used[(own.end - 1) / 64] >> (own.end - 1) % 64 & 1)) --own.end;
     const int64_t last = own.end * record_bytes(live_[static_cast<size_t>(extent)]);
@@ -242,9 +281,9 @@ ArenaBytes ChunkArena::bytes() const {
   for (size_t live = 1; live < counts_.size(); ++live) {
     bytes.records += counts_[live] * record_bytes(static_cast<int64_t>(live));
   }
-  int64_t touched = 0;
+  int64_t touched = first_are_huge_ ? extent_bytes : 0;
   for (int64_t extent = 1; extent < end; ++extent) {
-    touched += extent < huge_from_ ? touched_[static_cast<size_t>(extent)] : extent_bytes;
+    touched += extent < huge_from_ && !first_are_huge_ ? touched_[static_cast<size_t>(extent)] : extent_bytes;
     bytes.bookkeeping += static_cast<int64_t>(sizeof(Extent) + extents_[static_cast<size_t>(extent)].used.size() * 8);
   }
   if (end > huge_from_) {

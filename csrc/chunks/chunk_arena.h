@@ -83,6 +83,8 @@ class ChunkArena {
   std::vector<uint8_t> choose_emptied(int64_t* num_kept);
   void touch(uint32_t extent, int64_t bytes);
   void pack(const std::function<void(const MoveSlot&)>& visit);
+  void use_huge_pages();
+  void use_small_pages();
   void give_back(int64_t first_extent);
 
   std::vector<RecordLayout> layouts_;
@@ -96,6 +98,7 @@ class ChunkArena {
   std::vector<std::set<uint32_t>> open_;    // by live chunks: extents with a free place
   std::vector<uint32_t> touched_;           // by extent: bytes from its first that may be resident
   int64_t huge_from_ = 0;                   // memory from this extent on is on huge pages
+  bool first_are_huge_ = false;             // and so is that before it
 };
 
 }  // namespace megalith

@@ -17,7 +17,7 @@ struct ResolveTask {
   std::vector<int64_t> missing;
 };
 
-constexpr int64_t kTaskValues = 2048, kAhead = 24;
+constexpr int64_t kTaskValues = 2048, kAhead = 24, kSmallTable = 16384;
 
 // The largest of some values as unsigned numbers: negative ones are larger than any row.
 template <class Index>
@@ -48,8 +48,10 @@ __attribute__((always_inline)) inline void find_slots(const TableIndex& index, c
   };
   if (index.form() == IndexForm::kArray) {
     const uint32_t* all = index.slots();
+    // Slots of a small table are in a cache before long.
+    const int64_t ahead = table.rows > kSmallTable ? kAhead : kTaskValues;
     for (int64_t i = task.first; i < last; ++i) {
-      if (i + kAhead < last) __builtin_prefetch(all + row(i + kAhead));
+      if (i + ahead < last) __builtin_prefetch(all + row(i + ahead));
       keep(i, all[row(i)]);
     }
   } else if (index.form() == IndexForm::kRankedBitmap) {

@@ -29,9 +29,13 @@ inline float sum_few(const float* from, int64_t count) {
 }
 
 // Squares of a chunk's columns, added up in sixteen lanes; zeros for a chunk behind the last.
-inline Floats chunk_squares(const ChunkedPool& pool, const float* gradient, int64_t chunk) {
+__attribute__((always_inline)) inline Floats chunk_squares(const ChunkedPool& pool, const float* gradient, int64_t chunk) {
   Floats squares{};
   if (chunk >= pool.chunks) return squares;
+  if (pool.width == kLanes) {
+    const Floats lanes = load(gradient + chunk * kLanes);
+    return lanes * lanes;
+  }
   for_columns(pool.width, [&](int64_t column, int n) {
     const Floats lanes = load(gradient + chunk * pool.width + column, n);
     squares += lanes * lanes;

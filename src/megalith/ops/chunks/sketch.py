@@ -5,9 +5,10 @@
     ids, utilities = sketch.entries(0)
 
 The rows of a table are cut into 64 units of ceil(rows / 64), and each unit into the row ranges of its buckets
-of up to eight entries. A full bucket gives up its smallest entry (of equal ones that of the highest row) for a
-larger one. Nothing depends on the number of ranks, each of which has whole units. Entries are {u32 row,
-f32 utility}, those of a bucket in the order of rows; a utility of 0 is no entry, so no entry at all is zeros.
+of eight entries, or of fewer where the table has fewer bytes. A full bucket gives up its smallest entry (of
+equal ones that of the highest row) for a larger one. Nothing depends on the number of ranks, each of which
+has whole units. Entries are {u32 row, f32 utility}, those of a bucket in the order of rows; a utility of 0 is
+no entry, so no entry at all is zeros.
 """
 
 from __future__ import annotations

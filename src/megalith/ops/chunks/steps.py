@@ -39,10 +39,10 @@ _PACKED = struct.Struct("<qfiqffq")
 """As csrc/chunks/kernels.h has a step."""
 
 
-def chunk_steps_tensor(steps: Sequence[ChunkStep]) -> Tensor:
-    """int64 [tables, 5] for the native core; the tensors of `steps` must live as long."""
+def packed_chunk_steps(steps: Sequence[ChunkStep]) -> bytes:
+    """The steps of all tables for the native core; the tensors of `steps` must live as long."""
     # Once a step, between kernels that leave nothing in the caches: few calls, and none twice.
-    packed, before, row = bytearray(), None, b""
+    rows, before, row = [], None, b""
     norms, norms_address = None, 0
     for step in steps:
         if step is not before:
@@ -56,8 +56,8 @@ def chunk_steps_tensor(steps: Sequence[ChunkStep]) -> Tensor:
                 *(step.norm_scale, step.product_scale),
                 0 if step.rates is None else _address(step.rates, "rates"),
             )
-        packed += row
-    return torch.frombuffer(packed, dtype=torch.int64).view(-1, 5)
+        rows.append(row)
+    return b"".join(rows)
 
 
 def _address(numbers: Tensor, name: str) -> int:

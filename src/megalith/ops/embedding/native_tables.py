@@ -10,7 +10,7 @@ from torch import Tensor
 
 from megalith.ops import native
 from megalith.ops.chunks.chunked_rows import ChunkedRows
-from megalith.ops.chunks.steps import ChunkStep, chunk_steps_tensor
+from megalith.ops.chunks.steps import ChunkStep, packed_chunk_steps
 from megalith.ops.embedding.descriptors import LookupBatch, LookupDescriptor, OutputGradients
 from megalith.ops.tensors import STORED_DTYPES, address, addresses
 
@@ -121,7 +121,7 @@ class NativeTables:
         """
         if self._pools and not chunk_steps:
             chunk_steps = [ChunkStep()] * self._count
-        chunked = chunk_steps_tensor(chunk_steps) if chunk_steps else None
+        chunked = packed_chunk_steps(chunk_steps) if chunk_steps else None
         values = batch.values.contiguous()
         dense = None if gradients.pooled is None else gradients.pooled.float().contiguous()
         sequences = [None if given is None else given.float().contiguous() for given in gradients.sequences]
@@ -131,7 +131,7 @@ class NativeTables:
             *(values.data_ptr(), values.element_size(), batch.offsets.data_ptr()),
             *(address(batch.sample_weights), batch.size),
             *(address(dense), 0 if dense is None else dense.shape[1], addresses(sequences)),
-            *(steps.data_ptr(), rounding.data_ptr(), self._slot_ids, address(chunked)),
+            *(steps.data_ptr(), rounding.data_ptr(), self._slot_ids, chunked),
         )
 
     def sample_weight_gradient(self, descriptors: Tensor, batch: LookupBatch, gradient: Tensor) -> Tensor:
