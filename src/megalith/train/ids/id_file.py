@@ -78,9 +78,10 @@ def _lists(part: Tensor) -> pa.Array:
 class IdFile:
     """A file of ids for a table, checked as it is read; whatever is wrong is one sentence."""
 
-    def __init__(self, path: Path, table: str, dim: int, states: Mapping[str, PartSpec]) -> None:
-        """`states` are the parts of the table's optimizer state."""
+    def __init__(self, path: Path, table: str, dim: int, parts: Mapping[str, PartSpec]) -> None:
+        """`parts` are those of the table's rows: `weight`, and the optimizer's state."""
         self.path, self.table, self.dim = path, table, dim
+        self._dtype = parts[WEIGHT].dtype
         try:
             self._file = pq.ParquetFile(path)
         except FileNotFoundError as error:
@@ -93,7 +94,7 @@ class IdFile:
             if name not in names:
                 needed = "`id` or `value`" if name == self._key else "`vector`"
                 raise DataError(f"{path} has no column {needed}; ids are imported with both; add it.")
-        self._states = {name: spec for name, spec in states.items() if name in names}
+        self._states = {name: parts[name] for name in STATES if name in parts and name in names}
         optional = [name for name in ("score", "last_batch", "event_time") if name in names]
         self._columns = [self._key, "vector", *optional, *self._states]
         self._first_row = 0
@@ -162,7 +163,9 @@ class IdFile:
             )
         flat = pc.list_flatten(column)
         values = self._floats(flat, name).view(len(column), self.dim)
-        self._refuse(~values.isfinite().all(dim=1), name, "holds a number that is not finite")
+        # As the table keeps them: half precision has smaller limits.
+        kept = values.to(self._dtype) if name == "vector" else values
+        self._refuse(~kept.isfinite().all(dim=1), name, "holds a number that is not finite")
         return values
 
     def _numbers(self, batch: pa.RecordBatch, name: str, missing: float | None) -> Tensor:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from megalith.core.errors import ConfigError
+from megalith.core.errors import ConfigError, nearest
 from megalith.core.files import append
 from megalith.embeddings.collection import EmbeddingCollection
-from megalith.train.ids.id_file import STATES, IdFile
+from megalith.embeddings.row_block import RowBlock
+from megalith.train.ids.id_file import IdFile
 from megalith.train.trainer import Trainer
 
 
@@ -22,14 +24,13 @@ def import_file(trainer: Trainer, table: str, path: Path) -> dict[str, Any]:
     embeddings = trainer.learner.embeddings
     if not isinstance(embeddings, EmbeddingCollection):
         raise ConfigError("Ids are imported by one process; run without torchrun.")
-    # Refuses a table that is not dynamic.
-    before = sum(len(block.ids) for block in embeddings.export_ids(table))
+    counts = embeddings.dynamic_counts_by_table()
+    if table not in counts:
+        known = nearest(table, list(counts)) if counts else "it has none."
+        raise ConfigError(f"{trainer.run.folder} has no dynamic table '{table}'; {known}")
     state = embeddings.table_states()[table]
-    states = {name: state.parts[name] for name in STATES if name in state.parts}
-    file = IdFile(path, table, state.dim, states)
-    counted = _Counted(file.blocks())
+    counted = _Counted(IdFile(path, table, state.dim, state.parts).blocks())
     kept = embeddings.import_ids(table, counted)
-    after = sum(len(block.ids) for block in embeddings.export_ids(table))
     trainer.save()
     trainer.store.close()
     result = {
@@ -39,8 +40,8 @@ def import_file(trainer: Trainer, table: str, path: Path) -> dict[str, Any]:
         "file": str(path),
         "ids": counted.ids,
         "kept": kept,
-        "ids_before": before,
-        "ids_after": after,
+        "ids_before": counts[table].ids,
+        "ids_after": embeddings.dynamic_counts_by_table()[table].ids,
         "bound": state.rows,
     }
     append(trainer.run.imports, json.dumps(result).encode() + b"\n")
@@ -50,10 +51,10 @@ def import_file(trainer: Trainer, table: str, path: Path) -> dict[str, Any]:
 class _Counted:
     """Blocks as they come, and how many ids they had."""
 
-    def __init__(self, blocks: Any) -> None:
+    def __init__(self, blocks: Iterable[RowBlock]) -> None:
         self._blocks, self.ids = blocks, 0
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[RowBlock]:
         for block in self._blocks:
             self.ids += len(block.ids)
             yield block

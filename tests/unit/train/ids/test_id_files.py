@@ -13,6 +13,7 @@ from megalith.cli.app import app
 from megalith.core.errors import ConfigError, DataError, MegalithError
 from megalith.core.files import read_jsonl
 from megalith.data.prepare import PrepareOptions, prepare
+from megalith.embeddings.row_block import PartSpec
 from megalith.train.ids.export import ExportRequest, export_table
 from megalith.train.ids.id_file import IdFile
 from megalith.train.ids.stats import id_statistics
@@ -207,9 +208,17 @@ def test_files_that_cannot_be_imported_leave_no_run(place, tmp_path, columns, me
 def test_ids_twice_in_different_pieces_are_found(place, tmp_path, monkeypatch):
     monkeypatch.setattr("megalith.train.ids.id_file.piece_rows", lambda dim: 2)
     file = written(tmp_path / "bad.parquet", id=pa.array([1, 2, 1]))
-    assert [len(block.ids) for block in IdFile(file, "user", DIM, {}).blocks()] == [2, 1]
+    parts = {"weight": PartSpec(torch.float32, "element")}
+    assert [len(block.ids) for block in IdFile(file, "user", DIM, parts).blocks()] == [2, 1]
     result = command("import", place / "recipe.yaml", "user", file, "--out", tmp_path / "run")
     assert "Id 1 is imported into table 'user' twice" in str(result.exception)
+
+
+def test_vectors_beyond_half_precision_are_refused(tmp_path):
+    file = written(tmp_path / "bad.parquet", vector=pa.array([[0.5] * DIM, [1e5] * DIM, [0.5] * DIM]))
+    assert len(list(IdFile(file, "t", DIM, {"weight": PartSpec(torch.float32, "element")}).blocks())) == 1
+    with pytest.raises(DataError, match="row 1: `vector` holds a number that is not finite"):
+        list(IdFile(file, "t", DIM, {"weight": PartSpec(torch.float16, "element")}).blocks())
 
 
 def test_what_is_not_there_is_named(place, tmp_path):
@@ -218,6 +227,8 @@ def test_what_is_not_there_is_named(place, tmp_path):
     with pytest.raises(MegalithError, match="has no checkpoint of step 3; it has: 40"):
         export_table(ExportRequest(place / "run", "user", tmp_path / "out.parquet", step=3))
     assert not (tmp_path / "out.parquet").exists()
+    other = command("import", place / "run", "users", tmp_path / "none.parquet")
+    assert "has no dynamic table 'users'" in str(other.exception)
     wrong = command("import", place / "run", "user", tmp_path / "none.parquet")
     assert "none.parquet does not exist" in str(wrong.exception)
 
