@@ -107,7 +107,10 @@ class EmbeddingCollection(nn.Module):
         self.lr_factor = 1.0
         """Multiplies every optimizer's learning rate; a schedule sets it before each step."""
         self.num_steps = 0
-        self._event_time: int | Tensor | None = None
+        self.event_time: int | Tensor | None = None
+        """When the samples of the batch that comes happened, in seconds since 1970; ids may expire by it. One
+        time for all, or int64 [batch]: an id has the latest of the samples that use it, and now is the latest
+        of all. Set before each batch that trains, where tables expire by it."""
         of_each = [(windows or {}).get(table.name) or TableWindow.whole(table) for table in tables]
         self._check = LookupCheck(tables, device)
         stored = [StoredTable(*each) for each in zip(tables, of_each, self.optimizers, strict=True)]
@@ -133,20 +136,6 @@ class EmbeddingCollection(nn.Module):
     def prepares_ahead(self) -> bool:
         """Whether there is something to gain from resolving batches ahead."""
         return not self.stores.ids_are_slots
-
-    @property
-    def event_time(self) -> int | Tensor | None:
-        """When the samples of the batch that comes happened, in seconds since 1970; ids may expire by it.
-
-        One time for all, or int64 [batch]: an id has the latest of the samples that use it, and now is the
-        latest of all.
-        """
-        return self._event_time
-
-    @event_time.setter
-    def event_time(self, time: int | Tensor | None) -> None:
-        """Set before each batch that trains, where tables expire by it."""
-        self._event_time = time
 
     @property
     def output_dim(self) -> int:
@@ -280,7 +269,7 @@ class EmbeddingCollection(nn.Module):
         """Looks up a batch that was resolved."""
         if torch.is_grad_enabled():
             _, _, sample_weights = resolved.given
-            self.stores.tell_time(self._event_time, resolved)
+            self.stores.tell_time(self.event_time, resolved)
             return PendingTables(LookupFunction.apply(self._anchor, self, resolved, sample_weights))
         outputs = self.read(resolved)
         resolved.release()
