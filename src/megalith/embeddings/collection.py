@@ -29,7 +29,7 @@ from megalith.embeddings.stores.adaptive.budget import AdaptiveBudget
 from megalith.embeddings.stores.adaptive.figures import AdaptiveFigures
 from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
 from megalith.embeddings.stores.base import RowCache, StoreBytes, StoredTable, TierCounts
-from megalith.embeddings.stores.dynamic.counts import DynamicCounts
+from megalith.embeddings.stores.dynamic.counts import DynamicCounts, added_by_table
 from megalith.embeddings.stores.dynamic.id_vectors import export_ids, import_ids
 from megalith.embeddings.stores.dynamic.settings import sized_table
 from megalith.embeddings.stores.dynamic.store import DynamicStore
@@ -215,7 +215,7 @@ class EmbeddingCollection(nn.Module):
 
     def dynamic_counts_by_table(self) -> dict[str, DynamicCounts]:
         """The same of each dynamic table."""
-        return {name: own for store in self.stores.dynamic for name, own in store.counts_by_table().items()}
+        return added_by_table(own for store in self.stores.dynamic for own in store.counts_by_table().items())
 
     def bytes(self) -> StoreBytes:
         """What the tables take: weights, state, index and bookkeeping in memory, and files."""

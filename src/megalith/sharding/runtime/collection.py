@@ -31,7 +31,7 @@ from megalith.embeddings.stores.adaptive.figures import AdaptiveFigures
 from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
 from megalith.embeddings.stores.base import RowCache, StoreBytes, TierCounts
 from megalith.embeddings.stores.choose import is_behind_cache
-from megalith.embeddings.stores.dynamic.counts import DynamicCounts
+from megalith.embeddings.stores.dynamic.counts import DynamicCounts, added_by_table
 from megalith.embeddings.stores.dynamic.settings import sized_table
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.embeddings.table_state import TableState
@@ -238,13 +238,8 @@ class ShardedEmbeddingCollection(nn.Module):
 
     def dynamic_counts_by_table(self) -> dict[str, DynamicCounts]:
         """The same of each dynamic table that this worker has a part of."""
-        counts = {}
-        for table in self.tables:
-            parts = self._lookup.local.parts_of(table) if table.is_dynamic else []
-            if parts:
-                own = [emb.dynamic_counts_by_table()[name] for emb, name in parts]
-                counts[table.name] = reduce(DynamicCounts.plus, own)
-        return counts
+        local = self._lookup.local.collections()
+        return added_by_table(part for own in local for part in own.dynamic_counts_by_table().items())
 
     @property
     def event_time(self) -> int | None:

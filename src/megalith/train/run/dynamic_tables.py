@@ -11,7 +11,7 @@ import torch
 
 from megalith.comm.ranks import Ranks
 from megalith.core.files import append
-from megalith.embeddings.stores.dynamic.counts import DynamicCounts
+from megalith.embeddings.stores.dynamic.counts import DynamicCounts, added_by_table
 from megalith.ops.ids.changes import LEAVING_REASONS, EvictedIds
 from megalith.ops.ids.partitions import id_partitions
 from megalith.train.learner.lookup_model import Tables
@@ -34,13 +34,8 @@ class DynamicMetrics:
         share = now.unknown_share
         entry = {**now._asdict(), "unknown_share": None if share is None else round(share, 6)}
         of_ranks = self._ranks.from_each(self._tables.dynamic_counts_by_table)
-        names = dict.fromkeys(name for of_rank in of_ranks for name in of_rank)
-        entry["tables"] = self._of_each(
-            {
-                name: reduce(DynamicCounts.plus, [of_rank[name] for of_rank in of_ranks if name in of_rank])
-                for name in names
-            }
-        )
+        of_each = added_by_table(part for of_rank in of_ranks for part in of_rank.items())
+        entry["tables"] = self._of_each(of_each)
         return entry
 
     def _of_each(self, counts: dict[str, DynamicCounts]) -> dict[str, dict[str, int]]:

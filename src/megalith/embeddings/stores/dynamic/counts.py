@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from megalith.ops.ids.changes import IdStatistics
@@ -55,3 +56,11 @@ class DynamicCounts(NamedTuple):
 
 
 _NOW = 3
+
+
+def added_by_table(parts: Iterable[tuple[str, DynamicCounts]]) -> dict[str, DynamicCounts]:
+    """Counts by table, of which there may be several parts."""
+    counts: dict[str, DynamicCounts] = {}
+    for name, own in parts:
+        counts[name] = counts[name].plus(own) if name in counts else own
+    return counts

@@ -28,7 +28,7 @@ from megalith.embeddings.stores.base import (
     WholeRowSteps,
 )
 from megalith.embeddings.stores.dynamic.batches import DynamicBatch, DynamicBatches, SharedRowUse
-from megalith.embeddings.stores.dynamic.counts import DynamicCounts
+from megalith.embeddings.stores.dynamic.counts import DynamicCounts, added_by_table
 from megalith.embeddings.stores.dynamic.settings import (
     UNKNOWN_ID,
     dynamic_rows,
@@ -225,10 +225,10 @@ class DynamicStore(WholeRowSteps):
 
     def counts_by_table(self) -> dict[str, DynamicCounts]:
         """The same of each table, without the bytes of the map, which they share."""
-        return {
-            name: DynamicCounts.of(self.ids.statistics(table)._replace(bound=self.numbers[table].bound), 0)
+        return added_by_table(
+            (name, DynamicCounts.of(self.ids.statistics(table)._replace(bound=self.numbers[table].bound), 0))
             for table, name in enumerate(self.names)
-        }
+        )
 
     def caches(self) -> Sequence[RowCache]:
         """None that could be predicted from the data: which ids have a row changes."""
