@@ -112,8 +112,7 @@ class Table:
         store = {"kind": "dynamic", "bound_bytes": bound_bytes, "unknown": "zeros"}
         spec = mg.TableSpec(name="t", dim=dim, features=("f",), store=store)
         self.collection = mg.EmbeddingCollection([spec], mg.RowWiseAdaGrad(lr=LR), seed=3)
-        assert self.collection.stores.dynamic is not None
-        self.dynamic = self.collection.stores.dynamic
+        (self.dynamic,) = self.collection.stores.dynamic
         self.start, self.rows = self.dynamic.starts[0], self.collection.tables[0].rows
         # Of mean square 1: then a row's accumulator is its number of uses.
         pattern = torch.linspace(-1, 2, dim, dtype=torch.float64)

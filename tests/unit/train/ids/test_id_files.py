@@ -80,11 +80,8 @@ train: {{epochs: 1, log_every: 10, tensorboard: no}}
 def rows_of(trainer, table):
     """By id all parts of its row, scores in uses."""
     embeddings = trainer.learner.embeddings
-    unit = (
-        embeddings.stores.dynamic.ids.tables[0]
-        .eviction.score_clock(embeddings.stores.dynamic.ids.batch)
-        .weight
-    )
+    (store,) = embeddings.stores.dynamic
+    unit = store.ids.tables[0].eviction.score_clock(store.ids.batch).weight
     found = {}
     for block in embeddings.table_states()[table].blocks(1 << 20):
         parts = {name: part.tolist() for name, part in block.parts.items()}
