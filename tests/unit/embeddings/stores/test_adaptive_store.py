@@ -232,3 +232,14 @@ def test_the_schedule_falls_from_dense_to_the_budget():
 def test_a_budget_without_room_for_a_chunk_is_refused():
     with pytest.raises(ConfigError, match=r"looking for rows to grow in 2 tables takes 1\.0 KiB"):
         collection(policy=POLICY.model_copy(update={"budget": 2 << 10}))
+
+
+def test_fading_and_rankings_follow_the_length_of_the_run():
+    short, long = (mg.AdaptivePolicy(ratio=4, end=0.4).for_steps(steps) for steps in (500, 5000))
+    assert short.halvings == pytest.approx(1 / 500)
+    assert long.halvings == pytest.approx(1 / 5000)
+    assert (short.ranking_interval, long.ranking_interval) == (25, 100)
+    given = mg.AdaptivePolicy(ratio=4, end_step=100, gamma=0.5, interval=7)
+    assert (given.halvings, given.ranking_interval) == (1, 7)
+    with pytest.raises(ConfigError, match="give AdaptivePolicy an end_step"):
+        _ = mg.AdaptivePolicy(ratio=4).halvings

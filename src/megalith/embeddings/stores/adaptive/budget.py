@@ -111,18 +111,18 @@ class AdaptiveBudget:
 
     def utility_weight(self, step: int) -> float:
         """What gradients of a step count, so that older ones fade without being touched."""
-        return float(2.0 ** (step * -math.log2(self.policy.gamma) - self._scale))
+        return float(2.0 ** (step * self.policy.halvings - self._scale))
 
     @property
     def _scale(self) -> int:
         """Utilities are multiplied with 2 to minus this, as weights grow."""
-        return math.floor(self._last * -math.log2(self.policy.gamma))
+        return math.floor(self._last * self.policy.halvings)
 
     def after_step(self, step: int, add: AddOverRanks = of_one_process) -> None:
         """Ranks all chunks if it is time; where there are ranks, all of them call it."""
         for table in self.predictions.after_step(step, self.utility_weight(step), add):
             self._forget(table)
-        if step % self.policy.interval == 0:
+        if step % self.policy.ranking_interval == 0:
             self.rank(step, add)
 
     def _forget(self, table: int) -> None:
@@ -255,6 +255,6 @@ class AdaptiveBudget:
 
     def load_state_dict(self, state: dict[str, Any], step: int, *, is_first: bool = True) -> None:
         """Goes on from the state after a step; one rank is the first."""
-        self._last = step - step % self.policy.interval
+        self._last = step - step % self.policy.ranking_interval
         self.is_open, self._used, self._begun = state["open"], state["used"], state["begun"]
         self.predictions.load_state_dict(state["predictions"], is_first=is_first)

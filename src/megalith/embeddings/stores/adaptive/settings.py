@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from pydantic import Field, model_validator
 
 from megalith.core.config import Config
@@ -24,10 +26,11 @@ class AdaptivePolicy(Config):
     """All bytes that they may take: weights, state, utilities, index, sketch and free room."""
     chunk: int = Field(default=16, ge=1)
     """Columns of a chunk where a table's store does not say: the widest divisor of its dim up to this."""
-    gamma: float = Field(default=0.998, gt=0, lt=1)
-    """What is left of a utility after a step."""
-    interval: int = Field(default=25, ge=1)
-    """Steps from one ranking to the next."""
+    gamma: float | None = Field(default=None, gt=0, lt=1)
+    """What is left of a utility after a step; None: half of it after as many steps as the run has, so that
+    rare ids of a long run do not fade between two of their uses."""
+    interval: int | None = Field(default=None, ge=1)
+    """Steps from one ranking to the next; None: a 50th of the run's, but not below 25."""
     warm_up: int = Field(default=50, ge=0)
     """Steps before the budget begins to fall."""
     begin_ratio: float = Field(default=1.0, ge=1)
@@ -79,18 +82,33 @@ class AdaptivePolicy(Config):
             return self
         return self.model_copy(update={"end_step": max(1, round(self.end * total))})
 
+    @property
+    def run_steps(self) -> float:
+        """Steps of the run, as `end_step` and `end` tell them."""
+        if self.end_step is None:
+            raise ConfigError(
+                "The schedule of adaptive tables ends after a part of a run, whose length is not known here; "
+                "give AdaptivePolicy an end_step."
+            )
+        return self.end_step / self.end
+
+    @property
+    def halvings(self) -> float:
+        """How often a utility halves in a step."""
+        return 1 / self.run_steps if self.gamma is None else -math.log2(self.gamma)
+
+    @property
+    def ranking_interval(self) -> int:
+        """Steps from one ranking to the next."""
+        return max(25, round(self.run_steps / 50)) if self.interval is None else self.interval
+
 
 class BudgetSchedule:
     """The bytes that adaptive tables may take at a step: from the beginning's to the budget, then that."""
 
     def __init__(self, policy: AdaptivePolicy, dense_bytes: int) -> None:
-        if policy.end_step is None:
-            raise ConfigError(
-                "The schedule of adaptive tables ends after a part of a run, whose length is not known here; "
-                "give AdaptivePolicy an end_step."
-            )
         self._warm_up = policy.warm_up
-        self.end = max(policy.end_step, policy.warm_up + 1)
+        self.end = max(round(policy.run_steps * policy.end), policy.warm_up + 1)
         """The step from which on it is what was asked for."""
         self.dense_bytes = dense_bytes
         """Of weights and state, if every row were whole."""
