@@ -41,7 +41,7 @@ class AdaptivePolicy(Config):
     """The same as a number of steps, and instead of it."""
     first_chunks: int = Field(default=1, ge=1)
     """Chunks that a new row begins with, while there is room for new rows."""
-    rate: float = Field(default=0.5, ge=0, le=1)
+    rate: float = Field(default=0.3, ge=0, le=1)
     """Rows that are not whole learn faster: by (chunks / live chunks) to this. A row of few columns moves its
     output less in a step, and rare ids have few steps."""
     position: float = Field(default=1.5, ge=0)
