@@ -8,6 +8,7 @@ job and its caches, and only candidates and predictions travel.
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections.abc import Callable, Sequence
 from multiprocessing.pool import Pool
 from types import TracebackType
@@ -38,7 +39,12 @@ class WorkerPool(Generic[Argument, Result]):
     def _start(self) -> Pool:
         if self._pool is None:
             fork = multiprocessing.get_context("fork")
-            self._pool = fork.Pool(self._workers, initializer=_initialise, initargs=(self._function,))
+            # Until a worker has the usual handler, a signal that tells it to end has to wait.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+            try:
+                self._pool = fork.Pool(self._workers, initializer=_initialise, initargs=(self._function,))
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return self._pool
 
     def __enter__(self) -> WorkerPool[Argument, Result]:
@@ -55,6 +61,9 @@ class WorkerPool(Generic[Argument, Result]):
 def _initialise(function: Callable[[Any], Any]) -> None:
     global _function_of_this_worker
     _function_of_this_worker = function
+    # A handler of the process that forked would keep a worker alive that is told to end.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
 def _call(argument: Any) -> Any:
