@@ -5,6 +5,7 @@ import itertools
 from functools import reduce
 
 import torch
+from rank_steps import own_samples, take_steps
 
 import megalith as mg
 from megalith.checkpoint.store import CheckpointStore
@@ -114,17 +115,8 @@ def make(ranks, turn=0, folder=None, deduplicate=False, **bounds):
 
 def train(embeddings, first, last, *, ahead=0):
     """Steps of this process with the other ranks, if there are any; resolved `ahead` of their turn."""
-    ranks = Ranks.all()
-    edges = [BATCH * one // ranks.world_size for one in range(ranks.world_size + 1)]
-    own = edges[ranks.rank : ranks.rank + 2]
-    resolved = []
-    for step in range(first, last):
-        while len(resolved) <= ahead and step + len(resolved) < last:
-            ids, offsets, *_ = part_of(step + len(resolved), *own)
-            resolved.append(embeddings.resolve(embeddings.exchange(ids, offsets), trains=True))
-        found = embeddings.finish_lookup(embeddings.start_lookup(resolved.pop(0)))
-        _, _, pooled, sequence = part_of(step, *own)
-        torch.autograd.backward([found.pooled, found.sequences["c", "c"]], [pooled, sequence])
+    own = own_samples(BATCH)
+    for step in take_steps(embeddings, first, last, own, part_of, ahead=ahead):
         if step % 6 == 5:
             evaluate(embeddings, own)
 

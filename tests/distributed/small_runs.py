@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from megalith.cli.app import app
 from megalith.comm.ranks import Ranks
+from megalith.core.errors import PlanError
 from megalith.core.files import read_jsonl
 from megalith.core.schema import FeatureSpec
 from megalith.data.dataset import Dataset, DatasetSchema, Split, write_schema
@@ -152,3 +153,12 @@ def flat(prefix, value):
     if isinstance(value, dict):
         return [pair for key, one in value.items() for pair in flat(f"{prefix}.{key}", one)]
     return [(prefix, value if isinstance(value, torch.Tensor) else torch.tensor(value))]
+
+
+def refusal(recipe, overrides, folder):
+    """The sentence with which a rank refuses the plan of a run."""
+    try:
+        Trainer(load_recipe(str(recipe), overrides), folder)
+    except PlanError as error:
+        return str(error)
+    return "no error"

@@ -5,11 +5,10 @@ import shutil
 
 import pytest
 from processes import on_ranks
-from small_runs import losses, make_recipe, outcome, train, write_plan
+from small_runs import losses, make_recipe, outcome, refusal, train, write_plan
 from typer.testing import CliRunner
 
 from megalith.cli.app import app
-from megalith.core.errors import PlanError
 from megalith.core.files import read_jsonl
 from megalith.data.dataset import Dataset
 from megalith.sharding.plan import read_plan
@@ -103,14 +102,6 @@ def test_other_numbers_of_ranks_go_on_and_learn_nearly_the_same(pair, tmp_path, 
     assert losses(run) == pytest.approx(losses(pair), rel=1e-3)
     dims = [sum(decided(each)[-1]["mean_dims"].values()) for each in (run, pair)]
     assert dims[0] == pytest.approx(dims[1], rel=0.02)
-
-
-def refusal(recipe, overrides, folder):
-    try:
-        Trainer(load_recipe(str(recipe), overrides), folder)
-    except PlanError as error:
-        return str(error)
-    return "no error"
 
 
 def test_a_plan_that_cuts_adaptive_tables_anywhere_is_refused(tiny_recipe, tmp_path):

@@ -5,11 +5,10 @@ import shutil
 
 import pytest
 from processes import on_ranks, torchrun
-from small_runs import losses, make_recipe, outcome, train
+from small_runs import losses, make_recipe, outcome, refusal, train
 from typer.testing import CliRunner
 
 from megalith.cli.app import app
-from megalith.core.errors import PlanError
 from megalith.core.files import read_jsonl
 from megalith.data.dataset import Dataset
 from megalith.sharding.plan import read_plan
@@ -185,14 +184,6 @@ def test_a_run_goes_on_with_another_bound_on_other_ranks(pair, tmp_path):
     on_ranks(3, resume, ranks, 10, "sharding.plan=auto", *changed)
     assert left(RunFolder(ranks)) == left(RunFolder(alone)) != left(pair)
     assert came_and_went(RunFolder(ranks))[-1]["bound"] == 25 * 90
-
-
-def refusal(recipe, overrides, folder):
-    try:
-        Trainer(load_recipe(str(recipe), overrides), folder)
-    except PlanError as error:
-        return str(error)
-    return "no error"
 
 
 def test_a_plan_that_cuts_dynamic_tables_anywhere_is_refused(tiny_recipe, tmp_path):
