@@ -1,6 +1,7 @@
 """`train` with dynamic tables on several ranks: the same ids come and go as in one process; killed or not."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -158,7 +159,8 @@ def test_killed_ranks_under_torchrun_end_where_undisturbed_ones_do(
     arguments = "train", tiny_recipe, *SHARED, f"sharding.plan={plan}", "--out", run.folder, "--json"
     result = torchrun("--max-restarts", "1", script, *arguments)
     assert result.returncode == 0, result.stderr
-    assert "from step 10" in result.stderr
+    # The checkpoint of step 10 is written in the background and may not have been done.
+    assert re.search(r"from step (5|10)\.", result.stderr)
     assert outcome(run) == outcome(pair)
     assert left(run) == left(pair)
 
