@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from megalith.data.dataset import Dataset
     from megalith.data.loader import Loader
     from megalith.embeddings.collection import EmbeddingCollection
+    from megalith.embeddings.module.gradient_norm import clip_grad_norm_
     from megalith.embeddings.optimizers import LAMB, LARS, SGD, AdaGrad, Adam, RowWiseAdaGrad, RowWiseAdam
     from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
     from megalith.embeddings.stores.settings import TieredMemory
@@ -46,6 +47,7 @@ _HOMES = {
     "TableSpec": "megalith.core.schema",
     "TieredMemory": "megalith.embeddings.stores.settings",
     "Trainer": "megalith.train.trainer",
+    "clip_grad_norm_": "megalith.embeddings.module.gradient_norm",
     "load_recipe": "megalith.train.recipe",
     "make_plan": "megalith.sharding.planner.planner",
 }
@@ -70,6 +72,7 @@ __all__ = [
     "TableSpec",
     "TieredMemory",
     "Trainer",
+    "clip_grad_norm_",
     "load_recipe",
     "make_plan",
 ]

@@ -81,7 +81,7 @@ def plan_over(world_size, turn=0):
 def make(plan, optimizer=None):
     optimizer = optimizer or mg.RowWiseAdaGrad(lr=0.05)
     if plan is None:
-        return mg.EmbeddingCollection(TABLES, optimizer, seed=3, adaptive=POLICY)
+        return mg.EmbeddingCollection(TABLES, optimizer, seed=3, adaptive=POLICY, independent=True)
     return mg.ShardedEmbeddingCollection(TABLES, plan, optimizer, seed=3, adaptive=POLICY)
 
 

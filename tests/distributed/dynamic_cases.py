@@ -105,7 +105,7 @@ def make(ranks, turn=0, folder=None, deduplicate=False, **bounds):
     memory = None if folder is None else mg.TieredMemory(dram="96KiB", path=folder)
     optimizer = mg.Adam(lr=0.05)
     if ranks.world_size == 1:
-        return mg.EmbeddingCollection(made, optimizer, seed=3, memory=memory)
+        return mg.EmbeddingCollection(made, optimizer, seed=3, memory=memory, independent=True)
     plan = plan_over(ranks.world_size, made, turn)
     if deduplicate:
         exchange = plan.exchange.model_copy(update={"deduplicate": True})
@@ -205,7 +205,7 @@ def weighted(last):
     store = {"kind": "dynamic", "bound": 64, "admission": POLICIES["a"]["admission"]}
     table = mg.TableSpec(name="t", rows=64, dim=4, features=("f",), store=store)
     if ranks.world_size == 1:
-        embeddings = mg.EmbeddingCollection([table], mg.SGD(lr=0.25), seed=3)
+        embeddings = mg.EmbeddingCollection([table], mg.SGD(lr=0.25), seed=3, independent=True)
     else:
         embeddings = mg.ShardedEmbeddingCollection([table], None, mg.SGD(lr=0.25), seed=3)
     own = slice(*(BATCH * one // ranks.world_size for one in (ranks.rank, ranks.rank + 1)))
@@ -228,7 +228,7 @@ def changed_policy(folder, saves):
     store = {"kind": "dynamic", "bound": 200, "eviction": eviction}
     table = mg.TableSpec(name="t", rows=200, dim=2, features=("f",), store=store)
     if ranks.world_size == 1:
-        embeddings = mg.EmbeddingCollection([table], seed=3)
+        embeddings = mg.EmbeddingCollection([table], seed=3, independent=True)
     else:
         embeddings = mg.ShardedEmbeddingCollection([table], None, seed=3)
     checkpoints = CheckpointStore(folder, ranks=ranks.with_own_group())

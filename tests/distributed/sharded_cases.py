@@ -210,7 +210,7 @@ def _check_all(cases, separate):
 def check(case, rank):
     """Trains sharded and whole; outputs, weights and states must agree."""
     options = {"optimizer": case.optimizer, "seed": 3, "table_optimizers": case.table_optimizers}
-    whole = mg.EmbeddingCollection(case.tables, **options)
+    whole = mg.EmbeddingCollection(case.tables, **options, independent=True)
     sharded = ShardedEmbeddingCollection(case.tables, case.plan, **options)
     assert (sharded.features, sharded.output_dim) == (whole.features, whole.output_dim)
     prepared = [own_part(case, step, rank) for step in case.steps]

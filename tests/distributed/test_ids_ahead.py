@@ -27,7 +27,7 @@ def look_up_ahead():
     parts = [step.of_rank(rank)[:2] for step in steps]
     plan = plan_of(TABLES, ("row_wise", "table_wise"), 2)
     with torch.no_grad():
-        whole = mg.EmbeddingCollection(TABLES, seed=3)
+        whole = mg.EmbeddingCollection(TABLES, seed=3, independent=True)
         sharded = ShardedEmbeddingCollection(TABLES, plan, seed=3)
         ahead = [sharded.send(*parts[0])]
         for number, step in enumerate(steps):

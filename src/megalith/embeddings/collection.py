@@ -4,7 +4,8 @@
     out = emb(values, offsets)      # [batch, sum of dims]
     out.backward(gradient)          # every touched row is updated exactly once
 
-Weights are buffers, not parameters: no dense optimizer, and no gradient tensor, ever sees them.
+Rows are neither parameters nor buffers: no dense optimizer, and no gradient tensor, ever sees them. What
+torch's own habits do to them is in `module/`, and in docs/guides/in-your-own-loop.md.
 """
 
 from __future__ import annotations
@@ -14,17 +15,21 @@ from functools import reduce
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from megalith.core.errors import ConfigError
 from megalith.core.schema import TableSpec, check_tables
 from megalith.embeddings.autograd import LookupFunction
 from megalith.embeddings.check import Indices, LookupCheck
 from megalith.embeddings.initial_values import TableWindow
-from megalith.embeddings.module_state import all_parts, load_all_parts, load_rows, stored_rows
+from megalith.embeddings.module.copies import copy_of, reduced
+from megalith.embeddings.module.description import describe, training_mode
+from megalith.embeddings.module.refusals import refuse_transforms
+from megalith.embeddings.module.state import collection_state, load_collection_state
+from megalith.embeddings.module.stepping import SteppingTables
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad, StepSettings, optimizer_of_each
 from megalith.embeddings.rounding import RoundingSeeds
-from megalith.embeddings.row_block import WEIGHT, RowBlock
+from megalith.embeddings.row_block import RowBlock
 from megalith.embeddings.stores.adaptive.budget import AdaptiveBudget
 from megalith.embeddings.stores.adaptive.figures import AdaptiveFigures
 from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
@@ -66,7 +71,7 @@ class PendingTables(NamedTuple):
     outputs: tuple[Tensor, ...]
 
 
-class EmbeddingCollection(nn.Module):
+class EmbeddingCollection(SteppingTables):
     """Embedding tables over one list of features.
 
     `values` and `offsets` are feature-major in the order of `features`: every feature once, as the tables
@@ -76,7 +81,9 @@ class EmbeddingCollection(nn.Module):
     half-precision weights at random, reproducibly from the seed, so that small steps are not lost. `windows`
     names the tables that are parts of larger ones. `memory` says how much memory tables with
     `store="tiered"` may take, and where the rest of their rows lies. `adaptive` is the budget that tables
-    with `store="adaptive"` share, and how it is shared.
+    with `store="adaptive"` share, and how it is shared. With `accumulate` backward passes only collect
+    gradients, and `step()` takes one step for all of them. In a group of processes it trains only where it is
+    `independent`: tables of which each process has its own.
 
     Models call `lookup`; a pipeline calls its parts, `exchange`, `resolve`, `start_lookup` and
     `finish_lookup`, the first two some batches ahead. Autograd calls `read`, `sample_weight_gradient` and
@@ -96,14 +103,18 @@ class EmbeddingCollection(nn.Module):
         windows: Mapping[str, TableWindow] | None = None,
         memory: TieredMemory | None = None,
         adaptive: AdaptivePolicy | AdaptiveBudget | None = None,
+        accumulate: bool = False,
+        independent: bool = False,
     ) -> None:
-        super().__init__()
+        arguments = {name: given for name, given in locals().items() if name not in ("self", "__class__")}
+        super().__init__(output_dtype, device, accumulate=accumulate, independent=independent)
         check_tables(tables)
+        self._arguments = arguments | {"tables": tuple(tables)}
         self.optimizer: RowOptimizer = optimizer or RowWiseAdaGrad()
         self.optimizers = optimizer_of_each(tables, self.optimizer, table_optimizers or {})
         tables = [sized_table(*each) for each in zip(tables, self.optimizers, strict=True)]
         self.tables = tuple(tables)
-        self.seed, self.stochastic_rounding, self.output_dtype = seed, stochastic_rounding, output_dtype
+        self.seed, self.stochastic_rounding = seed, stochastic_rounding
         self.lr_factor = 1.0
         """Multiplies every optimizer's learning rate; a schedule sets it before each step."""
         self.num_steps = 0
@@ -130,7 +141,6 @@ class EmbeddingCollection(nn.Module):
         self._settings = StepSettings(self.optimizers)
         self._rounding = RoundingSeeds(of_each, seed, device)
         self._positions = {table.name: position for position, table in enumerate(tables)}
-        self._anchor = torch.zeros((), requires_grad=True, device=device)
 
     @property
     def prepares_ahead(self) -> bool:
@@ -151,6 +161,10 @@ class EmbeddingCollection(nn.Module):
         rows = self._in_memory(table)
         both = {"first": rows.first, "second": rows.second}
         return {name: tensor for name, tensor in both.items() if tensor.numel()}
+
+    def is_whole(self, table: str) -> bool:
+        """Whether every row of a table is in memory, in the order of ids."""
+        return self.stores.is_whole(self._positions[table])
 
     def shard(self, table: str, *, writes: bool = True) -> TableShard:
         """The rows of a table as a checkpoint sees them; `writes` is false of all copies but one."""
@@ -182,12 +196,11 @@ class EmbeddingCollection(nn.Module):
         return place
 
     def _in_memory(self, table: str) -> PhysicalRows:
-        position = self._positions[table]
-        if not self.stores.is_whole(position):
+        if not self.is_whole(table):
             raise ConfigError(
                 f"Table '{table}' is not whole in memory; read it by `table_states()['{table}'].blocks(...)`."
             )
-        return self.stores.rows[position]
+        return self.stores.rows[self._positions[table]]
 
     def policy_state(self) -> dict[str, Any]:
         """What the next decisions on chunks depend on beside rows; empty where no table is adaptive."""
@@ -233,8 +246,12 @@ class EmbeddingCollection(nn.Module):
         """Pooled vectors [batch, output_dim]; `sample_weights` holds a factor for each value."""
         return self.lookup(values, offsets, sample_weights).pooled
 
+    @torch.compiler.disable
     def lookup(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> Lookup:
         """Pooled vectors and sequences of one batch."""
+        refuse_transforms()
+        if self._copied is not None:
+            self.check_copy()
         if torch.is_grad_enabled():
             indices = self.exchange(values, offsets, sample_weights)
         else:
@@ -243,7 +260,7 @@ class EmbeddingCollection(nn.Module):
                 sample_weights = sample_weights.float().contiguous()
             self._check(values, offsets, sample_weights)
             indices = values, offsets, sample_weights
-        return self.finish_lookup(self.start_lookup(self.resolve(indices, trains=torch.is_grad_enabled())))
+        return self.finish_lookup(self.start_lookup(self.resolve(indices, trains=self.steps_in_backward)))
 
     def exchange(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> Indices:
         """The ids of a batch, checked, in memory of their own; where tables lie on many ranks, exchanged.
@@ -269,8 +286,10 @@ class EmbeddingCollection(nn.Module):
         """Looks up a batch that was resolved."""
         if torch.is_grad_enabled():
             _, _, sample_weights = resolved.given
-            self.stores.tell_time(self.event_time, resolved)
-            return PendingTables(LookupFunction.apply(self._anchor, self, resolved, sample_weights))
+            if self.steps_in_backward:
+                self.check_training()
+                self.stores.tell_time(self.event_time, resolved)
+            return PendingTables(LookupFunction.apply(self.anchor, self, resolved, sample_weights))
         outputs = self.read(resolved)
         resolved.release()
         return PendingTables(outputs)
@@ -351,41 +370,27 @@ class EmbeddingCollection(nn.Module):
         return self.stores.weight_gradient(gradient, resolved)
 
     def get_extra_state(self) -> dict[str, Any]:
-        """Weights, optimizer state and the step count, by table name, for `state_dict`.
-
-        Of tables that are not whole in memory it holds the rows that were trained, and `ids` says which; of
-        adaptive ones also how many chunks each has. What else their stores know is in `others`.
-        """
-        rows = {table.name: self._stored_rows(table) for table in self.tables}
-        return {
-            "num_steps": self.num_steps,
-            "weights": {name: parts.pop(WEIGHT) for name, (_, parts) in rows.items()},
-            "states": {name: parts for name, (_, parts) in rows.items()},
-            "ids": {name: ids for name, (ids, _) in rows.items() if ids is not None},
-            "others": {name: all_parts(state) for name, state in self._other_states().items()},
-            "policy": self.policy_state(),
-        }
+        """Weights, optimizer state and the step count, by table name, for `state_dict`."""
+        return collection_state(self)
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Takes what `get_extra_state` gave, of a collection of the same tables in any stores."""
-        if set(state["weights"]) != set(self._positions):
-            raise ConfigError(
-                "The saved tables are not those of this collection; load it with its own recipe."
-            )
-        self.num_steps = int(state["num_steps"])
-        for name, own in self._other_states().items():
-            load_all_parts(own, state.get("others", {}).get(name))
-        for table in self.tables:
-            name, ids = table.name, state.get("ids", {}).get(table.name)
-            parts = {WEIGHT: state["weights"][name], **state["states"][name]}
-            load_rows(self.shard(name), table, ids, parts)
-        self.load_policy_state(state.get("policy") or self.policy_state())
+        """Takes what `get_extra_state` gave, of the same tables and optimizers in any stores."""
+        load_collection_state(self, state)
+        if self._copied is not None:
+            self.note_copied()
 
-    def _stored_rows(self, table: TableSpec) -> tuple[Tensor | None, dict[str, Tensor]]:
-        """The ids of a table's trained rows, None for all, and their parts."""
-        if self.stores.is_whole(self._positions[table.name]):
-            return None, {WEIGHT: self.weight(table.name), **self.state(table.name)}
-        return stored_rows(self.shard(table.name), table)
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What an equal collection is made with."""
+        return {**self._arguments, "output_dtype": self.output_dtype}
 
-    def _other_states(self) -> dict[str, TableState]:
-        return {name: state for name, state in self.table_states().items() if name not in self._positions}
+    def __deepcopy__(self, memo: dict[int, Any]) -> EmbeddingCollection:
+        return copy_of(self, memo)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return reduced(self)
+
+    def extra_repr(self) -> str:
+        """Every table, what all take, and what a backward pass does to them."""
+        mode = training_mode(is_frozen=self.is_frozen, training=self.training, accumulate=self.accumulate)
+        return describe(self.tables, self.optimizers, self.output_dtype, self.bytes(), mode)

@@ -18,6 +18,8 @@ class LoopConfig(Config):
     seed: int = Field(default=0, ge=0, lt=1 << 63)
     clip_norm: float | None = Field(default=None, gt=0)
     """Scales the dense gradient down to this norm."""
+    clip_tables: bool = False
+    """Whether the gradients of tables count in that norm, and are scaled with the others; in one process."""
     log_every: int = Field(default=50, ge=1)
     eval_every: int | None = Field(default=None, ge=1)
     """None evaluates at the end of each epoch."""
@@ -42,6 +44,8 @@ class LoopConfig(Config):
     def _has_an_end(self) -> LoopConfig:
         if (self.epochs is None) == (self.steps is None):
             raise ValueError("give either epochs or steps")
+        if self.clip_tables and self.clip_norm is None:
+            raise ValueError("clip_tables has no norm to clip to: give clip_norm too")
         return self
 
 

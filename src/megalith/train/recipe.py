@@ -59,6 +59,7 @@ class Recipe(Config):
             None if memory is None else memory.model_copy(update={"path": rows}),
             None if adaptive is None else adaptive.for_steps(total_steps),
             trains=total_steps > 0,
+            clip_tables=self.train.clip_tables,
         )
 
 

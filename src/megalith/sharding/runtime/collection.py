@@ -15,17 +15,21 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from megalith.comm.context import CommContext
 from megalith.comm.process_group import rank_in
 from megalith.comm.ranks import Ranks
 from megalith.comm.traffic import TrafficCounter
-from megalith.core.errors import ConfigError, PlanError, nearest
+from megalith.core.errors import ConfigError, PlanError
 from megalith.core.schema import TableSpec, check_tables
 from megalith.embeddings.check import LookupCheck
 from megalith.embeddings.collection import EmbeddingCollection, Lookup, TellEvicted
-from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad
+from megalith.embeddings.module.description import describe, training_mode
+from megalith.embeddings.module.loss_scale import LossScale
+from megalith.embeddings.module.refusals import refuse_transforms
+from megalith.embeddings.module.table_module import TableModule
+from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad, optimizer_of_each
 from megalith.embeddings.row_block import RowBlock
 from megalith.embeddings.stores.adaptive.figures import AdaptiveFigures
 from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
@@ -41,7 +45,7 @@ from megalith.sharding.row_wise_plan import row_wise_plan
 from megalith.sharding.runtime.input_dist.input_dist import InputDist, PendingInput
 from megalith.sharding.runtime.input_dist.jagged_ids import ReceivedIds
 from megalith.sharding.runtime.local_shards import ResolvedShards
-from megalith.sharding.runtime.lookup import ShardedLookup, ShardedLookupContext
+from megalith.sharding.runtime.lookup import FinishLookup, ShardedLookup, ShardedLookupContext, StartLookup
 from megalith.sharding.runtime.shared_budget import SharedBudget
 from megalith.sharding.wire_format import has_wide_ids
 
@@ -65,7 +69,7 @@ class ResolvedBatch(NamedTuple):
         self.rows.release()
 
 
-class ShardedEmbeddingCollection(nn.Module):
+class ShardedEmbeddingCollection(TableModule):
     """Embedding tables that lie on many processes, looked up and trained like one `EmbeddingCollection`.
 
     Each process gives the ids of its own samples and gets their vectors, wherever the rows lie; the backward
@@ -114,21 +118,27 @@ class ShardedEmbeddingCollection(nn.Module):
         memory: TieredMemory | None = None,
         adaptive: AdaptivePolicy | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(output_dtype)
         check_tables(tables)
         self.rank, world_size, _ = rank_in(group)
         self._event_time: int | None = None
         self._ranks = Ranks(group, self.rank, world_size)
         self.optimizer: RowOptimizer = optimizer or RowWiseAdaGrad()
-        optimizers = _optimizers(tables, self.optimizer, table_optimizers or {})
+        of_each = optimizer_of_each(tables, self.optimizer, table_optimizers or {})
+        optimizers = {table.name: own for table, own in zip(tables, of_each, strict=True)}
         tables = [sized_table(table, optimizers[table.name]) for table in tables]
         self.tables = tuple(tables)
         self.plan = plan = _checked_plan(plan, tables, world_size)
         self.optimizers = list(optimizers.values())
-        self.seed, self.stochastic_rounding, self.output_dtype = seed, stochastic_rounding, output_dtype
+        self.seed, self.stochastic_rounding = seed, stochastic_rounding
         self.num_steps = 0
         self.lr_factor = 1.0
         """Multiplies every optimizer's learning rate; a schedule sets it before each step."""
+        self.loss_scale: LossScale = None
+        """As that of `EmbeddingCollection`, on all ranks alike. Gradients are summed over ranks: where the loss
+        is a mean over each rank's samples, the number of ranks is its scale."""
+        self.num_skipped_steps = 0
+        """Steps that all ranks skipped because a gradient of one was not finite."""
         self.exchange_layout = layout = ExchangeLayout(tables, plan)
         self.features, self.output_dim = layout.features, layout.output_dim
         self.traffic = TrafficCounter()
@@ -148,17 +158,17 @@ class ShardedEmbeddingCollection(nn.Module):
             stochastic_rounding=stochastic_rounding,
         )
         self._sequence_names = [(table.name, feature) for table, feature in layout.sequences]
-        # Autograd calls backward only for outputs that depend on something which wants a gradient.
-        self._anchor = torch.zeros((), requires_grad=True)
 
     def forward(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> Tensor:
         """Pooled vectors [batch, output_dim] of this rank's samples."""
         return self.lookup(values, offsets, sample_weights).pooled
 
+    @torch.compiler.disable
     def lookup(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> Lookup:
         """Pooled vectors and sequences of this rank's samples."""
+        refuse_transforms()
         received = self.exchange(values, offsets, sample_weights)
-        resolved = self.resolve(received, trains=torch.is_grad_enabled())
+        resolved = self.resolve(received, trains=self.steps_in_backward)
         return self.finish_lookup(self.start_lookup(resolved))
 
     def exchange(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> ReceivedIds:
@@ -195,15 +205,15 @@ class ShardedEmbeddingCollection(nn.Module):
 
         So it does in the backward pass, where gradients travel while the same is computed backwards.
         """
-        anchor = self._anchor if torch.is_grad_enabled() else self._anchor.detach()
-        context = ShardedLookupContext(*resolved)
+        anchor = self.anchor if torch.is_grad_enabled() else self.anchor.detach()
+        context = ShardedLookupContext(*resolved, trains=self.training)
         weights = resolved.received.own.sample_weights
-        return PendingLookup(_StartLookup.apply(anchor, self, context, weights), context)
+        return PendingLookup(StartLookup.apply(anchor, self, self._lookup, context, weights), context)
 
     @torch.compiler.disable
     def finish_lookup(self, pending: PendingLookup) -> Lookup:
         """Waits for the vectors, pooled ones and sequences."""
-        pooled, *sequences = _FinishLookup.apply(pending.token, self, pending.context)
+        pooled, *sequences = FinishLookup.apply(pending.token, self, self._lookup, pending.context)
         if not torch.is_grad_enabled():
             pending.context.rows.release()
         return Lookup(pooled, dict(zip(self._sequence_names, sequences, strict=True)))
@@ -291,51 +301,35 @@ class ShardedEmbeddingCollection(nn.Module):
             states |= self._lookup.table_states(table, optimizer)
         return states
 
-
-class _StartLookup(torch.autograd.Function):
-    """The first half of a lookup; its backward pass, the last to run, waits for gradients and updates."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        anchor: Tensor,
-        emb: ShardedEmbeddingCollection,
-        context: ShardedLookupContext,
-        _: Tensor | None,
-    ) -> Tensor:
-        """Looks up and sends vectors; the sample weights only join the graph."""
-        ctx.emb, ctx.context = emb, context
-        emb._lookup.start_forward(context)
-        return torch.zeros((), device=anchor.device)
-
-    @staticmethod
-    def backward(ctx: Any, *_: Tensor) -> Any:
-        """Updates the rows; the gradient of the sample weights where it is wanted."""
-        emb: ShardedEmbeddingCollection = ctx.emb
-        emb.num_steps += 1
-        weights = emb._lookup.finish_backward(
-            ctx.context, emb.num_steps, emb.lr_factor, weighted=ctx.needs_input_grad[3]
+    def get_extra_state(self) -> dict[str, Any]:
+        """Refused: `state_dict()` of one process would hold a part of the tables, or none."""
+        raise ConfigError(
+            "state_dict() of one process does not hold tables that lie on many; save them by table_states() "
+            "(megalith.checkpoint), and take state_dict() of the other modules."
         )
-        return None, None, None, weights
+
+    def set_extra_state(self, _: dict[str, Any]) -> None:
+        """Refused, as above."""
+        self.get_extra_state()
+
+    def __deepcopy__(self, _: dict[int, Any]) -> ShardedEmbeddingCollection:
+        raise _not_copied()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise _not_copied()
+
+    def extra_repr(self) -> str:
+        """Every table, what those of this worker take, and what a backward pass does to them."""
+        mode = training_mode(is_frozen=self.is_frozen, training=self.training, accumulate=False)
+        ranks = f"rank {self.rank} of {self.plan.world_size}; {mode}"
+        return describe(self.tables, self.optimizers, self.output_dtype, self.bytes(), ranks)
 
 
-class _FinishLookup(torch.autograd.Function):
-    """The second half of a lookup; its backward pass sends gradients on their way."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, token: Tensor, emb: ShardedEmbeddingCollection, context: ShardedLookupContext
-    ) -> Any:
-        """Waits for the vectors."""
-        ctx.emb, ctx.context = emb, context
-        ctx.set_materialize_grads(False)
-        return tuple(output.to(emb.output_dtype) for output in emb._lookup.finish_forward(context))
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        """Sends the gradients of this rank's outputs."""
-        ctx.emb._lookup.start_backward(ctx.context, gradients[0], gradients[1:])
-        return torch.zeros(()), None, None
+def _not_copied() -> ConfigError:
+    return ConfigError(
+        "Tables that lie on many processes are not copied by deepcopy or pickle; make another "
+        "ShardedEmbeddingCollection on all ranks, and load a checkpoint into it."
+    )
 
 
 def _checked_plan(
@@ -358,14 +352,3 @@ def _checked_plan(
             "`megalith plan`."
         )
     return plan
-
-
-def _optimizers(
-    tables: Sequence[TableSpec], default: RowOptimizer, own: Mapping[str, RowOptimizer]
-) -> dict[str, RowOptimizer]:
-    """The optimizer of every table, by its name."""
-    names = [table.name for table in tables]
-    for name in own:
-        if name not in names:
-            raise ConfigError(f"table_optimizers names '{name}', which is no table; {nearest(name, names)}")
-    return {name: own.get(name, default) for name in names}

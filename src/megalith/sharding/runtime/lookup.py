@@ -14,12 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from megalith.comm.context import CommContext
+from megalith.comm.peer_lost import peer_errors
 from megalith.core.schema import TableSpec
+from megalith.embeddings.autograd import asks_for_step
+from megalith.embeddings.module.loss_scale import LossScale, are_finite, unscaled
+from megalith.embeddings.module.refusals import refuse_double_backward, refuse_second_step
 from megalith.embeddings.optimizers import RowOptimizer
 from megalith.embeddings.row_block import part_specs
 from megalith.embeddings.stores.base import RowCache, StoreBytes, TierCounts
@@ -50,6 +56,12 @@ class ShardedLookupContext:
     sequences: SequenceContext | None = None
     gradients: PendingOutput | None = None
     replicated_gradient: Tensor | None = None
+    trains: bool = True
+    """Whether it was looked up to train; a backward pass may still not ask for a step."""
+    is_finite: bool = True
+    """Whether the gradients of all ranks are; only known where losses are scaled."""
+    is_done: bool = False
+    """Whether the tables took their step."""
 
 
 class ShardedLookup:
@@ -68,7 +80,7 @@ class ShardedLookup:
         *,
         stochastic_rounding: bool,
     ) -> None:
-        self._rank, self._layout = rank, layout
+        self._rank, self._layout, self._comm = rank, layout, comm
         self._vectors = OutputDist(layout, rank, comm, plan.exchange)
         self._weight_gradients = SampleWeightGradients(layout, rank, comm)
         self._budget = budget
@@ -136,10 +148,18 @@ class ShardedLookup:
         return [pooled, *sequences]
 
     def start_backward(
-        self, context: ShardedLookupContext, pooled: Tensor | None, sequences: Sequence[Tensor | None]
+        self,
+        context: ShardedLookupContext,
+        pooled: Tensor | None,
+        sequences: Sequence[Tensor | None],
+        loss_scale: LossScale = None,
     ) -> None:
         """Sends gradients on their way; None for an output that this rank's loss does not depend on."""
         mean_outputs, payload = self._layout.mean_outputs, None
+        if loss_scale is not None:
+            gradients = unscaled(loss_scale, pooled, sequences)
+            pooled, sequences = gradients
+            context.is_finite = self._are_all(are_finite(gradients))
         if pooled is None:
             gradient = torch.zeros(context.received.own.batch, self._layout.output_dim)
         else:
@@ -156,9 +176,9 @@ class ShardedLookup:
             context.replicated_gradient = self._replicated_columns(gradient)
 
     def finish_backward(
-        self, context: ShardedLookupContext, num_steps: int, lr_factor: float, *, weighted: bool
+        self, context: ShardedLookupContext, num_steps: int, lr_factor: float, *, weighted: bool, steps: bool
     ) -> Tensor | None:
-        """Waits, and takes step number `num_steps` on all rows that any rank touched.
+        """Waits, and takes step number `num_steps` on all rows that any rank touched, if it `steps`.
 
         `weighted` says whether the sample weights want a gradient, which is then returned.
         """
@@ -178,7 +198,8 @@ class ShardedLookup:
                 replicated = self._replicated.sample_weight_gradient(
                     received.own, context.replicated_gradient
                 )
-            self._update_replicated(self._replicated, context, *step)
+            if steps:
+                self._update_replicated(self._replicated, context, *step)
         if gradients is None:
             gradients = self._finish_gradients(context)
         if pooled:
@@ -186,13 +207,16 @@ class ShardedLookup:
             if weighted:
                 own = self.local.sample_weight_gradient(context.rows, gradient)
                 pending = self._weight_gradients.start(received, own)
-            self.local.update_pooled(context.rows, gradient, *step)
-        if self._sequences is not None and context.sequences is not None:
-            self._sequences.update(context.sequences, context.rows, *step)
-        self.local.update_unknown()
-        context.rows.release()
-        self._budget.after_step(num_steps)
-        context.gradients = context.replicated_gradient = context.sequences = None
+            if steps:
+                self.local.update_pooled(context.rows, gradient, *step)
+        if steps:
+            if self._sequences is not None and context.sequences is not None:
+                self._sequences.update(context.sequences, context.rows, *step)
+            self.local.update_unknown()
+            context.rows.release()
+            self._budget.after_step(num_steps)
+            context.sequences = None
+        context.gradients = context.replicated_gradient = None
         if pending is None:
             return None
         return self._weight_gradients.finish(pending, received.own, replicated)
@@ -204,6 +228,15 @@ class ShardedLookup:
         # All workers hold the same rows; the first writes them.
         shard = self._replicated.collection.shard(table.name, writes=self._rank == 0)
         return {table.name: TableState(table.rows, table.dim, part_specs(table, optimizer), (shard,))}
+
+    def _are_all(self, own: bool) -> bool:
+        """Whether it is so on all ranks."""
+        if self._comm is None:
+            return own
+        flag = torch.tensor(int(own))
+        with peer_errors():
+            dist.all_reduce(flag, dist.ReduceOp.MIN, self._comm.group)
+        return bool(flag)
 
     def _finish_gradients(self, context: ShardedLookupContext) -> WorkerVectors:
         assert context.gradients is not None
@@ -219,3 +252,73 @@ class ShardedLookup:
         else:
             wanted = self._sequences.wanted_of_replicated(context.sequences)
             tables.update(*arguments, context.sequences.replicated, wanted)
+
+
+class LookupSettings(Protocol):
+    """What the functions below ask of a `ShardedEmbeddingCollection`."""
+
+    num_steps: int
+    num_skipped_steps: int
+    lr_factor: float
+    loss_scale: LossScale
+    output_dtype: torch.dtype
+
+
+class StartLookup(torch.autograd.Function):
+    """The first half of a lookup; its backward pass, the last to run, waits for gradients and updates."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        anchor: Tensor,
+        emb: LookupSettings,
+        lookup: ShardedLookup,
+        context: ShardedLookupContext,
+        _: Tensor | None,
+    ) -> Tensor:
+        """Looks up and sends vectors; the sample weights only join the graph."""
+        ctx.emb, ctx.lookup, ctx.context = emb, lookup, context
+        lookup.start_forward(context)
+        return torch.zeros((), device=anchor.device)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Any:
+        """Updates the rows; the gradient of the sample weights where it is wanted."""
+        emb: LookupSettings = ctx.emb
+        context: ShardedLookupContext = ctx.context
+        steps = context.trains and asks_for_step(ctx)
+        if steps and context.is_finite:
+            emb.num_steps += 1
+        weights = ctx.lookup.finish_backward(
+            *(context, emb.num_steps, emb.lr_factor),
+            weighted=ctx.needs_input_grad[4],
+            steps=steps and context.is_finite,
+        )
+        if steps and not context.is_finite:
+            emb.num_skipped_steps += 1
+            context.rows.release()
+        context.is_done = steps
+        return None, None, None, None, weights
+
+
+class FinishLookup(torch.autograd.Function):
+    """The second half of a lookup; its backward pass sends gradients on their way."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, token: Tensor, emb: LookupSettings, lookup: ShardedLookup, context: ShardedLookupContext
+    ) -> Any:
+        """Waits for the vectors."""
+        ctx.emb, ctx.lookup, ctx.context = emb, lookup, context
+        ctx.set_materialize_grads(False)
+        return tuple(output.to(emb.output_dtype) for output in lookup.finish_forward(context))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        """Sends the gradients of this rank's outputs."""
+        emb: LookupSettings = ctx.emb
+        refuse_double_backward()
+        if ctx.context.is_done:
+            refuse_second_step(accumulates=False)
+        ctx.lookup.start_backward(ctx.context, gradients[0], gradients[1:], emb.loss_scale)
+        return torch.zeros(()), None, None, None

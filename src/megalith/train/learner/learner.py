@@ -18,10 +18,12 @@ from torch.nn import functional as F
 
 from megalith.checkpoint.state import OptionalValues
 from megalith.comm.ranks import Ranks
+from megalith.core.errors import ConfigError
 from megalith.core.schema import TableSpec
 from megalith.data.batch import Batch
 from megalith.data.dataset import DatasetSchema
 from megalith.embeddings.collection import EmbeddingCollection, TellEvicted
+from megalith.embeddings.module.gradient_norm import clip_grad_norm_
 from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
 from megalith.embeddings.stores.choose import AdaptiveBytes
 from megalith.embeddings.stores.settings import TieredMemory
@@ -57,6 +59,8 @@ class LearnerConfig:
     """What adaptive tables may take, with a schedule in steps."""
     trains: bool = True
     """Whether it is more than loaded: then adaptive tables begin larger than they end."""
+    clip_tables: bool = False
+    """Whether `clip_norm` is that of the gradients of dense part and tables together."""
 
 
 class Learner:
@@ -79,6 +83,8 @@ class Learner:
         self.config = config
         # Without a plan this process is on its own, whatever group it is in.
         ranks = Ranks() if plan is None else Ranks.all()
+        if config.clip_tables:
+            _check_clipping(plan, config.adaptive)
         optimizer, seed = config.embeddings.optimizer, config.seed
         tables, memory, adaptive = place_tables(tables, optimizer, config.memory, plan, config.adaptive)
         self.tables = tables
@@ -95,8 +101,15 @@ class Learner:
         self._rank = ranks.rank
         self._model: LookupModel | Replica
         if plan is None:
+            # Without a plan this process trains alone, whatever group it is in.
             self.embeddings = (
-                EmbeddingCollection(tables, optimizer, seed, memory=memory, adaptive=adaptive)
+                EmbeddingCollection(
+                    *(tables, optimizer, seed),
+                    memory=memory,
+                    adaptive=adaptive,
+                    accumulate=config.clip_tables,
+                    independent=True,
+                )
                 if make_tables is None
                 else make_tables(tables)
             )
@@ -145,8 +158,12 @@ class Learner:
         loss = total / self.config.global_batch
         loss.backward()
         if self.config.clip_norm is not None:
-            # On many ranks the gradients are already sums over all of them, the same everywhere.
-            nn.utils.clip_grad_norm_(self.dense.parameters(), self.config.clip_norm)
+            if self.config.clip_tables and isinstance(self.embeddings, EmbeddingCollection):
+                clip_grad_norm_(self.dense.parameters(), [self.embeddings], self.config.clip_norm)
+                self.embeddings.step()
+            else:
+                # On many ranks the gradients are already sums over all of them, the same everywhere.
+                nn.utils.clip_grad_norm_(self.dense.parameters(), self.config.clip_norm)
         self.optimizer.step()
         return loss.detach(), logits.detach()
 
@@ -187,6 +204,19 @@ class Learner:
         self.embeddings.load_policy_state(state["adaptive"])
         for parameter, values in zip(self.dense.parameters(), state["optimizer"].values(), strict=True):
             self.optimizer.state[parameter] = values
+
+
+def _check_clipping(plan: ShardingPlan | None, adaptive: AdaptivePolicy | None) -> None:
+    if plan is not None:
+        raise ConfigError(
+            "train.clip_tables=true needs the gradients of all tables in one process; train without "
+            "torchrun, or clip the dense part alone with train.clip_tables=false."
+        )
+    if adaptive is not None:
+        raise ConfigError(
+            "train.clip_tables=true does not go with adaptive tables, whose rows have only some of their "
+            "columns; set train.clip_tables=false, or embeddings.optimizer.max_gradient."
+        )
 
 
 def _lookups(tables: Sequence[TableSpec], schema: DatasetSchema, batch: int) -> dict[str, int | None]:

@@ -1,0 +1,1 @@
+"""What collections of tables are to torch: parameters, dtypes, copies, states, gradients that wait."""
