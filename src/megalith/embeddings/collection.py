@@ -284,10 +284,10 @@ class EmbeddingCollection(SteppingTables):
     @torch.compiler.disable
     def start_lookup(self, resolved: ResolvedIds) -> PendingTables:
         """Looks up a batch that was resolved."""
+        self.check_training()
         if torch.is_grad_enabled():
             _, _, sample_weights = resolved.given
             if self.steps_in_backward:
-                self.check_training()
                 self.stores.tell_time(self.event_time, resolved)
             return PendingTables(LookupFunction.apply(self.anchor, self, resolved, sample_weights))
         outputs = self.read(resolved)

@@ -28,8 +28,8 @@ def refuse_copies_on_ranks() -> None:
     if world_size > 1:
         raise ConfigError(
             f"Each of the {world_size} processes of this group would train an EmbeddingCollection of its "
-            "own, and DistributedDataParallel does not keep them equal; use mg.ShardedEmbeddingCollection, or "
-            "make it with independent=True if they are meant to differ."
+            "own, and DistributedDataParallel does not keep them equal; use mg.ShardedEmbeddingCollection, "
+            "or make it with independent=True if they are meant to differ."
         )
 
 

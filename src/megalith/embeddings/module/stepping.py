@@ -134,12 +134,15 @@ class SteppingTables(TableModule):
     def check_training(self) -> None:
         """Refuses a lookup whose step would be wrong where it is taken."""
         if not is_in_backward():
+            # Also without gradients: so gradient checkpointing may look up first.
             self._steps_at_lookup = self.num_steps
+        elif not self.steps_in_backward:
+            return
         elif self.stores.dynamic or self.stores.budget is not None:
             refuse_repeated_ids()
         elif self.num_steps != self._steps_at_lookup:
             refuse_changed_rows()
-        if not self.independent:
+        if not self.independent and self.steps_in_backward:
             refuse_copies_on_ranks()
 
     def note_copied(self) -> None:

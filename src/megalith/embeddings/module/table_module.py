@@ -50,8 +50,7 @@ class TableModule(nn.Module):
         if probe.device != self.anchor.device:
             raise ConfigError(
                 f"The tables of this {name} stay on {self.anchor.device.type}, where they were made; move "
-                f"the other modules to {probe.device.type}, or make it with device='{probe.device.type}' if it "
-                "takes one."
+                f"the other modules to {probe.device.type} one by one."
             )
         if probe.device.type == "cpu" and probe.is_shared():
             raise ConfigError(

@@ -135,7 +135,7 @@ class ShardedEmbeddingCollection(TableModule):
         self.lr_factor = 1.0
         """Multiplies every optimizer's learning rate; a schedule sets it before each step."""
         self.loss_scale: LossScale = None
-        """As that of `EmbeddingCollection`, on all ranks alike. Gradients are summed over ranks: where the loss
+        """As that of `EmbeddingCollection`, on all ranks alike. Gradients are summed over ranks: where a loss
         is a mean over each rank's samples, the number of ranks is its scale."""
         self.num_skipped_steps = 0
         """Steps that all ranks skipped because a gradient of one was not finite."""
