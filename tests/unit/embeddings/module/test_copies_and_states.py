@@ -160,7 +160,7 @@ def test_a_state_without_tables_is_named_by_torch():
     with pytest.raises(RuntimeError, match=r"emb\._extra_state"):
         model.load_state_dict(state)
     assert model.load_state_dict(state, strict=False).missing_keys == ["emb._extra_state"]
-    with pytest.raises(ConfigError, match="the state has no 'num_steps'|has no 'num_steps'"):
+    with pytest.raises(ConfigError, match="has no 'num_steps'"):
         model.emb.load_state_dict({"_extra_state": {}})
 
 

@@ -339,7 +339,7 @@ def test_an_average_of_weights_is_refused_until_it_has_the_tables_themselves():
     average(values, offsets)
     model(values, offsets).sum().backward()
     average.update_parameters(model)
-    with pytest.raises(ConfigError, match="average.module.emb = model.emb") as error:
+    with pytest.raises(ConfigError, match=r"average\.module\.emb = model\.emb") as error:
         average(values, offsets)
     assert one_sentence(error)
     average.module.emb = model.emb
