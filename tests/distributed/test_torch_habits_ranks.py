@@ -9,6 +9,8 @@ import torch.distributed as dist
 from processes import on_ranks
 from sharded_cases import plan_of
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import megalith as mg
@@ -79,6 +81,18 @@ def refuses_copies():
 
 def test_copies_of_tables_on_ranks_are_refused():
     on_ranks(2, refuses_copies)
+
+
+def refuses_copies_under_fsdp():
+    model = Scorer(whole())
+    fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    values, offsets, _ = batch(dist.get_rank())
+    with pytest.raises(ConfigError, match="ShardedEmbeddingCollection"):
+        model(values, offsets)
+
+
+def test_copies_of_tables_on_ranks_are_refused_under_fsdp():
+    on_ranks(2, refuses_copies_under_fsdp)
 
 
 def trains_alone():
