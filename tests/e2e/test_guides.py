@@ -46,6 +46,11 @@ def test_the_guide_to_an_own_model_is_true(tmp_path: Path) -> None:
     assert (tmp_path / "runs/wider/report.html").exists()
 
 
+def test_the_guide_to_your_own_loop_is_true(tmp_path: Path) -> None:
+    run_guide("in-your-own-loop.md", tmp_path)
+    assert (tmp_path / "model.pt").stat().st_size > 15_000 * 16 * 4
+
+
 def test_the_guide_to_planning_is_true(tmp_path: Path) -> None:
     run_guide("explore.md", tmp_path)
     for name in ("step.html", "step.json", "plans/report.html", "megatron-plans/plan-1/megatron.sh"):
