@@ -12,6 +12,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 import megalith as mg
 from megalith.core.errors import ConfigError
@@ -189,6 +190,31 @@ def keeps_habits(ways):
 )
 def test_sharded_tables_know_the_same_habits(ways):
     on_ranks(2, keeps_habits, ways)
+
+
+def checkpoints():
+    """All ranks look up twice and take one step."""
+    emb, other = sharded(), sharded()
+    layer = nn.Linear(emb.output_dim, 1)
+    values, offsets, weights = batch(dist.get_rank())
+    weights.requires_grad_()
+
+    def score(tables):
+        return lambda *indices: layer(tables(*indices)).square()
+
+    for _ in range(2):
+        checkpoint(score(emb), values, offsets, weights, use_reentrant=False).sum().backward()
+        score(other)(values, offsets, weights).sum().backward()
+    assert emb.num_steps == other.num_steps == 2
+    assert torch.equal(held(emb), held(other))
+    parts = [checkpoint(score(emb), values, offsets, weights, use_reentrant=False).sum() for _ in range(2)]
+    with pytest.raises(ConfigError, match="outside of checkpoint"):
+        sum(parts).backward()
+    dist.barrier()
+
+
+def test_gradient_checkpointing_of_sharded_tables_takes_one_step():
+    on_ranks(2, checkpoints)
 
 
 def skips_together():

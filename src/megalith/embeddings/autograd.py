@@ -19,6 +19,10 @@ class FusedTables(Protocol):
     training: bool
     accumulate: bool
 
+    @property
+    def is_frozen(self) -> bool:
+        """Whether no step is to be taken."""
+
     def read(self, resolved: ResolvedIds) -> tuple[Tensor, ...]:
         """The pooled output, then the sequences."""
 
@@ -78,7 +82,7 @@ class LookupFunction(torch.autograd.Function):
         refuse_double_backward()
         tables: FusedTables = ctx.tables
         resolved: ResolvedIds = ctx.resolved
-        steps = ctx.trains and asks_for_step(ctx)
+        steps = ctx.trains and not tables.is_frozen and asks_for_step(ctx)
         if steps and ctx.has_stepped and not tables.accumulate:
             refuse_second_step()
         pooled, *sequences = gradients

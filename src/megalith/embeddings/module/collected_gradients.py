@@ -57,7 +57,8 @@ class CollectedGradients:
             merged = self._merged([each.resolved.given for each in parts])
             gradients = self._joined(parts)
             # Before all of them are brought into memory again: a cache may have no room for both.
-            self.clear()
+            for each in parts:
+                each.resolved.release()
             self._waiting = [LookupGradients(resolve(merged), gradients)]
         return self._waiting[0] if self._waiting else None
 

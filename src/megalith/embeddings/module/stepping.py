@@ -19,13 +19,7 @@ from megalith.embeddings.check import Indices
 from megalith.embeddings.module.collected_gradients import CollectedGradients, LookupGradients, scale_
 from megalith.embeddings.module.gradient_norm import GradientNorms
 from megalith.embeddings.module.loss_scale import LossScale, are_finite, own_copy, unscaled
-from megalith.embeddings.module.refusals import (
-    is_in_backward,
-    refuse_averages,
-    refuse_changed_rows,
-    refuse_copies_on_ranks,
-    refuse_repeated_ids,
-)
+from megalith.embeddings.module.refusals import refuse_averages, refuse_copies_on_ranks
 from megalith.embeddings.module.table_module import TableModule
 from megalith.embeddings.stores.choose import is_behind_cache
 from megalith.embeddings.stores.dynamic.settings import inner_spec
@@ -39,7 +33,6 @@ class SteppingTables(TableModule):
 
     tables: tuple[TableSpec, ...]
     stores: TableStores
-    num_steps: int
 
     def __init__(
         self, output_dtype: torch.dtype, device: torch.device | str, *, accumulate: bool, independent: bool
@@ -51,7 +44,6 @@ class SteppingTables(TableModule):
         and a step with one that is not finite is skipped. None: neither."""
         self.num_skipped_steps = 0
         """Steps that were skipped because a gradient was not finite."""
-        self._steps_at_lookup = 0
         self._copied: tuple[int, int] | None = None
         self._norms: GradientNorms | None = None
 
@@ -133,15 +125,7 @@ class SteppingTables(TableModule):
 
     def check_training(self) -> None:
         """Refuses a lookup whose step would be wrong where it is taken."""
-        if not is_in_backward():
-            # Also without gradients: so gradient checkpointing may look up first.
-            self._steps_at_lookup = self.num_steps
-        elif not self.steps_in_backward:
-            return
-        elif self.stores.dynamic or self.stores.budget is not None:
-            refuse_repeated_ids()
-        elif self.num_steps != self._steps_at_lookup:
-            refuse_changed_rows()
+        self.check_recomputed(counts_ids=bool(self.stores.dynamic) or self.stores.budget is not None)
         if not self.independent and self.steps_in_backward:
             refuse_copies_on_ranks()
 

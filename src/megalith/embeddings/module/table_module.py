@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from megalith.core.errors import ConfigError
+from megalith.embeddings.module.refusals import is_in_backward, refuse_changed_rows, refuse_repeated_ids
 from megalith.ops.tensors import STORED_DTYPES
 
 _ANCHOR = "anchor"
@@ -25,10 +26,12 @@ class TableModule(nn.Module):
 
     output_dtype: torch.dtype
     """That of vectors; `.half()` and the like change it, and never what is stored."""
+    num_steps: int
 
     def __init__(self, output_dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
         super().__init__()
         self.output_dtype = output_dtype
+        self._steps_at_lookup = 0
         with torch.inference_mode(False):
             self.anchor = nn.Parameter(torch.empty(0, dtype=output_dtype, device=device))
         """Stands for the tables among the parameters of a model."""
@@ -42,6 +45,18 @@ class TableModule(nn.Module):
     def steps_in_backward(self) -> bool:
         """Whether what is looked up now will train the tables."""
         return self.training and torch.is_grad_enabled() and self.anchor.requires_grad
+
+    def check_recomputed(self, *, counts_ids: bool) -> None:
+        """Refuses a lookup that gradient checkpointing repeats in a backward pass, where it would not read
+        what was read before, or where stores count ids by their uses."""
+        if not is_in_backward():
+            # Also without gradients: so gradient checkpointing may look up first.
+            self._steps_at_lookup = self.num_steps
+        elif self.steps_in_backward:
+            if counts_ids:
+                refuse_repeated_ids()
+            if self.num_steps != self._steps_at_lookup:
+                refuse_changed_rows()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Casts vectors, not rows; refuses what would have to move the tables."""

@@ -157,6 +157,7 @@ class ShardedEmbeddingCollection(TableModule):
             *(layout, plan, self.rank, comm, optimizers, seed, memory, self._budget),
             stochastic_rounding=stochastic_rounding,
         )
+        self._counts_ids = self.adaptive() is not None or any(table.is_dynamic for table in tables)
         self._sequence_names = [(table.name, feature) for table, feature in layout.sequences]
 
     def forward(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> Tensor:
@@ -205,6 +206,7 @@ class ShardedEmbeddingCollection(TableModule):
 
         So it does in the backward pass, where gradients travel while the same is computed backwards.
         """
+        self.check_recomputed(counts_ids=self._counts_ids)
         anchor = self.anchor if torch.is_grad_enabled() else self.anchor.detach()
         context = ShardedLookupContext(*resolved, trains=self.training)
         weights = resolved.received.own.sample_weights

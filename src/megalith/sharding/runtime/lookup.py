@@ -263,6 +263,10 @@ class LookupSettings(Protocol):
     loss_scale: LossScale
     output_dtype: torch.dtype
 
+    @property
+    def is_frozen(self) -> bool:
+        """Whether no step is to be taken."""
+
 
 class StartLookup(torch.autograd.Function):
     """The first half of a lookup; its backward pass, the last to run, waits for gradients and updates."""
@@ -286,7 +290,7 @@ class StartLookup(torch.autograd.Function):
         """Updates the rows; the gradient of the sample weights where it is wanted."""
         emb: LookupSettings = ctx.emb
         context: ShardedLookupContext = ctx.context
-        steps = context.trains and asks_for_step(ctx)
+        steps = context.trains and not emb.is_frozen and asks_for_step(ctx)
         if steps and context.is_finite:
             emb.num_steps += 1
         weights = ctx.lookup.finish_backward(

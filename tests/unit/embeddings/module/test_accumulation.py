@@ -9,6 +9,7 @@ from torch_worlds import Scorer, batch, collection, vectors_of
 
 import megalith as mg
 from megalith.core.errors import ConfigError, DataError
+from megalith.embeddings.module.gradient_norm import GradientNorms
 
 TABLES = [
     mg.TableSpec(name="sum", rows=20, dim=4, features=("f", "g"), init_scale=1.0),
@@ -261,6 +262,17 @@ def test_norms_of_every_pooling_and_type_match_the_gradients_of_a_step():
         steps = [before[table.name] - full.weight(table.name) for table in TABLES]
         expected = torch.cat([step.flatten() for step in steps]).norm()
         torch.testing.assert_close(emb.gradient_norm(), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_native_norms_match_their_plain_twin(seed):
+    emb = mg.EmbeddingCollection(TABLES, mg.SGD(lr=0.1), seed=seed, accumulate=True)
+    values, offsets, weights = batch(seed)
+    loss_of(emb, values, offsets, weights).backward()
+    found, whole = emb.gradient_norm(), emb._whole()
+    twin = GradientNorms([emb.weight(table.name) for table in TABLES], emb.lookups.descriptors)
+    twin._native = None
+    torch.testing.assert_close(found, twin(whole.resolved.batch, whole.gradients))
 
 
 def test_norms_of_adaptive_tables_are_refused():

@@ -71,6 +71,15 @@ def test_a_lookup_of_eval_stays_one_when_training_goes_on():
     assert not is_changed_by(emb, lambda: out.sum().backward())
 
 
+def test_freezing_between_the_passes_keeps_rows():
+    """So does a parameter of torch: what does not want a gradient gets none."""
+    emb = collection()
+    values, offsets, _ = batch()
+    out = emb(values, offsets)
+    emb.requires_grad_(False)
+    assert not is_changed_by(emb, lambda: out.sum().backward())
+
+
 @pytest.mark.parametrize("quiet", [torch.no_grad, torch.inference_mode])
 def test_lookups_without_gradients_build_no_graph(quiet):
     emb = collection()

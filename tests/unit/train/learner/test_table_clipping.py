@@ -6,6 +6,9 @@ import pytest
 import torch
 
 from megalith.core.errors import ConfigError
+from megalith.data.dataset import Dataset
+from megalith.sharding.row_wise_plan import row_wise_plan
+from megalith.train.learner.learner import Learner
 from megalith.train.recipe import load_recipe
 from megalith.train.run.folder import RunFolder
 from megalith.train.trainer import Trainer
@@ -49,6 +52,14 @@ def test_clipping_that_bounds_nothing_changes_nothing(recipe, tmp_path, store):
         del trainer
         gc.collect()
     assert torch.equal(*learnt)
+
+
+def test_clipping_of_tables_on_many_ranks_is_refused(recipe):
+    settings = load_recipe(str(recipe), ["train.clip_norm=1", "train.clip_tables=true"])
+    schema = Dataset(settings.data.path).schema
+    plan = row_wise_plan(settings.model.tables(schema.categorical), 2)
+    with pytest.raises(ConfigError, match=r"train\.clip_tables=false"):
+        Learner(settings.learner_config(), schema, plan)
 
 
 def test_clipping_of_tables_needs_a_norm_and_whole_rows(recipe, tmp_path):
