@@ -96,17 +96,23 @@ def test_copies_of_tables_on_ranks_are_refused_under_fsdp():
     on_ranks(2, refuses_copies_under_fsdp)
 
 
-def trains_alone():
-    plain, wrapped = Scorer(whole()), DistributedDataParallel(Scorer(whole()))
+def trains_alone(accumulate):
+    plain, inner = Scorer(whole(accumulate=accumulate)), Scorer(whole(accumulate=accumulate))
+    wrapped = DistributedDataParallel(inner)
     for seed in range(3):
         values, offsets, _ = batch(seed)
         for model in (plain, wrapped):
             model(values, offsets).square().sum().backward()
-    assert torch.equal(plain.inner["emb"].weight("t1"), wrapped.module.inner["emb"].weight("t1"))
+        if accumulate:
+            assert plain.inner["emb"].step()
+            assert inner.inner["emb"].step()
+    assert inner.inner["emb"].num_steps == 3
+    assert torch.equal(plain.inner["emb"].weight("t1"), inner.inner["emb"].weight("t1"))
 
 
-def test_a_group_of_one_trains_under_ddp():
-    on_ranks(1, trains_alone)
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_a_group_of_one_trains_under_ddp(accumulate):
+    on_ranks(1, trains_alone, accumulate)
 
 
 def trains_sharded_under_ddp():

@@ -81,6 +81,12 @@ class TableModule(nn.Module):
         self.output_dtype = probe.dtype
         return self
 
+    def _replicate_for_data_parallel(self) -> Self:
+        raise ConfigError(
+            "nn.DataParallel would have several copies of a module update the same tables; train on several "
+            "processes with mg.ShardedEmbeddingCollection."
+        )
+
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         destination.pop(prefix + _ANCHOR, None)

@@ -211,6 +211,28 @@ def test_a_grad_scaler_trains_as_without_and_skips_what_overflows():
     assert torch.equal(before, vectors_of(scaled.emb))
 
 
+def test_a_grad_scaler_unscales_accumulates_and_clips():
+    model, plain = (Scorer(collection(accumulate=True)) for _ in range(2))
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
+    model.emb.loss_scale = scaler
+    optimizers = [torch.optim.Adam(each.parameters(), fused=True) for each in (model, plain)]
+    for step in range(3):
+        for seed in (2 * step, 2 * step + 1):
+            values, offsets, _ = batch(seed)
+            scaler.scale(model(values, offsets).square().sum()).backward()
+            plain(values, offsets).square().sum().backward()
+        scaler.unscale_(optimizers[0])
+        norms = [mg.clip_grad_norm_(each.parameters(), [each.emb], 0.5) for each in (model, plain)]
+        torch.testing.assert_close(*norms)
+        scaler.step(optimizers[0])
+        scaler.update()
+        optimizers[1].step()
+        for each, optimizer in zip((model, plain), optimizers, strict=True):
+            assert each.emb.step()
+            optimizer.zero_grad()
+    torch.testing.assert_close(vectors_of(model.emb), vectors_of(plain.emb))
+
+
 @pytest.mark.parametrize("max_norm", [0.5, 1e6])
 def test_clipping_counts_tables_and_dense_part_together(max_norm):
     model = Scorer(collection(optimizer=mg.SGD(lr=0.1), accumulate=True))

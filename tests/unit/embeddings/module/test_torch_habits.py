@@ -271,6 +271,12 @@ def test_vmap_and_torch_func_are_refused():
         torch.func.grad(lambda factors: emb(values, offsets, factors).sum())(weights)
 
 
+def test_copies_of_data_parallel_are_refused():
+    """Torch makes them for every GPU, and for none where there is none."""
+    with pytest.raises(ConfigError, match="ShardedEmbeddingCollection"):
+        collection()._replicate_for_data_parallel()
+
+
 def test_functional_call_trains():
     model = Scorer(collection())
     values, offsets, _ = batch()
