@@ -124,8 +124,9 @@ def signalled_at_call(number, wanted, thread="MainThread", function=None):
     def count(frame, event, _):
         nonlocal calls
         if event == "call" and threading.current_thread().name == thread:
-            calls += function is None or frame.f_code is function.__code__
-            if calls == wanted:
+            is_one = function is None or frame.f_code is function.__code__
+            calls += is_one
+            if is_one and calls == wanted:
                 os.kill(os.getpid(), number)
 
     threading.setprofile(count)

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
 
 
 def main() -> None:
-    """Runs a command. What the user can put right is one sentence on standard error and exit code 2; Ctrl-C
-    and a reader that went away (head, less) are no errors and say nothing."""
+    """Runs a command. What the user can put right is one sentence on standard error and exit code 2, with
+    `--json` also `{"error": ...}` on standard output; Ctrl-C and a reader that went away (head, less) are no
+    errors and say nothing."""
     _open_streams()
     code: int | str | None = 0
     try:
         try:
-            from megalith.cli.app import app
+            from megalith.cli.app import CommandLineError, app
 
-            app()
+            try:
+                code = app(standalone_mode=False)
+            except CommandLineError as error:
+                code = error.exit_code
+                error.show()
+                _tell_machines(error.format_message())
         except SystemExit as leaving:
             code = leaving.code
         # Here, where its failure can be told, and not while the interpreter ends.
@@ -35,7 +42,17 @@ def main() -> None:
             drop_output()
         print(f"megalith: {sentence}", file=sys.stderr)
         code = 2
+        _tell_machines(sentence)
     sys.exit(code)
+
+
+def _tell_machines(sentence: str) -> None:
+    """Whoever asked for JSON gets the error as JSON too, where standard output is there to take it."""
+    if "--json" in sys.argv and sentence:
+        try:
+            print(json.dumps({"error": sentence}), flush=True)
+        except OSError:
+            drop_output()
 
 
 def drop_output() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,11 +18,14 @@ from megalith.cli.plan.command import plan
 from megalith.cli.report import report
 from megalith.cli.train import train
 
+CommandLineError: Any = typer.BadParameter.__bases__[0].__bases__[0]
+"""What typer raises of a command, option or argument that it does not know."""
+
 app = typer.Typer(
     name="megalith",
     help="Train, shrink, serve and plan recommendation models whose tables are larger than any one memory.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -38,10 +41,22 @@ app.command()(demo)
 app.command()(doctor)
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from megalith import __version__
+
+        print(f"megalith {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     """Options of every command."""
+    del version
     if debug:
         os.environ["MEGALITH_DEBUG"] = "1"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,9 +39,17 @@ def train(
 ) -> None:
     """Train a recipe; stop it with Ctrl-C or SIGTERM and resume with `megalith train RUN`.
 
+    A run that was stopped exits with 130 after Ctrl-C and 143 after SIGTERM.
+
     On several processes: torchrun --nproc-per-node 2 -m megalith train RECIPE. Workers that torchrun restarts
     resume from the last checkpoint.
     """
+    from megalith.train.run.existing import refuse_existing
+
+    restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+    if out is not None and not (resume or overwrite or restarted or from_step is not None):
+        # Before torch is imported, which takes seconds.
+        refuse_existing(out)
     from megalith.train.job import TrainRequest, build, parse
     from megalith.train.session import training_session
 
@@ -60,6 +70,9 @@ def train(
                 summary = trainer.train()
         if session.ranks.is_first:
             (print_json if json_output else _print_summary)(summary)
+    if not summary["finished"] and session.ranks.world_size == 1:
+        # As shells report a signal, so that `train && eval` stops. Of ranks torchrun would start others.
+        raise typer.Exit(128 + signal.Signals[summary["stopped_by"]])
 
 
 def _tell_nobody(*_: str) -> None:

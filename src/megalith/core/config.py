@@ -40,7 +40,7 @@ def load_yaml(path: Path) -> dict[str, Any]:
 
 
 def apply_overrides(content: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """A copy of `content` with each `a.b=c` laid over it; values are read as YAML.
+    """A copy of `content` with each `a.b=c` laid over it; values are read as YAML, lists by position.
 
     >>> apply_overrides({"train": {"steps": 10}}, ["train.steps=20"])
     {'train': {'steps': 20}}
@@ -61,17 +61,18 @@ def apply_overrides(content: dict[str, Any], overrides: Sequence[str]) -> dict[s
         *parents, last = key.strip().split(".")
         if len(parents) >= MAX_DEPTH:
             raise ConfigError(f"Override '{_shortened(override)}' has more dots than any key; check it.")
-        node = result
+        node: Any = result
         for parent in parents:
-            child = node.get(parent)
+            place = _place(node, parent, override)
+            child = node[place] if isinstance(node, list) else node.get(place)
             if child is None:
-                child = node[parent] = {}
-            if not isinstance(child, dict):
+                child = node[place] = {}
+            if not isinstance(child, dict | list):
                 raise ConfigError(
                     f"Override '{_shortened(override)}': '{parent}' is a single value and has no keys inside."
                 )
             node = child
-        node[last] = value
+        node[_place(node, last, override)] = value
     return result
 
 
@@ -81,21 +82,24 @@ def parse_config(
     source: str,
     fix: str = "",
     error: type[MegalithError] = ConfigError,
+    overrides: Sequence[str] = (),
 ) -> ConfigT:
     """`content` as a `cls`; the first thing wrong becomes one sentence that names `source` and the key.
 
-    `fix` says what to do about a file that no one writes by hand.
+    `fix` says what to do about a file that no one writes by hand. What one of the `overrides` brought is the
+    command line's, and is told so.
     """
     try:
         return cls.model_validate(content)
     except ValidationError as problem:
-        sentence = _sentence(cls, problem, source)
+        sentence = _sentence(cls, problem, content, source, overrides)
         raise error(f"{sentence.rstrip('.')}; {fix}." if fix else sentence) from problem
 
 
 def load_config(cls: type[ConfigT], path: Path, overrides: Sequence[str] = ()) -> ConfigT:
     """Reads a YAML file, lays the overrides over it and validates the result."""
-    return parse_config(cls, apply_overrides(load_yaml(path), overrides), str(path))
+    content = apply_overrides(load_yaml(path), overrides)
+    return parse_config(cls, content, str(path), overrides=overrides)
 
 
 def to_yaml(config: BaseModel) -> str:
@@ -108,16 +112,33 @@ def _shortened(text: str, most: int = 80) -> str:
 
 
 def _copy(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_copy(value) for value in node]
     return {key: _copy(value) for key, value in node.items()} if isinstance(node, dict) else node
 
 
-def _sentence(cls: type[BaseModel], error: ValidationError, source: str) -> str:
+def _place(node: dict[str, Any] | list[Any], key: str, override: str) -> Any:
+    """The key, or its position where `node` is a list; one that the list lacks is refused."""
+    if isinstance(node, dict):
+        return key
+    if not key.isascii() or not key.isdigit() or len(key) > 9 or int(key) >= len(node):
+        raise ConfigError(
+            f"Override '{_shortened(override)}': '{_shortened(key)}' must be a position in a list of "
+            f"{len(node)}, from 0 on."
+        )
+    return int(key)
+
+
+def _sentence(
+    cls: type[BaseModel], error: ValidationError, content: Any, source: str, overrides: Sequence[str]
+) -> str:
     # An unknown key explains most of what follows from it, so it is reported first.
     details = error.errors()
     detail = next((entry for entry in details if entry["type"] == "extra_forbidden"), details[0])
     location = detail["loc"]
-    # Pydantic also names the union that a value may be one of; no key has a bracket.
-    key = ".".join(str(part) for part in location if "[" not in str(part))
+    keys = _keys(content, location)
+    key = ".".join(keys)
+    source = _override_of(keys, overrides) or source
     if detail["type"] == "extra_forbidden":
         owner = _model_at(cls, location[:-1])
         names = list(owner.model_fields) if owner else []
@@ -131,6 +152,32 @@ def _sentence(cls: type[BaseModel], error: ValidationError, source: str) -> str:
     shown = f" (given: {given!r})" if isinstance(given, (str, int, float, bool)) else ""
     where = f"key '{key}': " if key else ""
     return f"{source}: {where}{message}{shown}."
+
+
+def _override_of(keys: Sequence[str], overrides: Sequence[str]) -> str | None:
+    """The override that brought what is at `keys`, or a part of it, as it stood on the command line."""
+    for override in reversed(overrides):
+        named = override.partition("=")[0].strip().split(".")
+        shared = min(len(named), len(keys))
+        if keys and named[:shared] == list(keys[:shared]):
+            return f"Command line, {_shortened(override)}"
+    return None
+
+
+def _keys(content: Any, location: tuple[int | str, ...]) -> list[str]:
+    """A location as it was written: pydantic also names unions and the kinds in them."""
+    keys, node = [], content
+    for position, part in enumerate(location):
+        is_there = (
+            part in node
+            if isinstance(node, dict)
+            else isinstance(node, list | tuple) and isinstance(part, int) and part < len(node)
+        )
+        if is_there or (position == len(location) - 1 and isinstance(node, dict) and "[" not in str(part)):
+            keys.append(str(part))
+        if is_there:
+            node = node[part]
+    return keys
 
 
 def _model_at(cls: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel] | None:

@@ -35,7 +35,7 @@ def load_job(
     # Names first, so that an override can reach into what a name stands for; and once more for names in
     # overrides.
     content = _names_replaced(apply_overrides(_names_replaced(content, origin), overrides), origin)
-    job = parse_config(Job, content, origin)
+    job = parse_config(Job, content, origin, overrides=overrides)
     resolve_cluster(job.cluster, job.hardware)
     return job
 

@@ -19,8 +19,9 @@ from typing import Any
 from rich.console import Console
 
 from megalith.comm.ranks import Ranks
-from megalith.core.errors import ConfigError, MegalithError
+from megalith.core.errors import ConfigError
 from megalith.train.recipe import Recipe, load_recipe
+from megalith.train.run.existing import refuse_existing
 from megalith.train.run.folder import RunFolder
 from megalith.train.run.trusted_code import check_code, trust_code
 from megalith.train.session import Session, errors_before_sigterm
@@ -91,7 +92,7 @@ def build(session: Session, job: TrainJob, console: Console | None) -> Iterator[
         if ranks.from_first(run.folder.exists):
             locks.enter_context(run.locked(ranks))
         if not job.resumes and not job.overwrite:
-            ranks.from_first(run.refuse_existing)
+            ranks.from_first(lambda: refuse_existing(run.folder))
         trainer = Trainer(job.recipe, run, console if ranks.is_first else None)
         locks.enter_context(run.locked(ranks))
         session.accept()
@@ -103,10 +104,8 @@ def build(session: Session, job: TrainJob, console: Console | None) -> Iterator[
         try:
             with errors_before_sigterm(ranks):
                 yield trainer
-        except Exception as error:
-            # On many ranks the mistake may be another's, and this one only lost its peers.
-            known = isinstance(error, MegalithError) or ranks.world_size > 1
-            if known and ranks.is_first and not job.resumes and trainer.step == 0:
+        except BaseException:
+            if ranks.is_first and not job.resumes and trainer.step == 0:
                 # A folder that only stands in the way of the next try.
                 run.discard(with_folder=True)
             raise

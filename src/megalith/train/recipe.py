@@ -77,7 +77,7 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Reci
     path = find_recipe(name_or_path)
     content = _with_paths(load_yaml(path), path.parent)
     content = _with_paths(apply_overrides(content, overrides), Path())
-    return parse_config(Recipe, _with_one_end(content, overrides), str(path))
+    return parse_config(Recipe, _with_one_end(content, overrides), str(path), overrides=overrides)
 
 
 def _with_paths(content: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -83,15 +83,47 @@ def test_each_mistake_is_one_sentence_that_names_file_and_key(tmp_path, text, se
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("step=3", "Command line, step=3: unknown key 'step'; did you mean 'steps'?"),
+        ("steps=many", "Command line, steps=many: key 'steps': should be a valid integer"),
+        ("shape.sid=3", "Command line, shape.sid=3: unknown key 'shape.sid'; did you mean 'side'?"),
+        ("shape={kind: round, side: 2}", "Command line, shape={kind: round, side: 2}: unknown key"),
+        ("many.0.radius=far", "Command line, many.0.radius=far: key 'many.0.radius': should be"),
+    ],
+)
+def test_what_an_override_brought_is_blamed_on_the_command_line(tmp_path, override, sentence):
+    path = written(tmp_path, "name: a\nshape: {kind: square}\nmany: [{radius: 1}]\n")
+    with pytest.raises(ConfigError) as error:
+        load_config(Outer, path, ["name=b", override])
+    assert str(error.value).startswith(sentence)
+    assert str(path) not in str(error.value)
+
+
+def test_what_the_file_brought_is_blamed_on_the_file_whatever_is_overridden(tmp_path):
+    path = written(tmp_path, "name: a\nshape: {kind: square, sid: 3}\n")
+    with pytest.raises(ConfigError, match=r"config\.yaml: unknown key 'shape\.sid'"):
+        load_config(Outer, path, ["steps=3", "shape.side=3"])
+
+
+def test_overrides_reach_into_lists_by_position(tmp_path):
+    path = written(tmp_path, "name: a\nmany: [{radius: 1}, {radius: 2}]\n")
+    config = load_config(Outer, path, ["many.1.radius=5"])
+    assert config.many == (Round(radius=1), Round(radius=5))
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"absent.yaml does not exist"):
         load_config(Outer, tmp_path / "absent.yaml")
 
 
-@pytest.mark.parametrize("override", ["steps", "=3", "name.deep=3"])
+@pytest.mark.parametrize(
+    "override", ["steps", "=3", "name.deep=3", "list.x=1", "list.2=1", "list.-1=1", "list.0.a=1"]
+)
 def test_an_override_that_makes_no_sense_is_refused(override):
     with pytest.raises(ConfigError, match="Override"):
-        apply_overrides({"name": "a"}, [override])
+        apply_overrides({"name": "a", "list": [1, 2]}, [override])
 
 
 @given(st.dictionaries(st.sampled_from(["a", "b", "c"]), st.integers(), min_size=1))

@@ -73,7 +73,7 @@ def test_a_run_is_not_overwritten_unless_asked(recipe, tmp_path):
     ("override", "sentence"),
     [
         ("train.epoch=3", "unknown key 'train.epoch'; did you mean 'epochs'?"),
-        ("model.dims=3", "unknown key 'model.dlrm.dims'; did you mean 'dim'?"),
+        ("model.dims=3", "Command line, model.dims=3: unknown key 'model.dims'; did you mean 'dim'?"),
         ("model.kind=dlmr", "key 'model'"),
         ("model.dim=0", "greater than or equal to 1"),
         ("data.path=nowhere", "nowhere is not a prepared data set"),
@@ -121,6 +121,31 @@ def test_an_index_out_of_range_is_named_and_leaves_no_run(recipe, small_data, tm
     (data / "schema.json").write_text(json.dumps(schema))
     sentence = refused(megalith("train", recipe, f"data.path={data}", "--out", tmp_path / "run"))
     assert re.search(r"part-\d+\.parquet, column 'C3', row [\d,]+: id \d+ is outside \[0, 3\)", sentence)
+    assert not (tmp_path / "run").exists()
+
+
+CRASHING = """
+from torch import nn
+from megalith.models.base import ModelConfig
+
+class Broken(nn.Module):
+    def forward(self, dense, embedded):
+        raise RuntimeError("not written yet")
+
+class BrokenConfig(ModelConfig):
+    def build(self, inputs):
+        return Broken()
+"""
+
+
+def test_a_model_that_crashes_in_its_first_step_leaves_no_run(recipe, tmp_path):
+    (tmp_path / "broken.py").write_text(CRASHING)
+    content = yaml.safe_load(recipe.read_text())
+    content["model"] = {"kind": "custom", "file": "broken.py", "config": "BrokenConfig"}
+    recipe.write_text(yaml.safe_dump(content))
+    crashed = megalith("train", recipe, "--out", tmp_path / "run")
+    assert crashed.returncode == 1
+    assert "RuntimeError: not written yet" in crashed.stderr
     assert not (tmp_path / "run").exists()
 
 

@@ -44,14 +44,15 @@ def test_a_run_killed_at_any_instant_resumes_bit_identically(
     assert outcome(trained(recipe, folder)) == outcome(whole)
 
 
-def test_sigterm_saves_and_stops_cleanly_and_the_run_resumes(recipe, tmp_path, whole):
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_saves_and_stops_cleanly_and_the_run_resumes(recipe, tmp_path, whole, sent, code):
     folder = tmp_path / "stopped"
-    signalled = partial(signalled_at_call, signal.SIGTERM, 3, function=Trainer.save)
+    signalled = partial(signalled_at_call, sent, 3, function=Trainer.save)
     stopped = megalith("train", recipe, "--out", folder, "--json", first=signalled)
-    assert stopped.returncode == 0, stopped.stderr
+    assert stopped.returncode == code, stopped.stderr
     summary = json.loads(stopped.stdout)
     assert not summary["finished"]
-    assert summary["stopped_by"] == "SIGTERM"
+    assert summary["stopped_by"] == sent.name
     assert 0 < summary["step"] < summary["total_steps"]
     assert CheckpointStore(folder / "checkpoints").latest() == summary["step"]
     resumed = megalith("train", folder)

@@ -29,13 +29,14 @@ from typing import Any
 from megalith.checkpoint.store import CheckpointStore
 from megalith.comm.ranks import Ranks
 from megalith.core.config import to_yaml
-from megalith.core.errors import ConfigError, StorageError, storage_errors
+from megalith.core.errors import ConfigError, storage_errors
 from megalith.core.files import read_jsonl, write_atomic
 from megalith.core.lock import FolderLock
 from megalith.core.trace import trace_parts
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.sharding.plan import ShardingPlan
 from megalith.train.recipe import Recipe, load_recipe
+from megalith.train.run.existing import refuse_existing
 from megalith.train.run.records import read_metrics
 
 _RANK = re.compile(r"trace-rank-(\d+)\.")
@@ -105,7 +106,7 @@ class RunFolder:
         """Makes the folder of a new run; refuses one that holds a run already, or discards it."""
         if overwrite and self.config.exists():
             self.discard()
-        self.refuse_existing()
+        refuse_existing(self.folder)
         with storage_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         self.write_recipe(recipe)
@@ -138,14 +139,6 @@ class RunFolder:
     def write_recipe(self, recipe: Recipe) -> None:
         """Writes config.yaml, whole or not at all."""
         write_atomic(self.config, to_yaml(recipe))
-
-    def refuse_existing(self) -> None:
-        """Raises if the folder holds a run already."""
-        if self.config.exists():
-            raise StorageError(
-                f"{self.folder} holds a run already; resume it with `megalith train {self.folder}`, or pass "
-                "--overwrite or another --out."
-            )
 
     def write_plan(self, plan: ShardingPlan | None) -> None:
         """Writes the plan of this start; with one process there is none, and an older one is removed."""
