@@ -55,8 +55,8 @@ def train(
 
     request = TrainRequest(recipe, tuple(overrides or ()), out, resume, overwrite, from_step, trust_code)
     with training_session() as session:
-        job = parse(session, request)
         tell = note if session.ranks.is_first else _tell_nobody
+        job = parse(session, request, tell)
         if job.finished is not None:
             tell(f"{job.run.folder} has come to its end already.")
             summary = job.finished

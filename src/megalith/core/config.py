@@ -76,6 +76,47 @@ def apply_overrides(content: dict[str, Any], overrides: Sequence[str]) -> dict[s
     return result
 
 
+def with_kinds_replaced(
+    cls: type[BaseModel], content: dict[str, Any], overrides: Sequence[str]
+) -> tuple[dict[str, Any], list[str]]:
+    """`content` without the keys of a part whose `kind` an override replaced, where the new kind lacks them.
+
+    `cls` is what the content will be; keys that an override brought stay. Also the keys that were dropped.
+    """
+    content, dropped = _copy(content), []
+    brought = [override.partition("=")[0].strip() for override in overrides]
+    for name in brought:
+        *path, last = name.split(".")
+        part = _part_at(content, path)
+        if last != "kind" or part is None:
+            continue
+        fields = _fields_of_kind(cls, path, part["kind"])
+        if fields is None:
+            continue
+        for key in [key for key in part if key not in fields]:
+            whole = ".".join([*path, key])
+            if not any(other == whole or other.startswith(f"{whole}.") for other in brought):
+                del part[key]
+                dropped.append(whole)
+    return content, dropped
+
+
+def _part_at(content: dict[str, Any], path: Sequence[str]) -> dict[str, Any] | None:
+    node: Any = content
+    for key in path:
+        node = node.get(key) if isinstance(node, dict) else None
+    return node if isinstance(node, dict) and "kind" in node else None
+
+
+def _fields_of_kind(cls: type[BaseModel], path: Sequence[str], kind: Any) -> set[str] | None:
+    """The keys of that kind at a path; None where there is no such kind."""
+    candidates = [cls]
+    for key in path:
+        found = [each.model_fields[key].annotation for each in candidates if key in each.model_fields]
+        candidates = [model for annotation in found for model in _models_in(annotation)]
+    return next((set(each.model_fields) for each in candidates if _tag(each) == kind), None)
+
+
 def parse_config(
     cls: type[ConfigT],
     content: dict[str, Any],

@@ -10,7 +10,8 @@ All ranks run the same lines; the first one looks at the run folder and tells th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,10 +60,10 @@ class TrainJob:
     """The summary of a run that has come to its end already: there is nothing to train."""
 
 
-def parse(session: Session, request: TrainRequest) -> TrainJob:
+def parse(session: Session, request: TrainRequest, tell: Callable[[str], None] = warnings.warn) -> TrainJob:
     """The recipe with its overrides, and its run folder; refuses what does not fit together."""
     ranks, named_run = session.ranks, _names_a_run(request)
-    recipe = load_recipe(request.recipe, request.overrides)
+    recipe = load_recipe(request.recipe, request.overrides, tell)
     if named_run and not request.trust_code:
         check_code(recipe, Path(request.recipe))
     trust_code(recipe)

@@ -6,13 +6,14 @@ name of one that ships with the package, by its path, or in a run's folder.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
-from megalith.core.config import Config, apply_overrides, load_yaml, parse_config
+from megalith.core.config import Config, apply_overrides, load_yaml, parse_config, with_kinds_replaced
 from megalith.core.errors import ConfigError, nearest
 from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
 from megalith.embeddings.stores.settings import TieredMemory
@@ -68,15 +69,21 @@ def recipe_names() -> list[str]:
     return sorted(path.stem for path in RECIPES.glob("*.yaml"))
 
 
-def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+def load_recipe(
+    name_or_path: str | Path, overrides: Sequence[str] = (), tell: Callable[[str], None] = warnings.warn
+) -> Recipe:
     """The recipe of that name or at that path, with `a.b=c` overrides laid over it.
 
     Files that the recipe names are relative to its own folder, so that it runs from anywhere; those that an
-    override names are relative to the working directory.
+    override names are relative to the working directory. Keys that a kind which an override names does not
+    have are dropped, and `tell` is told so.
     """
     path = find_recipe(name_or_path)
     content = _with_paths(load_yaml(path), path.parent)
     content = _with_paths(apply_overrides(content, overrides), Path())
+    content, dropped = with_kinds_replaced(Recipe, content, overrides)
+    if dropped:
+        tell(f"Not used, as the kind that was asked for has no such key: {', '.join(dropped)} of {path}.")
     return parse_config(Recipe, _with_one_end(content, overrides), str(path), overrides=overrides)
 
 

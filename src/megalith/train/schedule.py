@@ -1,4 +1,4 @@
-"""Learning-rate schedules as a pure function of the step, so that a resumed run needs no state for them."""
+"""Learning-rate schedules as a pure function of the step; plateau.py has what evaluations make of them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from megalith.core.config import Config
+from megalith.train.plateau import PlateauConfig
 
 
 class ScheduleConfig(Config):
@@ -16,6 +17,8 @@ class ScheduleConfig(Config):
     kind: Literal["constant", "linear", "cosine"] = "constant"
     warmup_steps: int = Field(default=0, ge=0)
     end_factor: float = Field(default=0.0, ge=0)
+    plateau: PlateauConfig | None = None
+    """Lowers the rates further when evaluations no longer get better."""
 
 
 def lr_factor(config: ScheduleConfig, step: int, total_steps: int) -> float:

@@ -14,6 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
+from megalith.checkpoint.state import OptionalValues
 from megalith.checkpoint.store import CheckpointStore
 from megalith.comm.ranks import Ranks
 from megalith.core.trace import Tracer
@@ -243,7 +244,8 @@ class Trainer:
         with tracer.span("read"):
             prepared = next(pipeline)
         with tracer.span("step", step=self.step):
-            factor = lr_factor(self.recipe.schedule, self.step, self.total_steps)
+            scheduled = lr_factor(self.recipe.schedule, self.step, self.total_steps)
+            factor = scheduled * self._evaluator.plateau.factor
             loss, logits = self.learner.step(prepared.batch, factor, prepared.resolved)
         with tracer.span("metrics"):
             batch_size = self.recipe.data.batch_size
@@ -288,6 +290,7 @@ class Trainer:
             "window": self.metrics.window.state_dict(),
             "overall": self.metrics.overall.state_dict(),
             "best": self.best.state_dict(),
+            "plateau": OptionalValues(self._evaluator.plateau.state_dict()),
             "interval": self.metrics.interval.state_dict(),
         }
 
@@ -298,3 +301,4 @@ class Trainer:
         self.loader.load_state_dict(json.loads(state["loader"]))
         self.metrics.load_state_dict(state)
         self.best.load_state_dict(state["best"])
+        self._evaluator.plateau.load_state_dict(state["plateau"])

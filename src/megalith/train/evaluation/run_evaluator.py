@@ -7,11 +7,13 @@ from typing import Any
 
 from megalith.checkpoint.store import CheckpointStore
 from megalith.comm.ranks import Ranks
+from megalith.core.errors import ConfigError
 from megalith.core.files import write_atomic
 from megalith.data.dataset import Dataset
 from megalith.train.checkpoints import load_learner
 from megalith.train.evaluation.evaluate import evaluate
 from megalith.train.learner.learner import Learner
+from megalith.train.plateau import PlateauRate
 from megalith.train.recipe import Recipe
 from megalith.train.run.folder import RunFolder
 from megalith.train.run.records import without_curve
@@ -31,12 +33,16 @@ class RunEvaluator:
         """`depth` batches are prepared while one is computed."""
         self._recipe, self._dataset, self.split = recipe, dataset, split
         self._learner, self._depth = learner, depth
+        if split is None:
+            _refuse_what_needs_evaluations(recipe, dataset)
         self.best = BestSoFar(recipe.train.early_stopping)
+        self.plateau = PlateauRate(recipe.schedule.plateau)
 
     def evaluate(self, step: int, reporter: Reporter) -> bool:
         """One evaluation on the way; whether its step is the best yet and must be kept."""
         result = self._scores(self._recipe.train.eval_batches)
         reporter.write({"kind": "eval", "step": step, **without_curve(result)})
+        self.plateau.update(step, result)
         return self.best.update(step, result) and self._recipe.train.early_stopping is not None
 
     def final(self, step: int, reporter: Reporter, store: CheckpointStore, run: RunFolder) -> None:
@@ -59,3 +65,13 @@ class RunEvaluator:
         assert self.split is not None
         data = self._recipe.data
         return evaluate(self._learner, self._dataset, self.split, data, max_batches, depth=self._depth)
+
+
+def _refuse_what_needs_evaluations(recipe: Recipe, dataset: Dataset) -> None:
+    asked = {"train.early_stopping": recipe.train.early_stopping, "schedule.plateau": recipe.schedule.plateau}
+    for key, config in asked.items():
+        if config is not None:
+            raise ConfigError(
+                f"{key} needs evaluations, and {dataset.folder} has no split for them; prepare it with "
+                f"--valid-fraction, or leave {key} out."
+            )

@@ -80,6 +80,7 @@ class Learner:
         """`second_copy` says that checkpoints will be written from a copy, which must fit into memory too.
         `make_tables` gives one process tables of another kind."""
         tables = config.embeddings.with_stores(config.model.tables(schema.categorical))
+        _check_pooling(tables)
         self.config = config
         # Without a plan this process is on its own, whatever group it is in.
         ranks = Ranks() if plan is None else Ranks.all()
@@ -217,6 +218,16 @@ def _check_clipping(plan: ShardingPlan | None, adaptive: AdaptivePolicy | None) 
             "train.clip_tables=true does not go with adaptive tables, whose rows have only some of their "
             "columns; set train.clip_tables=false, or embeddings.optimizer.max_gradient."
         )
+
+
+def _check_pooling(tables: Sequence[TableSpec]) -> None:
+    """Refuses sequences: models read one vector of each table and sample."""
+    for table in tables:
+        if table.pooling == "none":
+            raise ConfigError(
+                f"Table '{table.name}' has pooling none, one vector for each id, and a model reads one "
+                "for each sample; use model.pooling=sum, mean or max."
+            )
 
 
 def _lookups(tables: Sequence[TableSpec], schema: DatasetSchema, batch: int) -> dict[str, int | None]:
