@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,9 +21,11 @@ from megalith.core.errors import ConfigError
 from megalith.core.schema import TableSpec, check_tables
 from megalith.embeddings.autograd import LookupFunction
 from megalith.embeddings.check import Indices, LookupCheck
+from megalith.embeddings.descriptors import Lookup, PendingTables
 from megalith.embeddings.initial_values import TableWindow
 from megalith.embeddings.module.copies import copy_of, reduced
 from megalith.embeddings.module.description import describe, training_mode
+from megalith.embeddings.module.every_step import EveryStepRows
 from megalith.embeddings.module.refusals import refuse_transforms
 from megalith.embeddings.module.state import collection_state, load_collection_state
 from megalith.embeddings.module.stepping import SteppingTables
@@ -50,25 +52,9 @@ from megalith.ops.optimizer.backward import embedding_backward_
 from megalith.ops.optimizer.column_sharded import ColumnShardedUpdate
 from megalith.ops.optimizer.steps import PhysicalRows
 
-
-class Lookup(NamedTuple):
-    """What one call reads: pooled vectors side by side, and the sequences of tables that do not pool."""
-
-    pooled: Tensor
-    """[batch, output_dim], table by table, feature by feature"""
-    sequences: dict[tuple[str, str], Tensor]
-    """(table, feature) -> [ids of that feature, dim], in the order of `values`"""
-
-
 _BLOCK_BYTES = 64 << 20
 TellEvicted = Callable[[int, list[str], EvictedIds], None]
 """Is told the batch, the names of tables, and ids that lost their row."""
-
-
-class PendingTables(NamedTuple):
-    """A lookup that was started."""
-
-    outputs: tuple[Tensor, ...]
 
 
 class EmbeddingCollection(SteppingTables):
@@ -141,6 +127,7 @@ class EmbeddingCollection(SteppingTables):
         self._settings = StepSettings(self.optimizers)
         self._rounding = RoundingSeeds(of_each, seed, device)
         self._positions = {table.name: position for position, table in enumerate(tables)}
+        self._every_step = EveryStepRows(stored, rows, self.stores.is_whole)
 
     @property
     def prepares_ahead(self) -> bool:
@@ -168,6 +155,7 @@ class EmbeddingCollection(SteppingTables):
 
     def shard(self, table: str, *, writes: bool = True) -> TableShard:
         """The rows of a table as a checkpoint sees them; `writes` is false of all copies but one."""
+        self._every_step.settle(self.num_steps)
         return self.stores.shard(self._positions[table], writes)
 
     def table_states(self) -> dict[str, TableState]:
@@ -200,6 +188,7 @@ class EmbeddingCollection(SteppingTables):
             raise ConfigError(
                 f"Table '{table}' is not whole in memory; read it by `table_states()['{table}'].blocks(...)`."
             )
+        self._every_step.settle(self.num_steps)
         return self.stores.rows[self._positions[table]]
 
     def policy_state(self) -> dict[str, Any]:
@@ -303,6 +292,7 @@ class EmbeddingCollection(SteppingTables):
     def read(self, resolved: ResolvedIds) -> tuple[Tensor, ...]:
         """The forward pass: pooled columns, then one sequence for each feature of a table without pooling."""
         lookups, batch = self.lookups, resolved.batch
+        self._every_step.catch_up(self.num_steps, lookups.descriptors, batch)
         pooled_descriptors, output = lookups.pooled_descriptors, (self.output_dim, self.output_dtype)
         wanted = [(number, table.dim, self.output_dtype) for number, table, _ in lookups.sequences]
         if self._native is not None:
@@ -328,9 +318,11 @@ class EmbeddingCollection(SteppingTables):
         `descriptors`, some of `lookups`, leaves all other lookups, and the tables of only these, as they are.
         Where there is not enough memory nothing is changed, and the error says so.
         """
-        self.num_steps += 1
         chosen = self.lookups.descriptors if descriptors is None else descriptors
         batch, gradients = resolved.batch, OutputGradients(pooled, sequences)
+        # Another batch may have taken a step since this one was read.
+        self._every_step.catch_up(self.num_steps, chosen, batch)
+        self.num_steps += 1
         try:
             if self._native is not None:
                 chunked = self.stores.chunk_steps(resolved, self.num_steps)
@@ -343,6 +335,7 @@ class EmbeddingCollection(SteppingTables):
             self.num_steps -= 1
             raise
         self.stores.updated(resolved, self.num_steps)
+        self._every_step.took_step(self.steps, self.rounding, chosen, batch, gradients)
 
     def column_sharded_update(
         self, positions: Sequence[int], columns: Sequence[int], sections: Sequence[tuple[int, int, int]]

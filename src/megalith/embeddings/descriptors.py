@@ -1,9 +1,10 @@
-"""How a collection's lookups are described to the operators: a row of integers for each (table, feature)."""
+"""A collection's lookups: how operators are told of them, by integers for each (table, feature); results."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -82,3 +83,18 @@ class CollectionLookups:
         single[:, _COLUMN] = single[:, _DIM].cumsum(0) - single[:, _DIM]
         single[:, _SEQUENCE] = single[:, _PADDING] = -1
         return single
+
+
+class Lookup(NamedTuple):
+    """What one call reads: pooled vectors side by side, and the sequences of tables that do not pool."""
+
+    pooled: Tensor
+    """[batch, output_dim], table by table, feature by feature"""
+    sequences: dict[tuple[str, str], Tensor]
+    """(table, feature) -> [ids of that feature, dim], in the order of `values`"""
+
+
+class PendingTables(NamedTuple):
+    """A lookup that was started."""
+
+    outputs: tuple[Tensor, ...]

@@ -25,7 +25,11 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 class _RowOptimizer(Config):
     lr: float = Field(default=0.01, ge=0)
     weight_decay: float = Field(default=0.0, ge=0)
-    """L2 penalty, added to the gradient of the rows a step touches."""
+    """L2 penalty, added to the gradient of the rows that take a step."""
+    rows: Literal["touched", "all"] = "touched"
+    """Which rows take a step: those that a batch touches, or all, as with torch's dense optimizers. Then
+    decay is an L2 penalty over whole tables, and moments of rows that are not touched fade. Rows take the
+    steps they missed when they are next needed: a step costs no more than what it touches missed."""
     max_gradient: float | None = Field(default=None, gt=0)
     """Every element of a row's summed gradient is clamped to this."""
 

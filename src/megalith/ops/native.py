@@ -15,9 +15,9 @@ from typing import Any
 
 from megalith.core.errors import CacheFullError, MegalithError, NativeError, OutOfMemoryError, StorageError
 
-ABI_VERSION = 20
+ABI_VERSION = 21
 """That of csrc/abi.h; both are raised when a signature changes."""
-ABI_DIGEST = "df5afae9fcb0f55e"
+ABI_DIGEST = "aacb6031d1eef5cc"
 """Of the signatures together with the version; `tests/architecture` says what to put here."""
 SIMD_LEVELS = ("portable", "avx2", "avx512")
 """The builds of the kernels, the narrowest vector instructions first."""
@@ -86,6 +86,10 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
             *(_pointer, _int64, _int64, *(_pointer,) * 4, _int32, *(_pointer,) * 2, _int64, _pointer, _int64),
             *(_pointer,) * 5,
         ),
+    ),
+    "mg_catch_up_rows": (
+        _Code,
+        (*(_int64,) * 2, *(_pointer,) * 5, _int32, *(_int64,) * 2, *(_pointer,) * 2, *(_int64,) * 2),
     ),
     "mg_column_sharded_create": (_Code, (_pointer, _int64, _int64, *(_pointer,) * 5, _int64, _pointer)),
     "mg_column_sharded_find_rows": (

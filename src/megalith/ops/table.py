@@ -47,6 +47,13 @@ OPERATORS = (
         torch_name="megalith::embedding_backward_",
     ),
     Operator(
+        name="catch_up_rows",
+        native=("mg_catch_up_rows",),
+        facade="megalith.ops.optimizer.catch_up:catch_up_rows_",
+        twin="megalith.ops.optimizer.catch_up:catch_up_rows_twin",
+        torch_name=None,
+    ),
+    Operator(
         name="column_sharded_update",
         native=(
             "mg_column_sharded_create",

@@ -56,6 +56,12 @@ class OutputGradients(NamedTuple):
     sequences: Sequence[Tensor | None] = ()
     """[ids, dim] of each lookup that does not pool."""
 
+    def touching(self, descriptors: Tensor) -> Tensor:
+        """Those of the lookups whose outputs have a gradient: a step is taken on their rows."""
+        numbers = descriptors[:, LookupDescriptor._fields.index("sequence")].tolist()
+        kept = [self.pooled is not None if n < 0 else self.sequences[n] is not None for n in numbers]
+        return descriptors if all(kept) else descriptors[[n for n, keep in enumerate(kept) if keep]]
+
 
 def descriptors_of(descriptors: Tensor) -> list[LookupDescriptor]:
     """The rows of the tensor that the operators take."""

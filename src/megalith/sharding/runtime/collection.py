@@ -24,8 +24,10 @@ from megalith.comm.traffic import TrafficCounter
 from megalith.core.errors import ConfigError, PlanError
 from megalith.core.schema import TableSpec, check_tables
 from megalith.embeddings.check import LookupCheck
-from megalith.embeddings.collection import EmbeddingCollection, Lookup, TellEvicted
+from megalith.embeddings.collection import EmbeddingCollection, TellEvicted
+from megalith.embeddings.descriptors import Lookup
 from megalith.embeddings.module.description import describe, training_mode
+from megalith.embeddings.module.every_step import refuse_all_rows
 from megalith.embeddings.module.loss_scale import LossScale
 from megalith.embeddings.module.refusals import refuse_transforms
 from megalith.embeddings.module.table_module import TableModule
@@ -126,6 +128,9 @@ class ShardedEmbeddingCollection(TableModule):
         self.optimizer: RowOptimizer = optimizer or RowWiseAdaGrad()
         of_each = optimizer_of_each(tables, self.optimizer, table_optimizers or {})
         optimizers = {table.name: own for table, own in zip(tables, of_each, strict=True)}
+        for table, own in optimizers.items():
+            if own.rows == "all":
+                refuse_all_rows(table, "may lie on other processes")
         tables = [sized_table(table, optimizers[table.name]) for table in tables]
         self.tables = tuple(tables)
         self.plan = plan = _checked_plan(plan, tables, world_size)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from megalith.core.schema import TableSpec
-from megalith.embeddings.collection import Lookup
+from megalith.embeddings.descriptors import Lookup
 from megalith.embeddings.stores.adaptive.figures import AdaptiveFigures
 from megalith.embeddings.stores.base import RowCache, StoreBytes, TierCounts
 from megalith.embeddings.stores.dynamic.counts import DynamicCounts

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from megalith.core.errors import ConfigError
 from megalith.core.schema import TableSpec, feature_order
 from megalith.embeddings.check import Indices, LookupCheck
-from megalith.embeddings.collection import EmbeddingCollection, Lookup, PendingTables
+from megalith.embeddings.collection import EmbeddingCollection
+from megalith.embeddings.descriptors import Lookup, PendingTables
 from megalith.embeddings.optimizers import RowOptimizer
 from megalith.embeddings.stores.adaptive.figures import AdaptiveFigures
 from megalith.embeddings.stores.base import RowCache, StoreBytes, TierCounts
