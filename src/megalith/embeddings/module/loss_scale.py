@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from megalith.core.errors import ConfigError
 from megalith.ops.embedding.descriptors import OutputGradients
 
 
@@ -27,6 +28,8 @@ def unscaled(
 ) -> OutputGradients:
     """The gradients of the loss itself, in float32 and in memory of their own."""
     scale = loss_scale if isinstance(loss_scale, int | float) else loss_scale.get_scale()
+    if not scale > 0:
+        raise ConfigError(f"loss_scale is {scale}; give what losses are multiplied by, a number above 0.")
     factor = 1.0 / float(scale)
 
     def divided(given: Tensor | None) -> Tensor | None:

@@ -85,6 +85,7 @@ class Learner:
         # Without a plan this process is on its own, whatever group it is in.
         ranks = Ranks() if plan is None else Ranks.all()
         if config.clip_tables:
+            assert make_tables is None, "only our own tables are clipped"
             _check_clipping(plan, config.adaptive)
         optimizer, seed = config.embeddings.optimizer, config.seed
         tables, memory, adaptive = place_tables(tables, optimizer, config.memory, plan, config.adaptive)

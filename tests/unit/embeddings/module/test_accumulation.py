@@ -148,6 +148,30 @@ def test_weights_for_some_lookups_alone_are_refused():
         emb.step()
 
 
+def test_dynamic_rows_on_disk_take_one_lookup_a_step(tmp_path):
+    store = {"kind": "dynamic", "bound": 4096, "over": {"kind": "tiered"}}
+    tables = [mg.TableSpec(name="t", dim=4, features=("f", "g"), store=store)]
+    memory = mg.TieredMemory(dram="64KiB", path=tmp_path / "rows")
+    emb = mg.EmbeddingCollection(tables, mg.SGD(lr=0.1), memory=memory, accumulate=True)
+    values, offsets, _ = batch()
+    emb(values, offsets).sum().backward()
+    assert emb.step()
+    for seed in range(2):
+        values, offsets, _ = batch(seed)
+        emb(values, offsets).sum().backward()
+    with pytest.raises(ConfigError, match="take a step for each lookup"):
+        emb.step()
+
+
+def test_a_loss_scale_that_is_none_is_refused():
+    emb = collection()
+    emb.loss_scale = 0.0
+    values, offsets, _ = batch()
+    with pytest.raises(ConfigError, match="a number above 0"):
+        emb(values, offsets).sum().backward()
+    assert emb.num_steps == 0
+
+
 def test_a_step_of_a_collection_that_does_not_accumulate_is_refused():
     with pytest.raises(ConfigError, match="accumulate=True to call step"):
         collection().step()
