@@ -171,7 +171,10 @@ def keeps_habits(ways):
     assert stays(lambda: lookup().backward())
     torch.testing.assert_close(weights.grad, expected)
     emb.requires_grad_(True)
+    late = lookup()
     assert not stays(lambda: loss.backward(retain_graph=True))
+    with pytest.raises(ConfigError, match="sample weights need the rows"):
+        late.backward()
     with pytest.raises(ConfigError, match=r"add the losses up and call backward\(\) once\."):
         loss.backward()
     with pytest.raises(ConfigError, match="no second derivative"):

@@ -9,13 +9,20 @@ import torch
 from torch import Tensor
 
 from megalith.core.errors import ConfigError
-from megalith.embeddings.module.refusals import refuse_double_backward, refuse_second_step
+from megalith.core.schema import TableSpec
+from megalith.embeddings.module.refusals import (
+    refuse_double_backward,
+    refuse_second_step,
+    refuse_stale_rows,
+)
 from megalith.embeddings.stores.resolved import ResolvedIds
 
 
 class FusedTables(Protocol):
     """What the function below calls: tables that are read, and that update themselves from gradients."""
 
+    tables: tuple[TableSpec, ...]
+    num_steps: int
     training: bool
     accumulate: bool
 
@@ -68,7 +75,7 @@ class LookupFunction(torch.autograd.Function):
     ) -> Any:
         """The outputs of `read`."""
         ctx.tables, ctx.resolved = tables, resolved
-        ctx.trains, ctx.has_stepped = tables.training, False
+        ctx.trains, ctx.has_stepped, ctx.num_steps = tables.training, False, tables.num_steps
         outputs = tables.read(resolved)
         # Torch then refuses a second backward pass without retain_graph.
         ctx.save_for_backward(resolved.values, resolved.offsets, sample_weights)
@@ -92,6 +99,8 @@ class LookupFunction(torch.autograd.Function):
             raise ConfigError(
                 "The rows of this lookup may have left memory since its backward pass; look it up again."
             )
+        if tables.num_steps != ctx.num_steps:
+            refuse_stale_rows(tables.tables, weighted=wants_weights)
         if wants_weights and pooled is not None:
             # Before the update: it is the rows as they were read that count.
             weight_gradient = tables.sample_weight_gradient(resolved, pooled)

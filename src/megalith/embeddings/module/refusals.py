@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from megalith.comm.process_group import rank_in
 from megalith.core.errors import ConfigError
+from megalith.core.schema import TableSpec
 
 
 def is_in_backward() -> bool:
@@ -49,6 +52,18 @@ def refuse_second_step(*, accumulates: bool = True) -> None:
         "The tables took their step in an earlier backward pass of this lookup; add the losses up and call "
         f"backward() once{other}."
     )
+
+
+def refuse_stale_rows(tables: Sequence[TableSpec], *, weighted: bool) -> None:
+    """A backward pass that needs the rows that were read, where the tables took a step since."""
+    largest = next((table.name for table in tables if table.pooling == "max"), None)
+    if weighted or largest is not None:
+        what = "sample weights" if weighted else f"the largest values of table '{largest}'"
+        raise ConfigError(
+            f"The tables took a step after this lookup, whose gradients of {what} need the rows that it "
+            "read; call backward() before other lookups take their step, or make an EmbeddingCollection with "
+            "accumulate=True."
+        )
 
 
 def refuse_changed_rows() -> None:

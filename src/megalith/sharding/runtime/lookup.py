@@ -25,7 +25,11 @@ from megalith.comm.peer_lost import peer_errors
 from megalith.core.schema import TableSpec
 from megalith.embeddings.autograd import asks_for_step
 from megalith.embeddings.module.loss_scale import LossScale, are_finite, unscaled
-from megalith.embeddings.module.refusals import refuse_double_backward, refuse_second_step
+from megalith.embeddings.module.refusals import (
+    refuse_double_backward,
+    refuse_second_step,
+    refuse_stale_rows,
+)
 from megalith.embeddings.optimizers import RowOptimizer
 from megalith.embeddings.row_block import part_specs
 from megalith.embeddings.stores.base import RowCache, StoreBytes, TierCounts
@@ -58,6 +62,8 @@ class ShardedLookupContext:
     replicated_gradient: Tensor | None = None
     trains: bool = True
     """Whether it was looked up to train; a backward pass may still not ask for a step."""
+    num_steps: int = 0
+    """That the tables had taken when it was looked up."""
     is_finite: bool = True
     """Whether the gradients of all ranks are; only known where losses are scaled."""
     is_done: bool = False
@@ -257,6 +263,7 @@ class ShardedLookup:
 class LookupSettings(Protocol):
     """What the functions below ask of a `ShardedEmbeddingCollection`."""
 
+    tables: tuple[TableSpec, ...]
     num_steps: int
     num_skipped_steps: int
     lr_factor: float
@@ -282,6 +289,7 @@ class StartLookup(torch.autograd.Function):
     ) -> Tensor:
         """Looks up and sends vectors; the sample weights only join the graph."""
         ctx.emb, ctx.lookup, ctx.context = emb, lookup, context
+        context.num_steps = emb.num_steps
         lookup.start_forward(context)
         return torch.zeros((), device=anchor.device)
 
@@ -324,5 +332,8 @@ class FinishLookup(torch.autograd.Function):
         refuse_double_backward()
         if ctx.context.is_done:
             refuse_second_step(accumulates=False)
+        if emb.num_steps != ctx.context.num_steps:
+            weights = ctx.context.received.own.sample_weights
+            refuse_stale_rows(emb.tables, weighted=weights is not None and weights.requires_grad)
         ctx.lookup.start_backward(ctx.context, gradients[0], gradients[1:], emb.loss_scale)
         return torch.zeros(()), None, None, None

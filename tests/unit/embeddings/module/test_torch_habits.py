@@ -147,6 +147,26 @@ def test_two_losses_of_one_lookup_are_refused_one_by_one_and_right_together():
     assert is_changed_by(other, lambda: (together[:, :2].sum() + together[:, 2:].sum()).backward())
 
 
+def test_gradients_that_need_rows_which_are_gone_are_refused():
+    emb = collection()
+    values, offsets, weights = batch()
+    first = emb(values, offsets, weights.requires_grad_())
+    plain = emb(values, offsets)
+    emb(values, offsets).sum().backward()
+    with pytest.raises(ConfigError, match="gradients of sample weights need the rows that it read") as error:
+        first.sum().backward()
+    assert one_sentence(error)
+    assert weights.grad is None
+    # Sums need no row.
+    assert is_changed_by(emb, lambda: plain.sum().backward())
+    table = mg.TableSpec(name="t", rows=9, dim=2, features=("f",), pooling="max")
+    largest = mg.EmbeddingCollection([table])
+    out, other = (largest(torch.tensor([1, 2]), torch.tensor([0, 2])) for _ in range(2))
+    out.sum().backward()
+    with pytest.raises(ConfigError, match="largest values of table 't'"):
+        other.sum().backward()
+
+
 def test_a_double_backward_is_refused():
     emb = collection()
     values, offsets, weights = batch()
