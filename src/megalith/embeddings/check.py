@@ -82,3 +82,15 @@ class LookupCheck:
             f"Index {int(values[position])} of feature '{feature}' in sample {bag % batch} is outside table "
             f"'{table.name}' of {table.rows} rows; prepare the data again or give the table more rows."
         )
+
+
+def event_times(time: int | Tensor, samples: int) -> Tensor:
+    """When each of some samples happened, int64 [samples]: all at one time, or each at its own."""
+    if not isinstance(time, Tensor):
+        return torch.full((samples,), time)
+    if time.dtype != torch.int64 or time.shape != (samples,):
+        raise DataError(
+            f"event_time is {str(time.dtype).removeprefix('torch.')} {list(time.shape)}; pass one "
+            f"number of seconds, or int64 [{samples}]: one for each sample."
+        )
+    return time.contiguous()

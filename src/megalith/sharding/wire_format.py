@@ -1,8 +1,9 @@
 """What travels between ranks, in bytes: the one place that runtime, dry run and planner take it from.
 
 The ids of a batch are one message to each worker, in words of four bytes: a header, the lengths of bags, the
-ids, the sample weights. Vectors and their gradients travel row by row, a row being what one sample gets from
-one source, under a codec (`codecs.py`). Inside a node, and between replicas of a table, float32 travels.
+ids, the sample weights, the event times of samples. Vectors and their gradients travel row by row, a row
+being what one sample gets from one source, under a codec (`codecs.py`). Inside a node, and between replicas
+of a table, float32 travels.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from megalith.core.schema import MAX_NARROW_ROWS, TableSpec
+from megalith.core.store_spec import DynamicSpec
 from megalith.sharding.plan import Codec
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ Size = TypeVar("Size", int, "NDArray[Any]")
 WORD_BYTES = 4
 """Messages of ids are counted in words of so many bytes."""
 HEADER_WORDS = 5
-"""Batch, ids of every bag, number of ids, number of distinct ids, whether weights follow."""
+"""Batch, ids of every bag, number of ids, number of distinct ids, whether weights and times follow."""
 HEADER_BYTES = HEADER_WORDS * WORD_BYTES
 LENGTH_BYTES = 4
 """Of a bag's length, where bags differ."""
@@ -29,6 +31,8 @@ FLOAT_BYTES = 4
 """Of a float32: vectors that a node adds up, gradients of replicated tables."""
 WEIGHT_BYTES = FLOAT_BYTES
 """Of a sample weight, and of its gradient."""
+TIME_BYTES = 8
+"""Of a sample's event time, to every worker, where ids of a table expire by it."""
 ROW_NORM_BYTES = FLOAT_BYTES
 """Of a sum over some columns of a row, for optimizers that look at whole rows."""
 SCALE_BYTES = FLOAT_BYTES
@@ -42,6 +46,11 @@ CAPACITY_GROWTH = 16
 def has_wide_ids(tables: Iterable[TableSpec]) -> bool:
     """Whether ids travel in eight bytes: where a table has more rows than four count, or is dynamic."""
     return any(table.is_dynamic or table.rows > MAX_NARROW_ROWS for table in tables)
+
+
+def has_event_times(tables: Iterable[TableSpec]) -> bool:
+    """Whether event times of samples travel with ids: where ids of a table expire by them."""
+    return any(isinstance(table.store, DynamicSpec) and table.store.expiry.seconds for table in tables)
 
 
 def id_bytes(tables: Iterable[TableSpec]) -> int:

@@ -66,19 +66,14 @@ def eval_loader(config: DataConfig, dataset: Dataset, split: str, ranks: Ranks) 
     )
 
 
-def check_event_times(tables: Sequence[TableSpec], dataset: Dataset, world_size: int) -> None:
-    """Refuses tables whose ids expire by event time on data that has none, and on many ranks."""
+def check_event_times(tables: Sequence[TableSpec], dataset: Dataset) -> None:
+    """Refuses tables whose ids expire by event time on data that has none."""
     timed = (t.name for t in tables if isinstance(t.store, DynamicSpec) and t.store.expiry.seconds)
     name = next(timed, None)
     if name is not None and dataset.schema.event_time is None:
         raise ConfigError(
             f"Ids of table '{name}' expire by event time (expiry.seconds), which {dataset.folder} does not "
             "have; prepare it with --event-time COLUMN, or expire by batches."
-        )
-    if name is not None and world_size > 1:
-        raise ConfigError(
-            f"Ids of table '{name}' expire by event time (expiry.seconds), which no rank sends to others "
-            "yet; train in one process, or expire by batches."
         )
 
 

@@ -68,7 +68,7 @@ class Trainer:
         self.total_steps = self._steps.total
         config = recipe.learner_config(self.run.rows(recipe.memory), self.total_steps)
         self.learner = Learner(config, self.dataset.schema, self.plan, second_copy=copied)
-        check_event_times(self.learner.tables, self.dataset, self.ranks.world_size)
+        check_event_times(self.learner.tables, self.dataset)
         own_group = self.ranks.with_own_group()
         self.store = CheckpointStore(self.run.checkpoints, recipe.train.keep_checkpoints, own_group)
         self._depth = recipe.train.pipeline if self.learner.embeddings.prepares_ahead else 0

@@ -11,11 +11,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from megalith.core.errors import ConfigError, DataError, storage_errors
+from megalith.core.errors import ConfigError, storage_errors
 from megalith.core.schema import MAX_DENSE_ROWS, too_many_rows
 from megalith.core.store_spec import AdaptiveSpec
 from megalith.core.units import format_bytes
-from megalith.embeddings.check import Indices
+from megalith.embeddings.check import Indices, event_times
 from megalith.embeddings.descriptors import CollectionLookups
 from megalith.embeddings.memory import check_fits, taking_memory
 from megalith.embeddings.stores.adaptive.budget import AdaptiveBudget
@@ -142,23 +142,27 @@ class TableStores:
 
     def tell_time(self, time: int | Tensor | None, resolved: ResolvedIds) -> None:
         """Says when the batch that arrives next happened, or when each of its samples did."""
-        timed = [store for store in self.dynamic if store.is_timed]
-        if not timed:
+        if not any(store.is_timed for store in self.dynamic):
             return
         times = None
         if isinstance(time, Tensor):
             samples = (len(resolved.offsets) - 1) // resolved.num_features
-            if time.dtype != torch.int64 or time.shape != (samples,):
-                raise DataError(
-                    f"event_time is {str(time.dtype).removeprefix('torch.')} {list(time.shape)}; pass one "
-                    f"number of seconds, or int64 [{samples}]: one for each sample."
-                )
-            times = time.repeat(resolved.num_features).repeat_interleave(resolved.offsets.diff())
+            times = (
+                event_times(time, samples)
+                .repeat(resolved.num_features)
+                .repeat_interleave(resolved.offsets.diff())
+            )
             time = int(time.max()) if samples else None
-        for store in timed:
-            store.times = times
-            if times is None or time is not None:
-                store.now = time
+        self.tell_times(time, times)
+
+    def tell_times(self, now: int | None, times: Tensor | None) -> None:
+        """Says when each value of the batch that arrives next happened, int64, and when the latest of all
+        samples did: None where there is no sample, or no `times`."""
+        for store in self.dynamic:
+            if store.is_timed:
+                store.times = times
+                if times is None or now is not None:
+                    store.now = now
 
     def chunk_steps(self, resolved: ResolvedIds, step: int) -> list[ChunkStep]:
         """By table, what step number `step` needs to know of chunks; empty where no table has any."""

@@ -23,7 +23,7 @@ from megalith.comm.ranks import Ranks
 from megalith.comm.traffic import TrafficCounter
 from megalith.core.errors import ConfigError, PlanError
 from megalith.core.schema import TableSpec, check_tables
-from megalith.embeddings.check import LookupCheck
+from megalith.embeddings.check import LookupCheck, event_times
 from megalith.embeddings.collection import EmbeddingCollection, TellEvicted
 from megalith.embeddings.descriptors import Lookup
 from megalith.embeddings.module.description import describe, training_mode
@@ -49,7 +49,7 @@ from megalith.sharding.runtime.input_dist.jagged_ids import ReceivedIds
 from megalith.sharding.runtime.local_shards import ResolvedShards
 from megalith.sharding.runtime.lookup import FinishLookup, ShardedLookup, ShardedLookupContext, StartLookup
 from megalith.sharding.runtime.shared_budget import SharedBudget
-from megalith.sharding.wire_format import has_wide_ids
+from megalith.sharding.wire_format import has_event_times, has_wide_ids
 
 
 class PendingLookup(NamedTuple):
@@ -123,7 +123,11 @@ class ShardedEmbeddingCollection(TableModule):
         super().__init__(output_dtype)
         check_tables(tables)
         self.rank, world_size, _ = rank_in(group)
-        self._event_time: int | None = None
+        self.event_time: int | Tensor | None = None
+        """When the samples of this rank in the batch that comes happened, in seconds since 1970; ids may
+        expire by it. One time for all, or int64 [batch]; now is the latest of all ranks. Set before each
+        batch that trains, on all ranks, where tables expire by it; who calls `exchange` gives it there."""
+        self._is_timed = has_event_times(tables)
         self._ranks = Ranks(group, self.rank, world_size)
         self.optimizer: RowOptimizer = optimizer or RowWiseAdaGrad()
         of_each = optimizer_of_each(tables, self.optimizer, table_optimizers or {})
@@ -173,24 +177,45 @@ class ShardedEmbeddingCollection(TableModule):
     def lookup(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> Lookup:
         """Pooled vectors and sequences of this rank's samples."""
         refuse_transforms()
-        received = self.exchange(values, offsets, sample_weights)
-        resolved = self.resolve(received, trains=self.steps_in_backward)
+        trains = self.steps_in_backward
+        time = self.event_time if trains else None
+        received = self.exchange(values, offsets, sample_weights, event_time=time)
+        resolved = self.resolve(received, trains=trains)
         return self.finish_lookup(self.start_lookup(resolved))
 
-    def exchange(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> ReceivedIds:
+    def exchange(
+        self,
+        values: Tensor,
+        offsets: Tensor,
+        sample_weights: Tensor | None = None,
+        *,
+        event_time: int | Tensor | None = None,
+    ) -> ReceivedIds:
         """Sends the ids of this rank's samples to the workers that hold their rows, and gets theirs."""
-        return self.receive(self.send(values, offsets, sample_weights))
+        return self.receive(self.send(values, offsets, sample_weights, event_time=event_time))
 
-    def send(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> PendingInput:
+    def send(
+        self,
+        values: Tensor,
+        offsets: Tensor,
+        sample_weights: Tensor | None = None,
+        *,
+        event_time: int | Tensor | None = None,
+    ) -> PendingInput:
         """Starts the exchange of a batch's ids and returns at once.
 
-        Sample weights, and whether they want a gradient, must be given on all ranks or on none. What is
-        looked up and updated until the backward pass is a copy, so the caller may reuse its memory at once.
+        Sample weights, and whether they want a gradient, must be given on all ranks or on none, and so must
+        an `event_time` where ids expire by it. What is looked up and updated until the backward pass is a
+        copy, so the caller may reuse its memory at once.
         """
         # The weights stay in the graph, to which the lookup joins its gradient of them.
         indices = self._check.copied(values, offsets, sample_weights)
+        times = None
+        if event_time is not None and self._is_timed:
+            samples = (len(indices[1]) - 1) // len(self.features)
+            times = event_times(event_time, samples)
         with torch.no_grad():
-            return self._input_dist.send(*indices)
+            return self._input_dist.send(*indices, times)
 
     @torch.no_grad()
     def receive(self, sent: PendingInput) -> ReceivedIds:
@@ -257,18 +282,6 @@ class ShardedEmbeddingCollection(TableModule):
         """The same of each dynamic table that this worker has a part of."""
         local = self._lookup.local.collections()
         return added_by_table(part for own in local for part in own.dynamic_counts_by_table().items())
-
-    @property
-    def event_time(self) -> int | None:
-        """When the batches that come happened, in seconds since 1970; ids may expire by it."""
-        return self._event_time
-
-    @event_time.setter
-    def event_time(self, time: int) -> None:
-        """Set before each batch that trains, on all workers alike, where tables expire by it."""
-        self._event_time = time
-        for own in self._lookup.local.collections():
-            own.event_time = time
 
     def on_evicted(self, tell: TellEvicted) -> None:
         """Has somebody told of ids that lose their row on this worker."""

@@ -109,6 +109,21 @@ class LocalShards:
         ]
         return ResolvedShards(*resolved)
 
+    def tell_times(self, received: ReceivedIds, rows: ResolvedShards) -> None:
+        """Says when the samples of a batch happened, before its rows are read: ids may expire by it."""
+        times = received.times
+        if self._pooled.collection is not None and rows.pooled is not None:
+            self._pooled.collection.stores.tell_time(times, rows.pooled)
+        if self._sequences.collection is None:
+            return
+        now, of_ids = None, None
+        if times is not None:
+            now = int(times.max()) if len(times) else None
+            bags = received.offsets.diff().view(-1, len(times)) if len(times) else None
+            each = [] if bags is None else [times.repeat_interleave(bags[s]) for s in self._piece_streams]
+            of_ids = torch.cat([times[:0], *each])
+        self._sequences.collection.stores.tell_times(now, of_ids)
+
     def read_pooled(self, received: ReceivedIds, rows: ResolvedShards) -> WorkerVectors:
         """Pooled rows of all ranks' samples; what the node adds up is added up."""
         collection = self._pooled.collection

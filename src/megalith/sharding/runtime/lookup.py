@@ -132,6 +132,7 @@ class ShardedLookup:
     def start_forward(self, context: ShardedLookupContext) -> None:
         """Looks up, and sends vectors on their way."""
         received, payload = context.received, None
+        self.local.tell_times(received, context.rows)
         vectors = self.local.read_pooled(received, context.rows)
         if self._sequences is not None:
             context.sequences, payload = self._sequences.start_forward(received, context.rows)

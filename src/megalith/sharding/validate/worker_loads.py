@@ -16,7 +16,14 @@ from megalith.sharding.layout.exchange_layout import ExchangeLayout
 from megalith.sharding.plan import Placement, ShardingPlan
 from megalith.sharding.planner.types import PlanInputs
 from megalith.sharding.validate.exchanged_bytes import SequenceVectors, in_node_bytes, vector_bytes
-from megalith.sharding.wire_format import HEADER_BYTES, LENGTH_BYTES, id_bytes, replicated_gradient_bytes
+from megalith.sharding.wire_format import (
+    HEADER_BYTES,
+    LENGTH_BYTES,
+    TIME_BYTES,
+    has_event_times,
+    id_bytes,
+    replicated_gradient_bytes,
+)
 
 Floats = NDArray[np.float64]
 
@@ -58,6 +65,8 @@ def step_loads(inputs: PlanInputs, plan: ShardingPlan, layout: ExchangeLayout) -
         LENGTH_BYTES * len(worker.streams) * inputs.workload.global_batch for worker in layout.workers
     ]
     arriving += HEADER_BYTES * size
+    if has_event_times(inputs.tables):
+        arriving += TIME_BYTES * inputs.workload.global_batch
     summed = _add_replicated(inputs, layout, local, lookups, memory)
     _add_vectors(inputs, layout, local, counts.sequences, memory)
 

@@ -136,7 +136,7 @@ class Learner:
     def stages(self, *, trains: bool) -> Stages:
         """What a pipeline does with a batch ahead of its step, or of its prediction."""
         return Stages(
-            lambda batch: self.embeddings.exchange(batch.values, batch.offsets),
+            lambda batch: self._exchanged(batch, trains=trains),
             self.embeddings.expect,
             lambda ids: self.embeddings.resolve(ids, trains=trains, wait=True),
         )
@@ -182,7 +182,14 @@ class Learner:
     def _resolved(self, batch: Batch, resolved: Any, *, trains: bool) -> Any:
         if resolved is not None:
             return resolved
-        return self.embeddings.resolve(self.embeddings.exchange(batch.values, batch.offsets), trains=trains)
+        return self.embeddings.resolve(self._exchanged(batch, trains=trains), trains=trains)
+
+    def _exchanged(self, batch: Batch, *, trains: bool) -> Any:
+        """The ids of a batch where their rows are; between ranks with the times by which they expire."""
+        ids = batch.values, batch.offsets
+        if trains and isinstance(self.embeddings, ShardedEmbeddingCollection):
+            return self.embeddings.exchange(*ids, event_time=batch.event_times)
+        return self.embeddings.exchange(*ids)
 
     def log_evicted(self, write: TellEvicted) -> None:
         """Has ids of dynamic tables that lose their row on this rank written."""

@@ -85,13 +85,22 @@ class InputDist:
             self._all_to_all = comm.all_to_all("indices", depth=2 * _MAX_PENDING)
         self._uniform_offsets = UniformOffsets()
 
-    def send(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None = None) -> PendingInput:
-        """Starts the exchange of a batch and returns; ids must have been checked."""
+    def send(
+        self,
+        values: Tensor,
+        offsets: Tensor,
+        sample_weights: Tensor | None = None,
+        times: Tensor | None = None,
+    ) -> PendingInput:
+        """Starts the exchange of a batch and returns; ids must have been checked.
+
+        `times`, int64 [batch], go to every worker: each of them has to know the latest.
+        """
         if self._num_sent - self._num_received == _MAX_PENDING:
             raise ConfigError(
                 f"The ids of {_MAX_PENDING} batches are on their way; receive the first before sending more."
             )
-        ids = self._jagged(values, offsets, sample_weights)
+        ids = self._jagged(values, offsets, sample_weights, times)
         routed = self._router(ids)
         self._num_sent += 1
         pending = PendingInput(ids, routed[self._rank], self._num_sent, None, [], [0] * self._world_size)
@@ -112,11 +121,18 @@ class InputDist:
                 "Some ranks give sample weights, or want a gradient of them, and others do not; pass them "
                 "alike on all ranks, also with an empty batch."
             )
+        times = [message.times for message in messages if message.times is not None]
+        if times and len(times) < len(messages):
+            raise ConfigError(
+                "Some ranks give event times and others do not; pass them alike on all ranks, also with an "
+                "empty batch."
+            )
+        all_times = torch.cat(times) if times else None
         batches = [message.batch for message in messages]
         own = pending.ids
         if not self._num_streams:
             empty = torch.zeros(0, dtype=self._id_type)
-            return ReceivedIds(empty, torch.zeros(1, dtype=torch.int64), None, batches, own)
+            return ReceivedIds(empty, torch.zeros(1, dtype=torch.int64), None, batches, own, all_times)
         if len(messages) == 1:
             values = torch.cat(messages[0].values)
         else:
@@ -126,9 +142,11 @@ class InputDist:
         if own.sample_weights is not None:
             given = zip(*(message.sample_weights for message in messages), strict=True)
             weights = torch.cat([part for parts in given for part in parts])
-        return ReceivedIds(values, self._offsets(messages), weights, batches, own)
+        return ReceivedIds(values, self._offsets(messages), weights, batches, own, all_times)
 
-    def _jagged(self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None) -> JaggedIds:
+    def _jagged(
+        self, values: Tensor, offsets: Tensor, sample_weights: Tensor | None, times: Tensor | None
+    ) -> JaggedIds:
         num_bags = len(offsets) - 1
         uniform_length = -1
         if num_bags and len(values) % num_bags == 0:
@@ -136,7 +154,7 @@ class InputDist:
             if torch.equal(offsets, self._uniform_offsets(num_bags, length)):
                 uniform_length = length
         batch = num_bags // self._num_features
-        return JaggedIds(values.to(self._id_type), offsets, sample_weights, batch, uniform_length)
+        return JaggedIds(values.to(self._id_type), offsets, sample_weights, batch, uniform_length, times)
 
     def _offsets(self, messages: list[InputMessage]) -> Tensor:
         """Of the bags of all ranks, stream by stream."""

@@ -18,6 +18,8 @@ class JaggedIds(NamedTuple):
     batch: int
     uniform_length: int
     """The number of ids of every bag, or -1 where bags differ."""
+    times: Tensor | None = None
+    """int64 [batch]: when each sample happened, where ids expire by it."""
 
 
 class RoutedIds(NamedTuple):
@@ -39,6 +41,8 @@ class ReceivedIds(NamedTuple):
     batches: list[int]
     """Samples of each rank."""
     own: JaggedIds
+    times: Tensor | None = None
+    """int64: when each sample of all ranks happened, where ids expire by it."""
 
 
 class UniformOffsets:

@@ -1,10 +1,11 @@
 """The message of ids from one rank to one worker: packed into words of 32 bits, and read again.
 
 header    batch, ids of every bag (-1: they differ), number of ids, number of distinct ids (-1: all are
-          there), whether sample weights follow (1) and want a gradient (2)
+          there), whether sample weights follow (1) and want a gradient (2), and event times (4)
 lengths   [streams, batch], left out where every bag has as many ids
 ids       stream by stream; deduplicated, the distinct ones, then the position of every id among them
 weights   of samples
+times     of samples, 64 bits each, where ids expire by them
 """
 
 from __future__ import annotations
@@ -16,9 +17,16 @@ import torch
 from torch import Tensor
 
 from megalith.sharding.runtime.input_dist.jagged_ids import JaggedIds, RoutedIds, id_dtype
-from megalith.sharding.wire_format import HEADER_WORDS, WORD_BYTES, has_narrow_positions, position_words
+from megalith.sharding.wire_format import (
+    HEADER_WORDS,
+    TIME_BYTES,
+    WORD_BYTES,
+    has_narrow_positions,
+    position_words,
+)
 
 WORD = torch.int32
+_TIMES_FLAG, _TIME_WORDS = 4, TIME_BYTES // WORD_BYTES
 _NARROW_MASK = 0xFFFF
 """Positions of two bytes are read with a sign; this takes it away."""
 
@@ -35,6 +43,8 @@ class InputMessage(NamedTuple):
     sample_weights: list[Tensor]
     weight_flag: int
     """Whether sample weights follow (1) and want a gradient (2)."""
+    times: Tensor | None
+    """int64 [batch], where ids expire by event time."""
 
 
 class InputMessageFormat:
@@ -55,24 +65,24 @@ class InputMessageFormat:
             values, num_distinct = self._distinct(routed.values, num_ids)
         if self._id_words == 2:
             values = [part if part.dtype == WORD else part.contiguous().view(WORD) for part in values]
-        header = torch.tensor(
-            [ids.batch, uniform_length, num_ids, num_distinct, _weight_flag(ids)], dtype=WORD
-        )
+        header = torch.tensor([ids.batch, uniform_length, num_ids, num_distinct, _flags(ids)], dtype=WORD)
         weights = [part.view(WORD) for part in routed.sample_weights]
-        return [header, *routed.lengths, *values, *weights]
+        times = [] if ids.times is None else [ids.times.view(WORD)]
+        return [header, *routed.lengths, *values, *weights, *times]
 
     def num_words(self, header: list[int]) -> int:
         """Words of a whole message, by its header."""
-        batch, uniform_length, num_ids, num_distinct, weight_flag = header
+        batch, uniform_length, num_ids, num_distinct, flags = header
         lengths = self._num_streams * batch if uniform_length < 0 else 0
         ids = num_ids * self._id_words
         if num_distinct >= 0:
             ids = num_distinct * self._id_words + position_words(num_ids, num_distinct)
-        return HEADER_WORDS + lengths + ids + num_ids * bool(weight_flag)
+        times = _TIME_WORDS * batch if flags & _TIMES_FLAG else 0
+        return HEADER_WORDS + lengths + ids + num_ids * bool(flags % _TIMES_FLAG) + times
 
     def unpack(self, header: list[int], message: Tensor) -> InputMessage:
         """Reads a message; what it returns may share its memory."""
-        batch, uniform_length, num_ids, num_distinct, weight_flag = header
+        batch, uniform_length, num_ids, num_distinct, flags = header
         lengths, at = None, HEADER_WORDS
         if uniform_length < 0:
             lengths = message[at : at + self._num_streams * batch].view(self._num_streams, batch)
@@ -92,10 +102,15 @@ class InputMessageFormat:
             values = self._ids(message[at : at + num_ids * self._id_words])
             at += num_ids * self._id_words
         weights: tuple[Tensor, ...] = ()
+        weight_flag = flags % _TIMES_FLAG
         if weight_flag:
             weights = message[at : at + num_ids].view(torch.float32).split(sizes)
+            at += num_ids
+        times = None
+        if flags & _TIMES_FLAG:
+            times = message[at : at + _TIME_WORDS * batch].clone().view(torch.int64)
         return InputMessage(
-            batch, uniform_length, lengths, list(values.split(sizes)), list(weights), weight_flag
+            batch, uniform_length, lengths, list(values.split(sizes)), list(weights), weight_flag, times
         )
 
     def unsent(self, ids: JaggedIds, routed: RoutedIds) -> InputMessage:
@@ -103,7 +118,8 @@ class InputMessageFormat:
         lengths = torch.stack(routed.lengths) if routed.lengths else None
         uniform_length = -1 if lengths is not None or not self._num_streams else ids.uniform_length
         return InputMessage(
-            *(ids.batch, uniform_length, lengths, routed.values, routed.sample_weights, _weight_flag(ids))
+            *(ids.batch, uniform_length, lengths, routed.values, routed.sample_weights),
+            *(_flags(ids) % _TIMES_FLAG, ids.times),
         )
 
     def lengths(self, message: InputMessage) -> Tensor:
@@ -147,8 +163,9 @@ def distinct_by_stream(values: list[Tensor]) -> tuple[Tensor, Tensor]:
     )
 
 
-def _weight_flag(ids: JaggedIds) -> int:
-    return 0 if ids.sample_weights is None else 1 + ids.sample_weights.requires_grad
+def _flags(ids: JaggedIds) -> int:
+    weights = 0 if ids.sample_weights is None else 1 + ids.sample_weights.requires_grad
+    return weights + (0 if ids.times is None else _TIMES_FLAG)
 
 
 def _position_type(num_distinct: int) -> torch.dtype:
