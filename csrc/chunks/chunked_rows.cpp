@@ -72,10 +72,11 @@ RecordParts ChunkedRows::parts(uint32_t slot) const {
 }
 
 void ChunkedRows::start_chunk(int64_t table, int64_t id, int64_t chunk, char* weights) const {
-  StartValues start = tables_[static_cast<size_t>(table)].start;
+  const ChunkedTable& own = tables_[static_cast<size_t>(table)];
+  StartValues start = own.start;
   start.first_column += chunk * shape_.width;
   start.dim = shape_.width;
-  start.fill(id, weights);
+  start.fill(own.id_of(id), weights);
 }
 
 // A new record: utilities and state 0, weights as they begin.
@@ -270,6 +271,12 @@ void ChunkedRows::load(int64_t table, const ChunkedBlock& block) {
     copy_part(from.first_state, own.first, state_bytes(shape_.first_state, columns), true);
     copy_part(from.second_state, own.second, state_bytes(shape_.second_state, columns), true);
   }
+}
+
+void ChunkedRows::map_rows(int64_t table, const int64_t* raw_ids, int64_t ranked_rows) {
+  ChunkedTable& own = tables_[static_cast<size_t>(table)];
+  own.raw_ids = raw_ids;
+  own.ranked_rows = ranked_rows;
 }
 
 ChunkedBytes ChunkedRows::bytes() const {

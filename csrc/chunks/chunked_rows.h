@@ -20,6 +20,13 @@ struct ChunkedTable {
   int64_t rows;
   int64_t padding;  // an id that reads as zeros, or -1
   StartValues start;
+  // Beneath a map of ids, which ids have the rows; null where a row is its id.
+  const int64_t* raw_ids = nullptr;
+  // Rows from here on compete for nothing: they stay as they are.
+  int64_t ranked_rows = int64_t{1} << 32;
+
+  // What start values and ties depend on.
+  int64_t id_of(int64_t row) const { return raw_ids ? raw_ids[row] : row; }
 };
 
 struct ChunkShape {
@@ -95,6 +102,10 @@ class ChunkedRows {
   void read(int64_t table, const ChunkedBlock& block) const;
   // Takes rows as given, whatever was there before.
   void load(int64_t table, const ChunkedBlock& block);
+
+  // Says which ids the rows of a table have, and which rows compete; the memory is the caller's, who may change ids of
+  // rows without a record.
+  void map_rows(int64_t table, const int64_t* raw_ids, int64_t ranked_rows);
 
   ChunkedBytes bytes() const;
   int64_t record_bytes(int64_t live) const { return arena_.record_bytes(live) + kIndexBytes; }

@@ -45,6 +45,14 @@ MG_EXPORT int32_t mg_chunks_pool(void* handle, const void** pool) {
   });
 }
 
+// `raw_ids`, one for each row of a table, must live as long as the pool.
+MG_EXPORT int32_t mg_chunks_map_rows(void* handle, int64_t table, const int64_t* raw_ids, int64_t ranked_rows) {
+  return megalith::guarded("map the rows of a table", [&] {
+    const LockedChunks held(handle);
+    held->map_rows(table, raw_ids, ranked_rows);
+  });
+}
+
 // `new_rows` are chunks and room; the room that is left is written back.
 MG_EXPORT int32_t mg_chunks_resolve(void* handle, const int64_t* lookups, int64_t num_lookups, const void* values,
                                     int32_t index_bytes, int32_t* slots, int32_t trains, int64_t* new_rows,

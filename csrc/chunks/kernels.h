@@ -19,6 +19,7 @@ struct ChunkStep {
   int64_t* sums;
   float norm_scale, product_scale;
   const float* rates;  // by live chunks, 0 to all: what the learning rate is multiplied with; null: 1
+  int64_t unscored;    // the slot of a row whose utilities stay, and that no sum counts; 0: none
 };
 
 // Room for one row of `dim` columns and sixteen more.

@@ -140,7 +140,7 @@ void Ranking::score(const TableMagnitudes* magnitudes, int64_t* out) {
     const SketchTable& own = sketch_of(table);
     const int64_t entries = own.buckets * own.bucket_entries, here = own.last_unit - own.first_unit;
     for (int64_t unit = 0; unit < here; ++unit, total += entries) units.push_back({table, unit * entries, entries, total});
-    out[table * kSumNumbers] = (own.end_row() - own.begin_row()) * pool_.chunks;
+    out[table * kSumNumbers] = own.num_rows() * pool_.chunks;
   }
   PageMemory(4 * total).swap(values_);
   std::mutex adding;
@@ -189,7 +189,8 @@ inline uint32_t Ranking::score_of(const RankedRow& row, const float* divisors, i
 }
 
 uint32_t Ranking::tie_hash(const RankedRow& row, int64_t chunk) const {
-  const uint64_t key = rows_.tables()[static_cast<size_t>(row.table)].start.row_key(row.id);
+  const ChunkedTable& table = rows_.tables()[static_cast<size_t>(row.table)];
+  const uint64_t key = table.start.row_key(table.id_of(row.id));
   return static_cast<uint32_t>(mixed(key ^ (0xa24baed4963ee407ull + static_cast<uint64_t>(chunk))) >> 48);
 }
 

@@ -98,7 +98,7 @@ class Ranking {
   void drop_known_candidates() const;
   void rewrite(int64_t table, const std::vector<RowChange>& changes);
 
-  // Calls body(row, slot).
+  // Calls body(row, slot) for the rows of a piece that compete.
   template <class Body>
   void for_each_row(const Piece& piece, bool reads_records, Body body) const;
   // Calls body(ranked row) for a task of `num_tasks`: a piece, or a unit of candidates.
@@ -125,8 +125,11 @@ class Ranking {
 template <class Body>
 void Ranking::for_each_row(const Piece& piece, bool reads_records, Body body) const {
   const TableIndex& index = index_of(piece.table);
+  const int64_t ranked = rows_.tables()[static_cast<size_t>(piece.table)].ranked_rows;
   if (!reads_records) {
-    index.for_each_of(piece.number, piece.of, [&](uint32_t row, uint32_t& slot) { body(row, slot); });
+    index.for_each_of(piece.number, piece.of, [&](uint32_t row, uint32_t& slot) {
+      if (row < ranked) body(row, slot);
+    });
     return;
   }
   constexpr size_t kAhead = 16;
@@ -135,6 +138,7 @@ void Ranking::for_each_row(const Piece& piece, bool reads_records, Body body) co
   } ahead[kAhead];
   size_t count = 0;
   index.for_each_of(piece.number, piece.of, [&](uint32_t row, uint32_t& slot) {
+    if (row >= ranked) return;
     auto& place = ahead[count++ % kAhead];
     if (count > kAhead) body(place.row, place.slot);
     place = {row, slot};

@@ -48,12 +48,13 @@ void sketch_insert(const SketchBucket& bucket, uint32_t row, float utility) {
     for (SketchEntry* entry = smallest + 1; entry <= last; ++entry) {
       if (entry->utility <= smallest->utility) smallest = entry;
     }
-    const bool is_larger = utility > smallest->utility || (utility == smallest->utility && row < smallest->row);
+    const bool is_larger = utility > smallest->utility ||
+                           (utility == smallest->utility && bucket.order_of(row) < bucket.order_of(smallest->row));
     if (!is_larger) return;
     erase_entry(bucket, smallest);
   }
   SketchEntry* at = last;
-  while (at > bucket.begin() && (at[-1].utility == 0 || at[-1].row > row)) {
+  while (at > bucket.begin() && (at[-1].utility == 0 || bucket.order_of(at[-1].row) > bucket.order_of(row))) {
     *at = at[-1];
     --at;
   }

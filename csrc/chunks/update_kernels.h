@@ -84,8 +84,8 @@ void update_chunked_rows(const TableUpdate& table, const ChunkedPool& rows, cons
       mask_before = 0;
     }
     before = source;
-    const bool exists = is_record(slot);
-    if ((scored || !exists) && !knows_chunks) {
+    const bool exists = is_record(slot), counts = scored && slot != chunk_step.unscored;
+    if ((counts || !exists) && !knows_chunks) {
       find_norms(pool, gradient, chunks);
       knows_chunks = true;
     }
@@ -101,7 +101,7 @@ void update_chunked_rows(const TableUpdate& table, const ChunkedPool& rows, cons
     const uint64_t mask = live == pool.chunks ? pool.all_chunks : record_mask(pool, record);
     // Rows that keep the first of their chunks need no copy of the gradient's columns.
     const bool is_prefix = (mask & (mask + 1)) == 0;
-    if (scored) {
+    if (counts) {
       uint32_t bits;
       std::memcpy(&bits, &chunks.total, 4);
       const uint64_t seed = mix(table.rounding.seed + (uint64_t{bits} + 1) * 0xd1342543de82ef95ull);
@@ -119,16 +119,16 @@ void update_chunked_rows(const TableUpdate& table, const ChunkedPool& rows, cons
     }
     knows_norms = knows_norms && kNumNorms == 1 && step.weight_decay == 0 && mask == mask_before;
     mask_before = mask;
-    uint64_t row_seed = 0;
+    uint64_t rounding_seed = 0;
     if (rounds) {
-      uint32_t id;
-      std::memcpy(&id, record + layout.id, 4);
-      row_seed = mix(table.rounding.seed + static_cast<uint64_t>(table.rounding.first_row + id) * 0x9e3779b97f4a7c15ull);
+      uint32_t row;
+      std::memcpy(&row, record + layout.id, 4);
+      rounding_seed = row_seed(table, row);
     }
     const auto take = [&](auto live_columns, const float* given) {
       const RowStep<Kind, T, decltype(live_columns)> row_step{
           reinterpret_cast<T*>(record + layout.weights), reinterpret_cast<float*>(record + layout.first),
-          reinterpret_cast<float*>(record + layout.second), given, columns, step, row_seed, live_columns};
+          reinterpret_cast<float*>(record + layout.second), given, columns, step, rounding_seed, live_columns};
       if constexpr (kNumNorms > 0) {
         if (!knows_norms) norms = row_step.norms();
         knows_norms = true;

@@ -62,7 +62,7 @@ struct TableUpdate {
   float* second_state;
   const OptimizerStep* step;
   RowRounding rounding;
-  const int64_t* slot_ids;  // the id of each physical row, or null where the id is the row
+  const int64_t* slot_ids;  // the id of each physical row, of chunked ones by number, or null where it is the row
   Gradients gradients;
   float* scaled;  // room for one row's gradient, where `scales` multiply it
 };

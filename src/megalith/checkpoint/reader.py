@@ -168,7 +168,8 @@ def _block(table: TableState, record: BlockRecord, open_file: OpenFile, chunk: i
     """A block whose parts are read when they are sliced."""
     file = open_file(record.file)
     left, right = record.columns
-    inside = 0 <= left < right <= table.dim
+    # Rows that are cut into chunks may have none.
+    inside = 0 <= left < right <= table.dim or (chunk is not None and left == right == 0)
     ids: range | Tensor
     if record.first is None:
         ids = file.tensor(f"{record.name}/ids")

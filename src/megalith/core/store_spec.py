@@ -159,6 +159,17 @@ class DynamicSpec(Config):
 StoreSpec = DenseSpec | TieredSpec | AdaptiveSpec | DynamicSpec
 AnyStore = Annotated[StoreSpec, Field(discriminator="kind")]
 
+
+def chunked_spec(store: object) -> AdaptiveSpec | None:
+    """How rows are cut into chunks, also beneath a dynamic table; None where they are whole.
+
+    >>> chunked_spec(DynamicSpec(bound=64, over=AdaptiveSpec(chunk=8)))
+    AdaptiveSpec(kind='adaptive', chunk=8)
+    """
+    rows = store.over if isinstance(store, DynamicSpec) else store
+    return rows if isinstance(rows, AdaptiveSpec) else None
+
+
 _PLAIN: dict[str, type[DenseSpec | TieredSpec | AdaptiveSpec]] = {
     "dense": DenseSpec,
     "tiered": TieredSpec,

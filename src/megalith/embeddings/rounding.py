@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from megalith.core.store_spec import AdaptiveSpec
+from megalith.core.store_spec import chunked_spec
 from megalith.embeddings.initial_values import TableWindow
 from megalith.ops.optimizer.stochastic_rounding import RowRounding, table_rounding_seed
 
@@ -20,7 +20,7 @@ class RoundingSeeds:
         self._seed = seed
         # Utilities of chunks are rounded too, whatever their weights are.
         self._is_used = any(
-            window.table.dtype != "float32" or isinstance(window.table.store, AdaptiveSpec)
+            window.table.dtype != "float32" or chunked_spec(window.table.store) is not None
             for window in windows
         )
         self._of_each = torch.tensor(

@@ -15,7 +15,13 @@ from torch import Tensor
 from megalith.embeddings.collection import EmbeddingCollection
 from megalith.embeddings.optimizers import SGD, StepSettings
 from megalith.embeddings.stores.resolved import ResolvedIds
-from megalith.ops.embedding.descriptors import LookupBatch, LookupDescriptor, OutputGradients, descriptors_of
+from megalith.ops.embedding.descriptors import (
+    LAYOUTS,
+    LookupBatch,
+    LookupDescriptor,
+    OutputGradients,
+    descriptors_of,
+)
 from megalith.ops.embedding.native_tables import NativeTables
 from megalith.ops.tensors import STORED_DTYPES
 
@@ -46,13 +52,16 @@ class SharedRowGradients:
         self._sums = [torch.zeros(2, table.dim) for table in collection.tables]
         count, none = len(self._sums), torch.empty(0)
         self._native = NativeTables(self._sums, [none] * count, [none] * count)
-        lookups = collection.lookups.over([2] * count, [_OTHERS] * count, one_feature_each=False)
+        whole = [LAYOUTS.index("whole")] * count
+        lookups = collection.lookups.over(
+            [2] * count, [_OTHERS] * count, one_feature_each=False, layouts=whole
+        )
         self._descriptors = lookups.descriptors.clone()
         self._descriptors[:, _DTYPE] = STORED_DTYPES.index(torch.float32)
         self._steps = StepSettings([SGD(lr=1.0)] * count).at(1, 1.0, False)
         rows = collection.stores.rows
         tables = ([own.weight for own in rows], [own.first for own in rows], [own.second for own in rows])
-        self._rows = NativeTables(*tables, [own.ids for own in rows])
+        self._rows = NativeTables(*tables, [own.ids for own in rows], collection.stores.pools)
 
     def take(
         self, resolved: ResolvedIds, pooled: Tensor | None, sequences: Sequence[Tensor | None]

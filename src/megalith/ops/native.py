@@ -159,6 +159,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "mg_chunks_create": (_Code, (_pointer, _int64, _pointer, _int64, _pointer)),
     "mg_chunks_destroy": (None, (_pointer,)),
     "mg_chunks_pool": (_Code, (_pointer, _pointer)),
+    "mg_chunks_map_rows": (_Code, (_pointer, _int64, _pointer, _int64)),
     "mg_chunks_resolve": (
         _Code,
         (

@@ -231,6 +231,7 @@ OPERATORS = (
         native=(
             "mg_chunks_create",
             "mg_chunks_pool",
+            "mg_chunks_map_rows",
             "mg_chunks_resolve",
             "mg_chunks_rewrite",
             "mg_chunks_compact",

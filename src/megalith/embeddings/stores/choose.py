@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from megalith.core.errors import ConfigError
 from megalith.core.schema import TableSpec
-from megalith.core.store_spec import AdaptiveSpec, DenseSpec, StoreSpec, TieredSpec
+from megalith.core.store_spec import AdaptiveSpec, DenseSpec, StoreSpec, TieredSpec, chunked_spec
 from megalith.core.units import format_bytes
 from megalith.embeddings.memory import memory_of
 from megalith.embeddings.optimizers import RowOptimizer
@@ -46,7 +46,7 @@ def choose_adaptive(
     Where no table is named adaptive, all without a store are, but for the smallest: those of few rows, and
     those that together take little of the budget. These stay dense, and what they take is charged.
     """
-    if any(isinstance(table.store, AdaptiveSpec) for table in tables):
+    if any(is_adaptive(table) for table in tables):
         return list(tables), policy
     sizes = [
         memory_of([table], [optimizer]).total for table, optimizer in zip(tables, optimizers, strict=True)
@@ -107,8 +107,8 @@ def adaptive_bytes(
 
 
 def is_adaptive(table: TableSpec) -> bool:
-    """Whether only some chunks of a table's rows are stored."""
-    return isinstance(table.store, AdaptiveSpec)
+    """Whether only some chunks of a table's rows are stored, also beneath a map of ids."""
+    return chunked_spec(table.store) is not None
 
 
 def is_behind_cache(table: TableSpec) -> bool:

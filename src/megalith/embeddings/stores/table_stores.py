@@ -26,7 +26,7 @@ from megalith.embeddings.stores.base import RowCache, RowStore, StoreBytes, Stor
 from megalith.embeddings.stores.choose import is_whole
 from megalith.embeddings.stores.dense import DenseStore
 from megalith.embeddings.stores.dynamic.batches import SharedRowUse
-from megalith.embeddings.stores.dynamic.settings import inner_table, partitions_of
+from megalith.embeddings.stores.dynamic.settings import inner_table, mapped_table, partitions_of
 from megalith.embeddings.stores.dynamic.store import DynamicStore
 from megalith.embeddings.stores.resolved import HeldRows, ResolvedIds
 from megalith.embeddings.stores.settings import TieredMemory
@@ -281,7 +281,7 @@ def _stores(
     ones a map."""
     dense: list[StoredTable] = []
     tiered: dict[str, list[StoredTable]] = {}
-    adaptive: dict[ChunkShape, list[StoredTable]] = {}
+    adaptive: dict[tuple[ChunkShape, str], list[StoredTable]] = {}
     dynamic: dict[str, list[StoredTable]] = {}
     for table in tables:
         if table.spec.is_dynamic:
@@ -291,7 +291,7 @@ def _stores(
         if isinstance(table.spec.store, AdaptiveSpec):
             assert budget is not None
             shape = chunk_shape(table, table.spec.store, budget.policy.chunk)
-            adaptive.setdefault(shape, []).append(table)
+            adaptive.setdefault((shape, under_dynamic.get(table.spec.name, "")), []).append(table)
         elif _kind(table, memory) == "dense":
             dense.append(table)
         else:
@@ -319,9 +319,11 @@ def _stores(
             parents = _own_folders(memory.path, tiered)
         for key, dram in _budget(tiered, memory.dram).items():
             stores.append(TieredStore(tiered[key], memory.share(dram, key), seed, parents))
-    for chunks, tables_of_one_shape in adaptive.items():
+    outer = {table.spec.name: table for table in tables}
+    for (chunks, key), of_one_shape in adaptive.items():
         assert budget is not None
-        stores.append(AdaptiveStore(tables_of_one_shape, chunks, budget, seed))
+        mapped = [mapped_table(outer[table.spec.name], seed) for table in of_one_shape if key]
+        stores.append(AdaptiveStore(of_one_shape, chunks, budget, seed, mapped))
     if budget is not None:
         budget.check()
     if not dynamic:

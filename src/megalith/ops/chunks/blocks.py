@@ -14,6 +14,7 @@ from megalith.ops.tensors import STORED_DTYPES
 STATE_SHAPES = ("none", "row", "full")
 """What an optimizer keeps of a row: nothing, one number, or one for each live column."""
 MOST_CHUNKS = 64
+_INDEX_BYTES = 11
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,19 @@ class ChunkShape:
     def first_chunks(self, count: int) -> int:
         """The mask of the first chunks, 64 bits with a sign."""
         return -1 if count == MOST_CHUNKS else (1 << count) - 1
+
+    def row_bytes(self, live: int) -> int:
+        """What a row with so many live chunks counts as where room is counted: its record, 11 for the index.
+
+        >>> ChunkShape(dim=64, width=16, first_state="row").row_bytes(1)
+        87
+        """
+        numbers = {"none": 0, "row": 1, "full": live * self.width}
+        header = -(-(2 + 2 * -(-self.chunks // 16) + 2 * live) // 4) * 4
+        state = 4 * (numbers[self.first_state] + numbers[self.second_state])
+        weights = live * self.width * self.dtype.itemsize
+        record = header + (0 if self.dtype == torch.float32 else 4) + state + weights
+        return max(12, -(-record // 4) * 4) + _INDEX_BYTES
 
     def fields(self) -> list[int]:
         """As the native core reads it."""

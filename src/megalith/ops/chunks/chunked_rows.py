@@ -101,6 +101,10 @@ class ChunkedRows:
         self._core.mg_chunks_pool(self._handle, ctypes.addressof(pool))
         self._kernel_address = pool.value
         self._lock = threading.Lock()
+        self.raw_ids: list[Tensor | None] = [None] * len(tables)
+        """By table, which id each row has, int64 [rows]; None where a row is its id."""
+        self.ranked_rows = [table.rows for table in tables]
+        """By table, the first row of those that compete for nothing."""
         self.generation = 0
         """Grows whenever rows may have moved: slots that were resolved under a smaller one are stale."""
         self.close = weakref.finalize(self, self._core.mg_chunks_destroy, self._handle)
@@ -115,6 +119,18 @@ class ChunkedRows:
     def native_handle(self) -> int | None:
         """The pool in the native core, for what ranks its chunks."""
         return self._pool
+
+    def map_rows(self, table: int, raw_ids: Tensor, ranked_rows: int) -> None:
+        """Says which ids the rows of a table have: start values and ties depend on them, not on rows.
+
+        Whoever owns `raw_ids`, int64 [rows], may change them for rows without a record. Rows from
+        `ranked_rows` on compete for nothing.
+        """
+        if raw_ids.dtype != torch.int64 or raw_ids.shape != (self.tables[table].rows,):
+            raise ValueError("raw ids are int64, one for each row of the table")
+        self.raw_ids[table], self.ranked_rows[table] = raw_ids, ranked_rows
+        with self._lock:
+            self._core.mg_chunks_map_rows(self._pool, table, raw_ids.data_ptr(), ranked_rows)
 
     def resolve(
         self,

@@ -37,6 +37,17 @@ class ChunkedRowsTwin:
         self.tables, self.shape, self.row_bytes = tuple(tables), shape, row_bytes
         self.rows: dict[tuple[int, int], TwinRow] = {}
         self._numbers: list[tuple[int, int]] = [(-1, -1)]
+        self.raw_ids: list[Tensor | None] = [None] * len(self.tables)
+        self.ranked_rows = [table.rows for table in self.tables]
+
+    def map_rows(self, table: int, raw_ids: Tensor, ranked_rows: int) -> None:
+        """Says which ids the rows of a table have, and which compete."""
+        self.raw_ids[table], self.ranked_rows[table] = raw_ids, ranked_rows
+
+    def id_of(self, table: int, row: int) -> int:
+        """What start values, ties and rounding of a row depend on."""
+        raw_ids = self.raw_ids[table]
+        return row if raw_ids is None else int(raw_ids[row])
 
     def key_of(self, slot: int) -> tuple[int, int]:
         """(table, id) of a slot that `resolve` gave."""
@@ -164,7 +175,7 @@ class ChunkedRowsTwin:
     def _begin(self, key: tuple[int, int], mask: int, utility: float) -> TwinRow:
         table, row = key
         shape = self.shape
-        weight = start_values_twin(self.tables[table].start, torch.tensor([row]))[0]
+        weight = start_values_twin(self.tables[table].start, torch.tensor([self.id_of(table, row)]))[0]
         weight[~self._columns(mask)] = 0
         numbers = {"none": 0, "row": 1, "full": shape.dim}
         states = (torch.zeros(numbers[state]) for state in (shape.first_state, shape.second_state))

@@ -46,7 +46,10 @@ def chunked_backward_twin_(
     chunk_steps: Sequence[ChunkStep],
     absent: Tensor,
 ) -> Tensor:
-    """One optimizer step on the live columns of every touched row; the norms of `absent` (table, id) rows."""
+    """One optimizer step on the live columns of every touched row; the norms of `absent` (table, id) rows.
+
+    Rows that do not compete are not scored: those that `unscored` names.
+    """
     numbers = {(table, row): number for number, (table, row) in enumerate(absent.tolist())}
     norms = torch.zeros(len(absent))
     touched = touched_rows(expanded_tables(twin), descriptors, batch, gradients)
@@ -59,14 +62,15 @@ def chunked_backward_twin_(
             if held is None:
                 norms[numbers[table, row]] = chunk_norms(twin.shape, gradient).sum() * times
                 continue
-            if settings.utility_weight:
+            if settings.utility_weight and row < twin.ranked_rows[table]:
                 if settings.sums is not None:
                     _add_sums_(twin, held, gradient, settings, times)
                 _add_utilities_(twin, held, gradient, settings.utility_weight * times)
             own = step
             if settings.rates is not None:
                 own = step._replace(lr=float(torch.tensor(step.lr) * settings.rates[held.mask.bit_count()]))
-            _update_row_(twin, held, row, gradient, own, RowRounding(*rounding[table].tolist()))
+            id_ = twin.id_of(table, row)
+            _update_row_(twin, held, id_, gradient, own, RowRounding(*rounding[table].tolist()))
     return norms
 
 
@@ -121,7 +125,7 @@ def _add_utilities_(twin: ChunkedRowsTwin, held: TwinRow, gradient: Tensor, weig
 def _update_row_(
     twin: ChunkedRowsTwin,
     held: TwinRow,
-    row: int,
+    id_: int,
     gradient: Tensor,
     step: OptimizerStep,
     rounding: RowRounding,
@@ -139,7 +143,7 @@ def _update_row_(
     whole = torch.zeros(1, twin.shape.dim)
     whole[0, live] = compact.weight[0]
     if step.stochastic_rounding and held.weight.dtype != torch.float32:
-        rounded = round_at_random(whole, held.weight.dtype, torch.tensor([row]), rounding)[0]
+        rounded = round_at_random(whole, held.weight.dtype, torch.tensor([id_]), rounding)[0]
     else:
         rounded = whole[0].to(held.weight.dtype)
     held.weight[live] = rounded[live]

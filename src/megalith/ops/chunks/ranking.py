@@ -197,7 +197,11 @@ def check_tables(pool: ChunkedRows, sketch: CandidateSketch, exempt: Sequence[bo
     """Refuses a sketch whose candidates are not rows of the pool."""
     if not len(pool.tables) == len(sketch.tables) == len(exempt):
         raise ValueError("a ranking has a sketch's table and a flag for each table of the pool")
-    for table, candidates in zip(pool.tables, sketch.tables, strict=True):
+    for number, (table, candidates) in enumerate(zip(pool.tables, sketch.tables, strict=True)):
+        if candidates.mapped_rows is not None:
+            if pool.raw_ids[number] is None or candidates.mapped_rows != pool.ranked_rows[number]:
+                raise ValueError("a sketch of mapped rows is of a pool that ranks as many, by the same ids")
+            continue
         first, last = (min(unit * candidates.unit_rows, candidates.rows) for unit in candidates.units)
         begins = candidates.first_row
         if table.start.first_row != begins or first < begins or last > begins + table.rows:

@@ -82,9 +82,7 @@ class RankingTwin:
         for table, is_exempt in enumerate(self.exempt):
             if is_exempt:
                 continue
-            own = self.sketch.tables[table]
-            first, last = (min(unit * own.unit_rows, own.rows) for unit in own.units)
-            sums[table, 0] = (last - first) * shape.chunks
+            sums[table, 0] = self.sketch.tables[table].num_rows * shape.chunks
             ids, found = self.sketch.entries(table)
             for row_id, utility in zip(ids.tolist(), found.numpy(), strict=True):
                 if (table, row_id) not in self.pool.rows:
@@ -153,7 +151,12 @@ class RankingTwin:
             yield RankedRow(table, row_id, live, self._keys(table, row_id, live, scores))
 
     def _rows(self) -> list[tuple[tuple[int, int], TwinRow]]:
-        return [item for item in self.pool.rows.items() if not self.exempt[item[0][0]]]
+        ranked = self.pool.ranked_rows
+        return [
+            ((table, row), held)
+            for (table, row), held in self.pool.rows.items()
+            if not self.exempt[table] and row < ranked[table]
+        ]
 
     def _growth(self, row: RankedRow) -> np.float32:
         if row.live:
@@ -183,7 +186,7 @@ class RankingTwin:
         while len(bits) > live and bits[-1] == 0:
             bits.pop()
         start = self.pool.tables[table].start
-        row_key = _mixed(start.table_seed + (row_id + start.first_row) * _GOLDEN)
+        row_key = _mixed(start.table_seed + (self.pool.id_of(table, row_id) + start.first_row) * _GOLDEN)
         keys = [own << 16 | _mixed(row_key ^ (_TIES + chunk)) >> 48 for chunk, own in enumerate(bits)]
         return [min(keys[: chunk + 1]) for chunk in range(len(keys))]
 

@@ -9,6 +9,9 @@ of eight entries, or of fewer where the table has fewer bytes. A full bucket giv
 equal ones that of the highest row) for a larger one. Nothing depends on the number of ranks, each of which
 has whole units. Entries are {u32 row, f32 utility}, those of a bucket in the order of rows; a utility of 0 is
 no entry, so no entry at all is zeros.
+
+Beneath a map of ids units are the partitions of ids, a hash of the id says which bucket of its unit, and raw
+ids decide where rows would. Rows of ids may change there, so what travels is {i64 id, f32 utility}.
 """
 
 from __future__ import annotations
@@ -31,6 +34,8 @@ UNITS = ADAPTIVE_UNITS
 MOST_ENTRIES = 8
 """Of a bucket: a cache line."""
 ENTRY = np.dtype([("row", np.uint32), ("utility", np.float32)])
+RAW_ENTRY = np.dtype([("id", "<i8"), ("utility", "<f4")])
+"""As it travels, where rows are of raw ids."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,8 @@ class CandidateTable:
     """[first, last) of those that are here."""
     first_row: int = 0
     """The row of the whole table that id 0 here is."""
+    mapped_rows: int | None = None
+    """How many rows are here, where raw ids have them; None where rows are ids."""
 
     def __post_init__(self) -> None:
         first, last = self.units
@@ -75,6 +82,19 @@ class CandidateTable:
         return self.buckets * self.bucket_entries * ENTRY.itemsize
 
     @property
+    def raw_unit_bytes(self) -> int:
+        """The same as it travels, where rows are of raw ids."""
+        return self.buckets * self.bucket_entries * RAW_ENTRY.itemsize
+
+    @property
+    def num_rows(self) -> int:
+        """Of the units that are here."""
+        if self.mapped_rows is not None:
+            return self.mapped_rows
+        first, last = (min(unit * self.unit_rows, self.rows) for unit in self.units)
+        return last - first
+
+    @property
     def buckets(self) -> int:
         """Of each unit."""
         return -(-self.unit_rows // self.bucket_rows)
@@ -93,27 +113,40 @@ class CandidateTable:
 class CandidateSketch:
     """Candidates of the tables of a pool, by its ids (`CandidateTable.first_row`); for one thread."""
 
-    def __init__(self, tables: Sequence[CandidateTable]) -> None:
+    def __init__(
+        self, tables: Sequence[CandidateTable], raw_ids: Sequence[Tensor | None] | None = None
+    ) -> None:
+        """`raw_ids` are those of each row, int64, of tables whose rows are mapped; they may change."""
         self._core = native.library()
         self.tables = tuple(tables)
+        self._raw_ids = [None] * len(tables) if raw_ids is None else list(raw_ids)
+        for table, ids in zip(self.tables, self._raw_ids, strict=True):
+            if (table.mapped_rows is None) != (ids is None) or (
+                ids is not None and (ids.dtype != torch.int64 or len(ids) < (table.mapped_rows or 0))
+            ):
+                raise ValueError("tables whose rows are mapped, and no others, have a raw id for each")
         self._state = [
             torch.zeros((table.num_units, table.unit_bytes), dtype=torch.uint8) for table in tables
         ]
         described = [
             [
-                *(table.rows, table.unit_rows, table.buckets, table.bucket_rows, *table.units),
+                *(table.rows if table.mapped_rows is None else table.mapped_rows, table.unit_rows),
+                *(table.buckets, table.bucket_rows, *table.units),
                 *(table.first_row, table.bucket_entries),
             ]
             for table in tables
         ]
         self._fields = torch.tensor(
-            [[*row, state.data_ptr()] for row, state in zip(described, self._state, strict=True)],
+            [
+                [*row, state.data_ptr(), 0 if ids is None else ids.data_ptr()]
+                for row, state, ids in zip(described, self._state, self._raw_ids, strict=True)
+            ],
             dtype=torch.int64,
-        ).view(len(tables), 9)
+        ).view(len(tables), 10)
 
     @property
     def native_tables(self) -> Tensor:
-        """int64 [tables, 9] as csrc/chunks/sketch.h has them; valid as long as the sketch."""
+        """int64 [tables, 10] as csrc/chunks/sketch.h has them; valid as long as the sketch."""
         return self._fields
 
     def add(self, absent: Tensor, norms: Tensor, weight: float) -> None:
@@ -144,7 +177,8 @@ class CandidateSketch:
             self._core.mg_sketch_scale(fields.data_ptr(), factor)
 
     def entries(self, table: int) -> tuple[Tensor, Tensor]:
-        """Ids int64, rising, and utilities float32 of a table's candidates."""
+        """Ids int64, rising, and utilities float32 of a table's candidates; rows in any order where they are
+        mapped."""
         found = self._entries(table)
         found = found[found["utility"] > 0]
         ids = torch.from_numpy(found["row"].astype(np.int64)) - self.tables[table].first_row
@@ -172,12 +206,36 @@ class CandidateSketch:
         check_units(described, described.units[0] + first, state)
         own[first : first + len(state)] = state
 
+    def raw_state(self, table: int) -> Tensor:
+        """The same by raw id, where rows are mapped: uint8 [units here, bytes of a unit as it travels]."""
+        raw_ids, found = self._raw_ids[table], self._entries(table)
+        assert raw_ids is not None
+        entries = np.zeros(len(found), dtype=RAW_ENTRY)
+        kept = found["utility"] > 0
+        entries["id"][kept] = raw_ids.numpy()[found["row"][kept]]
+        entries["utility"] = found["utility"]
+        units = self.tables[table].num_units
+        return torch.from_numpy(entries.view(np.uint8).reshape(units, self.tables[table].raw_unit_bytes))
+
+    def replace(self, table: int, rows: Tensor, utilities: Tensor) -> None:
+        """Forgets the candidates of a table, and takes these."""
+        self._state[table].zero_()
+        numbers = torch.full_like(rows, table)
+        self.add(torch.stack([numbers, rows], dim=1), utilities, 1.0)
+
     def bytes(self) -> int:
         """What the sketch takes in memory."""
         return sum(state.numel() for state in self._state) + self._fields.numel() * 8
 
     def _entries(self, table: int) -> npt.NDArray[np.void]:
         return self._state[table].numpy().reshape(-1).view(ENTRY)
+
+
+def raw_entries(state: Tensor) -> tuple[Tensor, Tensor]:
+    """Raw ids int64 and utilities float32, of what `CandidateSketch.raw_state` gave."""
+    entries = state.contiguous().numpy().reshape(-1).view(RAW_ENTRY)
+    entries = entries[entries["utility"] > 0]
+    return torch.from_numpy(entries["id"].copy()), torch.from_numpy(entries["utility"].copy())
 
 
 def check_units(table: CandidateTable, first_unit: int, state: Tensor) -> None:

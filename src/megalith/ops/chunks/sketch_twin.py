@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -16,8 +17,11 @@ Bucket = dict[int, np.float32]
 class CandidateSketchTwin:
     """What `CandidateSketch` must be indistinguishable from."""
 
-    def __init__(self, tables: Sequence[CandidateTable]) -> None:
+    def __init__(
+        self, tables: Sequence[CandidateTable], raw_ids: Sequence[Tensor | None] | None = None
+    ) -> None:
         self.tables = tuple(tables)
+        self._raw_ids = [None] * len(self.tables) if raw_ids is None else list(raw_ids)
         self.buckets: dict[tuple[int, int, int], Bucket] = {}
         """By table, unit and bucket: utilities by row."""
 
@@ -63,13 +67,20 @@ class CandidateSketchTwin:
         entries = np.zeros((last - first, own.buckets, own.bucket_entries), dtype=ENTRY)
         for (number, unit, bucket), found in self.buckets.items():
             if number == table:
-                rows = sorted(found)
+                rows = sorted(found, key=partial(self._order, number))
                 entries[unit - first, bucket, : len(rows)] = [(row, found[row]) for row in rows]
         state = np.ascontiguousarray(entries).view(np.uint8)
         return torch.from_numpy(state.reshape(last - first, own.unit_bytes))
 
     def _bucket(self, table: int, row: int) -> Bucket:
-        own = self.tables[table]
+        own, raw_ids = self.tables[table], self._raw_ids[table]
+        if raw_ids is not None:
+            hashed = _hash_id(int(raw_ids[row]))
+            if not own.units[0] <= hashed >> 58 < own.units[1]:
+                raise IndexError(f"row {row} has an id of another partition")
+            return self.buckets.setdefault(
+                (table, hashed >> 58, ((hashed >> 26 & 0xFFFFFFFF) * own.buckets) >> 32), {}
+            )
         unit = row // own.unit_rows
         if not own.units[0] <= unit < own.units[1] or row >= own.rows:
             raise IndexError(f"row {row} is not here")
@@ -84,8 +95,22 @@ class CandidateSketchTwin:
         if _is_utility(added):
             bucket[row] = added
         if len(bucket) > self.tables[table].bucket_entries:
-            del bucket[min(bucket, key=lambda own: (bucket[own], -own))]
+            del bucket[min(bucket, key=lambda own: (bucket[own], -self._order(table, own)))]
+
+    def _order(self, table: int, row: int) -> int:
+        """What entries are in the order of, and equal utilities are told apart by."""
+        raw_ids = self._raw_ids[table]
+        return row if raw_ids is None else int(raw_ids[row])
 
 
 def _is_utility(number: np.float32) -> bool:
     return bool(np.isfinite(number) and number > 0)
+
+
+def _hash_id(id_: int) -> int:
+    """The finaliser of splitmix64 over the 64 bits of an id."""
+    bits = 2**64 - 1
+    x = id_ & bits
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & bits
+    x = (x ^ x >> 27) * 0x94D049BB133111EB & bits
+    return x ^ x >> 31

@@ -33,9 +33,11 @@ class ChunkStep(NamedTuple):
     product_scale: float = 1.0
     rates: Tensor | None = None
     """float32, by live chunks of a row, from 0 to all: multiply its learning rate; None is 1."""
+    unscored: int = 0
+    """The slot of a row whose utilities stay, and that `sums` leave out; 0 is none."""
 
 
-_PACKED = struct.Struct("<qfiqffq")
+_PACKED = struct.Struct("<qfiqffqq")
 """As csrc/chunks/kernels.h has a step."""
 
 
@@ -55,6 +57,7 @@ def packed_chunk_steps(steps: Sequence[ChunkStep]) -> bytes:
                 0 if step.sums is None else _address_of_sums(step.sums),
                 *(step.norm_scale, step.product_scale),
                 0 if step.rates is None else _address(step.rates, "rates"),
+                step.unscored,
             )
         rows.append(row)
     return b"".join(rows)

@@ -18,6 +18,8 @@ from megalith.core.store_spec import ID_PARTITIONS, DynamicSpec
 _PAGE = 4096
 PARTITIONS = ID_PARTITIONS
 """Ids of a table are cut into so many by a hash; each decides alone, and a rank owns whole ones."""
+RAW_ID_BYTES = 8
+"""Of an id, where rows in chunks are told which they have."""
 COUNTER_BUCKET_BYTES = 64
 MOST_ROWS = 2**31 - 1
 _DOUBLINGS = 64

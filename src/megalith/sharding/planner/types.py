@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megalith.core.schema import TableSpec
-from megalith.core.store_spec import AdaptiveSpec, DynamicSpec
-from megalith.ops.ids.policies import id_table_spec
+from megalith.core.store_spec import DynamicSpec, chunked_spec
+from megalith.ops.ids.policies import RAW_ID_BYTES, id_table_spec
 from megalith.sharding.plan import ExchangeConfig, Kind
 from megalith.sharding.planner.search import Clock, Deadline
 from megalith.sharding.planner.statistics import TableStatistics
@@ -85,13 +85,15 @@ class PlanInputs:
 
     def held_share(self, table: TableSpec) -> float:
         """The share of a table's bytes that is stored."""
-        return self.adaptive_share if isinstance(table.store, AdaptiveSpec) else 1.0
+        return 1.0 if chunked_spec(table.store) is None else self.adaptive_share
 
     def map_bytes_per_row(self, table: TableSpec) -> float:
-        """What a dynamic table takes in the fastest memory beside its rows: the map of its ids."""
+        """What a dynamic table takes in the fastest memory beside its rows: the map of its ids, and which id
+        has a row where its rows are in chunks."""
         if not isinstance(table.store, DynamicSpec):
             return 0.0
-        return id_table_spec(table.store, table.rows, 0, table.name).map_bytes / table.rows
+        raw = 0 if chunked_spec(table.store) is None else RAW_ID_BYTES
+        return raw + id_table_spec(table.store, table.rows, 0, table.name).map_bytes / table.rows
 
 
 @dataclass(frozen=True, slots=True)

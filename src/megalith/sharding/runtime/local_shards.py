@@ -19,7 +19,7 @@ from torch import Tensor
 
 from megalith.comm.context import CommContext
 from megalith.core.schema import TableSpec
-from megalith.core.store_spec import AdaptiveSpec
+from megalith.core.store_spec import chunked_spec
 from megalith.embeddings.check import Indices
 from megalith.embeddings.collection import EmbeddingCollection
 from megalith.embeddings.initial_values import TableWindow
@@ -27,7 +27,7 @@ from megalith.embeddings.optimizers import RowOptimizer
 from megalith.embeddings.row_block import part_specs
 from megalith.embeddings.shared_rows import SharedRowGradient, SharedRowGradients
 from megalith.embeddings.stores.adaptive.budget import AdaptiveBudget
-from megalith.embeddings.stores.adaptive.store import CANDIDATES, candidate_units
+from megalith.embeddings.stores.adaptive.mapped import CANDIDATES, candidate_units
 from megalith.embeddings.stores.base import RowCache, StoreBytes, TierCounts
 from megalith.embeddings.stores.dynamic.shard import ID_PARTS
 from megalith.embeddings.stores.dynamic.side_states import side_states
@@ -336,8 +336,9 @@ class _ShardTables:
         if table.is_dynamic:
             parts |= ID_PARTS
             states = side_states(table, optimizer)
-        elif self._budget is not None and isinstance(table.store, AdaptiveSpec):
-            states = {CANDIDATES: candidate_units(self._budget, table.name, ())}
+        if self._budget is not None and chunked_spec(table.store) is not None:
+            whole = self._budget.candidates(table.name)
+            states[CANDIDATES] = candidate_units(whole, (), is_mapped=table.is_dynamic)
         # What else a store knows is loaded before the rows.
         return {
             f"{table.name}.{name}": replace(state, shards=tuple(others.get(name, ())))

@@ -19,6 +19,7 @@ from megalith.core.files import new_file
 from megalith.data.dataset import Dataset
 from megalith.data.prepare.recipe import PrepareRecipe
 from megalith.embeddings.row_block import WEIGHT
+from megalith.embeddings.stores.dynamic.shard import whole_columns
 from megalith.train.checkpoints import existing_step
 from megalith.train.ids.id_file import STATES, file_schema, piece_rows, to_record_batch
 from megalith.train.run.folder import RunFolder
@@ -75,6 +76,8 @@ def export_table(request: ExportRequest) -> dict[str, Any]:
                 parts = {
                     name: block.parts[name][first:last] for name in (WEIGHT, *kept, "last", "score", "time")
                 }
+                for name in (WEIGHT, *kept):
+                    parts[name] = whole_columns(parts[name], state.dim)
                 parts["score"] = parts["score"].double() / unit
                 writer.write_batch(to_record_batch(ids[first:last], parts, schema), row_group_size=rows)
             count += len(ids)

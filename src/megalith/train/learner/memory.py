@@ -49,6 +49,7 @@ def check_memory(
     # A collective: no rank takes memory while another still measures what is free.
     available = ranks.from_each(available_bytes)
     size = 1 if plan is None else ranks_a_host(plan.world_size)
+    chunked = [table for table in tables if is_adaptive(table)]
     # Of a dynamic table it is the rows underneath.
     tables = [inner_spec(table) for table in tables]
     whole = [table for table in tables if is_whole(table)]
@@ -57,7 +58,6 @@ def check_memory(
     if tiered and memory is not None:
         rows = memory_of(tiered, [optimizer] * len(tiered)).total
         _check_cache(min(memory.dram * size, rows), available)
-    chunked = [table for table in tables if is_adaptive(table)]
     budget = adaptive_bytes(chunked, optimizer, adaptive, lookups)
     if plan is None:
         for table in whole:

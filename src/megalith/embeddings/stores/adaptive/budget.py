@@ -59,10 +59,15 @@ class AdaptiveBudget:
     """The bytes of all adaptive tables, which of their chunks live, and whether rows may begin."""
 
     def __init__(
-        self, policy: AdaptivePolicy, dense_bytes: int, rows: Mapping[str, int], num_lengths: int
+        self,
+        policy: AdaptivePolicy,
+        dense_bytes: int,
+        rows: Mapping[str, int],
+        num_lengths: int,
+        shared_bytes: int = 0,
     ) -> None:
-        """Of all adaptive tables on all ranks together: bytes as dense ones, the rows of each by name, and
-        the lengths that records may have, over all shapes of rows."""
+        """Of all adaptive tables on all ranks together: bytes as dense ones, the rows of each by name, the
+        lengths that records may have, over all shapes of rows, and bytes of rows that are always whole."""
         self.policy, self.schedule = policy, BudgetSchedule(policy, dense_bytes)
         self.rows = dict(rows)
         self.numbers = {name: number for number, name in enumerate(rows)}
@@ -71,7 +76,7 @@ class AdaptiveBudget:
         self.counts = AdaptiveCounts()
         self.live = torch.zeros(len(rows), dtype=torch.int64)
         """Chunks of each table, on all ranks, when they were last ranked."""
-        self.num_lengths = num_lengths
+        self.num_lengths, self.shared_bytes = num_lengths, shared_bytes
         self.is_open = True
         """Whether rows begin as soon as a training batch lacks them."""
         self._last = self._used = self._begun = 0
@@ -160,7 +165,7 @@ class AdaptiveBudget:
             return None
         part, most = (_PAGE, 1 / 2) if budget <= _SMALL_POOL else (_HALF_EXTENT, 1 / 8)
         free = min(most * budget, _ARENA_PART * budget + part * self.num_lengths)
-        return int(budget - self.sketch_bytes - free)
+        return int(budget - self.sketch_bytes - self.shared_bytes - free)
 
     def used_bytes(self, add: AddOverRanks = of_one_process) -> int:
         """What all rows with a record count as."""
@@ -169,7 +174,7 @@ class AdaptiveBudget:
 
     def _change(self, used: int, limit: int, add: AddOverRanks) -> tuple[int, int]:
         """One ranking over all pools; returns what is used afterwards, and how much may be."""
-        rows = self._by_table(lambda store: torch.tensor(store.pool.statistics().rows), (), add)
+        rows = self._by_table(lambda store: torch.tensor(store.num_rows()), (), add)
         sums = self._by_table(lambda store: store.ranking.sums(), (SUM_NUMBERS,), add)
         self.live = sums[:, 0].clone()
         norms, fades = Ranking.means(sums), self.predictions.fades(self._last)
@@ -232,11 +237,11 @@ class AdaptiveBudget:
         for store in self.stores:
             taken = taken.plus(store.bytes())
             found = store.pool.statistics()
-            is_whole = sum(found.records) == found.records[-1]
+            is_whole, ranked = sum(found.records) == found.records[-1], store.num_rows()
             for number, table in enumerate(store.tables):
                 name, shape = table.window.table.name, store.shape
                 rows, live = self.rows[name], int(self.live[self.numbers[name]])
-                whole = found.rows[number] * shape.dim / rows if is_whole else None
+                whole = ranked[number] * shape.dim / rows if is_whole else None
                 own = LiveColumns(whole, ranked=live * shape.width / rows)
                 tables[name] = own.plus(tables[name]) if name in tables else own
         budget = self.schedule.at(self._last)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from megalith.core.errors import ConfigError
-from megalith.core.store_spec import AdaptiveSpec
+from megalith.core.store_spec import DynamicSpec, chunked_spec
 from megalith.embeddings.memory import memory_of
 from megalith.embeddings.stores.adaptive.budget import AdaptiveBudget
 from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
@@ -15,9 +15,10 @@ from megalith.embeddings.stores.base import StoredTable
 
 def make_budget(tables: Sequence[StoredTable], policy: AdaptivePolicy | None) -> AdaptiveBudget | None:
     """What the adaptive ones of these tables share, which are whole; None where there are none."""
-    shapes, own = set(), []
+    shapes, own, shared = set(), [], 0
     for table in tables:
-        if not isinstance(table.spec.store, AdaptiveSpec):
+        spec = chunked_spec(table.spec.store)
+        if spec is None:
             continue
         if policy is None:
             raise ConfigError(
@@ -25,9 +26,14 @@ def make_budget(tables: Sequence[StoredTable], policy: AdaptivePolicy | None) ->
                 "adaptive=AdaptivePolicy(ratio=16)."
             )
         own.append(table)
-        shapes.add(chunk_shape(table, table.spec.store, policy.chunk))
+        shape = chunk_shape(table, spec, policy.chunk)
+        # Rows that a map gives out are in pools of their own.
+        shapes.add((shape, table.spec.is_dynamic))
+        if isinstance(table.spec.store, DynamicSpec) and table.spec.store.unknown == "shared":
+            # Once for all ranks, each of which may have a copy: they decide by the same number.
+            shared += shape.row_bytes(shape.chunks)
     if policy is None or not own:
         return None
     dense = memory_of([table.spec for table in own], [table.optimizer for table in own]).total
     rows = {table.spec.name: table.spec.rows for table in own}
-    return AdaptiveBudget(policy, dense, rows, num_lengths=sum(shape.chunks for shape in shapes))
+    return AdaptiveBudget(policy, dense, rows, sum(shape.chunks for shape, _ in shapes), shared)

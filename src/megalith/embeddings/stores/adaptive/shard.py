@@ -103,10 +103,17 @@ class AdaptiveShard:
             self.pool.load(self.table, brought.block(kept, self.pool.shape))
         return taken.numbers
 
+    def read(self, ids: Tensor) -> dict[str, Tensor]:
+        """The parts of some rows with all their columns, copied; zeros where a chunk does not live."""
+        held = zip(PART_NAMES, self._held(ids - self.rows[0]).parts, strict=True)
+        return {name: part for name, part in held if name in self.specs}
+
     def reset(self) -> None:
         """No chunk lives: each row begins with its start value when it is next trained."""
-        while len(ids := self.pool.ids(self.table, count=_IDS)):
-            self.pool.rewrite(self.table, ids, torch.zeros_like(ids))
+        ranked = self.pool.ranked_rows[self.table]
+        while len(ids := self.pool.ids(self.table, count=_IDS)) and ids[0] < ranked:
+            # What competes for nothing stays.
+            self.pool.rewrite(self.table, ids[ids < ranked], torch.zeros_like(ids[ids < ranked]))
         self.pool.compact()
 
     def clear(self) -> None:

@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from megalith.core.store_spec import AdaptiveSpec
-from megalith.embeddings.initial_values import TableWindow
-from megalith.embeddings.row_block import WEIGHT, PartSpec
+from megalith.embeddings.row_block import WEIGHT
 from megalith.embeddings.stores.adaptive.budget import AdaptiveBudget
+from megalith.embeddings.stores.adaptive.mapped import (
+    CANDIDATES,
+    MappedTable,
+    SharedRows,
+    candidate_table,
+    candidate_units,
+    drop_rows,
+)
 from megalith.embeddings.stores.adaptive.shard import AdaptiveShard
 from megalith.embeddings.stores.base import RowCache, StoreBytes, StoredTable, TierCounts
 from megalith.embeddings.stores.dense_shard import DenseShard
@@ -24,16 +31,15 @@ from megalith.embeddings.table_state import TableShard, TableState
 from megalith.ops.chunks.blocks import ChunkShape
 from megalith.ops.chunks.chunked_rows import PADDING_SLOT, ChunkedRows, ResolvedSlots
 from megalith.ops.chunks.ranking import Ranking
-from megalith.ops.chunks.sketch import UNITS, CandidateSketch, CandidateTable
+from megalith.ops.chunks.sketch import CandidateSketch
 from megalith.ops.chunks.steps import ChunkStep
+from megalith.ops.embedding.native_tables import allocate_zeros
 from megalith.ops.optimizer.steps import PhysicalRows
 from megalith.ops.stores.tiered_rows import PooledTable
 
 _FOUR_BYTE_SLOTS = 8 << 30
 """Slots of a pool of at most so many bytes are units of four: larger ones waste more behind a record."""
 _ANY_ROOM = 1 << 62
-CANDIDATES = "candidates"
-"""The name of the sketch among the states of a table."""
 
 
 def chunk_shape(table: StoredTable, spec: AdaptiveSpec, widest: int) -> ChunkShape:
@@ -69,21 +75,45 @@ class AdaptiveStore:
     ids_are_slots = False
 
     def __init__(
-        self, tables: Sequence[StoredTable], shape: ChunkShape, budget: AdaptiveBudget, seed: int
+        self,
+        tables: Sequence[StoredTable],
+        shape: ChunkShape,
+        budget: AdaptiveBudget,
+        seed: int,
+        mapped: Sequence[MappedTable] = (),
     ) -> None:
+        """`mapped` says of each table how a map of ids gives out its rows; none: rows are ids."""
         self.tables, self.shape, self.budget = tuple(tables), shape, budget
+        maps: list[MappedTable | None] = [*mapped] or [None] * len(tables)
         pooled = [
-            PooledTable(table.spec.rows, table.window.start_values(seed), _padding(table)) for table in tables
+            PooledTable(
+                table.spec.rows,
+                table.window.start_values(seed) if own is None else own.start,
+                _padding(table),
+            )
+            for table, own in zip(tables, maps, strict=True)
         ]
         self.pool = ChunkedRows(pooled, shape, _capacity(shape, tables, budget.schedule.peak))
         self.pools = (self.pool,) * len(tables)
-        self.sketch = CandidateSketch([_candidates(table.window, budget) for table in tables])
+        for number, own in enumerate(mapped):
+            # Touched row by row, as ids come.
+            raw_ids = allocate_zeros(tables[number].spec.rows, 1, torch.int64).view(-1)
+            self.pool.map_rows(number, raw_ids, own.rows)
+        self._shared = SharedRows(self.pool, maps)
+        self.sketch = CandidateSketch(
+            [
+                candidate_table(budget.candidates(table.window.table.name), table.window, own)
+                for table, own in zip(tables, maps, strict=True)
+            ],
+            self.pool.raw_ids,
+        )
         """What rows without a chunk would be worth."""
         self.ranking = Ranking(self.pool, self.sketch, budget.policy.ranking(), [False] * len(tables))
         self.numbers = torch.tensor([budget.numbers[table.window.table.name] for table in tables])
         """Of its tables, among all adaptive ones."""
         none = torch.empty(0)
-        self.rows = (PhysicalRows(torch.empty(0, shape.dim, dtype=shape.dtype), none, none),) * len(tables)
+        weight = torch.empty(0, shape.dim, dtype=shape.dtype)
+        self.rows = tuple(PhysicalRows(weight, none, none, ids) for ids in self.pool.raw_ids)
         self._rates = rates_by_live_chunks(shape.chunks, budget.policy.rate)
         self._tickets = itertools.count(1)
         self._held: dict[int, _HeldBatch] = {}
@@ -144,8 +174,9 @@ class AdaptiveStore:
                 norm_scale=predictions.tables[number].norm_scale,
                 product_scale=predictions.tables[number].product_scale,
                 rates=self._rates,
+                unscored=slot,
             )
-            for number in self.numbers.tolist()
+            for number, slot in zip(self.numbers.tolist(), self._shared.slots(), strict=True)
         ]
 
     def updated(self, ticket: int) -> None:
@@ -162,6 +193,20 @@ class AdaptiveStore:
         """Records stay where they are until the next ranking."""
         self._held.pop(ticket, None)
 
+    def begin_rows(self, table: int, rows: Tensor, ids: Tensor) -> None:
+        """Ids get rows of a mapped table, which have no chunk; int64 each."""
+        raw_ids = self.pool.raw_ids[table]
+        assert raw_ids is not None
+        raw_ids[rows] = ids
+
+    def drop_rows(self, table: int, rows: Tensor, ids: Tensor) -> None:
+        """Ids lose rows of a mapped table: chunks, utilities and what the sketch has go at once."""
+        drop_rows(self.pool, self.sketch, table, rows, ids)
+
+    def shared_slot(self, table: int) -> int:
+        """Where the row of a mapped table lies that ids without one share."""
+        return self._shared.slots()[table]
+
     def shard(self, table: int, writes: bool = True) -> TableShard:
         """The live chunks of a table."""
         return AdaptiveShard(self.pool, table, writes)
@@ -170,7 +215,8 @@ class AdaptiveStore:
         """Its part of the sketch, by units of rows."""
         units, described = self.sketch.units(table), self.sketch.tables[table]
         shard = DenseShard(described.units[0], 0, {WEIGHT: units})
-        return {CANDIDATES: candidate_units(self.budget, self.tables[table].window.table.name, (shard,))}
+        whole = self.budget.candidates(self.tables[table].window.table.name)
+        return {CANDIDATES: candidate_units(whole, (shard,), is_mapped=False)}
 
     def bytes(self) -> StoreBytes:
         """All that the pool and its part of the sketch take."""
@@ -186,9 +232,15 @@ class AdaptiveStore:
         )
 
     def used_bytes(self) -> int:
-        """What all rows with a record count as, wherever they lie."""
+        """What all rows that compete count as, wherever they lie."""
         found = self.pool.statistics()
-        return sum(count * size for count, size in zip(found.records, found.row_bytes, strict=True))
+        used = sum(count * size for count, size in zip(found.records, found.row_bytes, strict=True))
+        return used - sum(self._shared.count()) * found.row_bytes[-1]
+
+    def num_rows(self) -> list[int]:
+        """By table, the rows with a record that compete."""
+        rows = self.pool.statistics().rows
+        return [count - shared for count, shared in zip(rows, self._shared.count(), strict=True)]
 
     def counts(self) -> TierCounts:
         """There is one tier."""
@@ -210,23 +262,8 @@ def rates_by_live_chunks(chunks: int, power: float) -> Tensor | None:
     return torch.tensor([1.0, *((chunks / live) ** power for live in range(1, chunks + 1))])
 
 
-def candidate_units(budget: AdaptiveBudget, table: str, shards: Sequence[TableShard]) -> TableState:
-    """The sketch of a table as a checkpoint sees it, of which this process has the units in `shards`."""
-    parts = {WEIGHT: PartSpec(torch.uint8, "element")}
-    return TableState(UNITS, budget.candidates(table).unit_bytes, parts, tuple(shards), optional=True)
-
-
 def _padding(table: StoredTable) -> int:
     return -1 if table.spec.padding_index is None else table.spec.padding_index
-
-
-def _candidates(window: TableWindow, budget: AdaptiveBudget) -> CandidateTable:
-    """The part of the sketch for some rows of a table: whole units of it."""
-    whole = budget.candidates(window.table.name)
-    (first, last), unit = window.rows, whole.unit_rows
-    # Units behind the last row are with it, so that every unit is somewhere.
-    units = first // unit, UNITS if last == window.table.rows else last // unit
-    return replace(whole, units=units, first_row=first)
 
 
 def _capacity(shape: ChunkShape, tables: Sequence[StoredTable], peak: int) -> int:

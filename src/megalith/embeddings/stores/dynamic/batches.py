@@ -35,6 +35,8 @@ class DynamicBatch:
     guessed: list[tuple[RowStore, int]] = field(default_factory=list)
     """Rows that it probably uses, brought into memory ahead: they may be let go at any time."""
     held: list[tuple[RowStore, int]] = field(default_factory=list)
+    slots: Tensor | None = None
+    """int32, once it has arrived."""
     shared: list[SharedRowUse] = field(default_factory=list)
     """Of parts of tables, once it has arrived."""
 

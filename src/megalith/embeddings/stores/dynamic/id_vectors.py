@@ -10,16 +10,18 @@ from torch import Tensor
 
 from megalith.core.errors import DataError
 from megalith.embeddings.row_block import WEIGHT, PartSpec, RowBlock
-from megalith.embeddings.stores.dynamic.shard import ID_PARTS, DynamicShard
+from megalith.embeddings.stores.dynamic.shard import ID_PARTS, DynamicShard, whole_columns
 from megalith.embeddings.stores.dynamic.store import DynamicStore
 
 
 def export_ids(store: DynamicStore, table: int, max_bytes: int) -> Iterator[RowBlock]:
-    """Blocks of at most about `max_bytes`, ids rising: `weight`, and `score` in uses as they count."""
+    """Blocks of at most about `max_bytes`, ids rising: `weight`, and `score` in uses as they count. Columns
+    of chunks that do not live are zeros."""
     unit = _unit(store, table)
     for block in store.shard(table).blocks(max_bytes):
-        parts = {WEIGHT: block.parts[WEIGHT], "score": block.parts["score"] / unit}
-        yield RowBlock(block.ids, block.columns, parts)
+        weight = whole_columns(block.parts[WEIGHT], store.tables[table].spec.dim)
+        parts = {WEIGHT: weight, "score": block.parts["score"] / unit}
+        yield RowBlock(block.ids, (0, weight.shape[1]), parts)
 
 
 def import_ids(store: DynamicStore, table: int, blocks: Iterable[RowBlock]) -> int:
@@ -28,6 +30,7 @@ def import_ids(store: DynamicStore, table: int, blocks: Iterable[RowBlock]) -> i
     What a block lacks is 0 in optimizer state, one use as the score, and the last batch as the last use.
     """
     store.begin()
+    store.chunks.settle(store.ids)
     shard = DynamicShard(store, table)
     given: list[Tensor] = []
     for block in blocks:

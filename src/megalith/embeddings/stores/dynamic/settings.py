@@ -18,6 +18,7 @@ from megalith.core.store_spec import AdaptiveSpec, DynamicSpec, partitions_betwe
 from megalith.core.units import format_bytes
 from megalith.embeddings.initial_values import TableWindow
 from megalith.embeddings.optimizers import RowOptimizer
+from megalith.embeddings.stores.adaptive.mapped import MappedTable
 from megalith.embeddings.stores.base import StoredTable
 from megalith.embeddings.stores.tiered import RowShape
 from megalith.ops.ids.policies import MOST_ROWS, PARTITIONS, id_table_spec
@@ -89,15 +90,22 @@ def inner_table(table: StoredTable) -> StoredTable:
     return StoredTable(spec, TableWindow.whole(named), table.optimizer)
 
 
+def mapped_table(table: StoredTable, seed: int) -> MappedTable:
+    """What chunks underneath a dynamic table are told of it."""
+    rows = dynamic_rows(table.spec, is_part=is_part(table.window))
+    shared = -1 if rows.unknown == rows.padding else rows.unknown
+    return MappedTable(table.window.start_values(seed), partitions_of(table.window), rows.bound, shared)
+
+
 def sized_table(table: TableSpec, optimizer: RowOptimizer) -> TableSpec:
     """A table whose `rows` are its bound, also where that was given in bytes; others as they are."""
     if not isinstance(table.store, DynamicSpec):
         return table
     store = table.store
-    if isinstance(store.over, AdaptiveSpec):
+    if store.bound is None and isinstance(store.over, AdaptiveSpec):
         raise ConfigError(
-            f"Table '{table.name}' is dynamic over adaptive rows, which no store holds yet; leave `over` "
-            "out, or make it tiered."
+            f"The store of table '{table.name}' has bound_bytes over adaptive rows, whose bytes are in the "
+            "budget of all adaptive tables (adaptive.ratio, adaptive.budget); give it `bound` rows."
         )
     if store.bound is None:
         store = store.model_copy(update={"bound": _bound(table, store, optimizer), "bound_bytes": None})

@@ -13,17 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from megalith.core.errors import CheckpointError
-from megalith.embeddings.row_block import PartSpec, RowBlock
+from megalith.embeddings.row_block import GROWTH, UTILITY, PartSpec, RowBlock
 from megalith.embeddings.stores.row_files import Holds
 from megalith.embeddings.stores.saved_shard import SavedShard
 from megalith.embeddings.table_state import TableShard
-from megalith.ops.ids.changes import EvictedIds, IdBlock
+from megalith.ops.ids.changes import IdBlock
 from megalith.ops.stores.start_values import StartValues
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ class DynamicShard:
     sparse: bool = True
     """Ids without a row are in no block."""
     files: None = None
-    chunk: None = None
 
     @property
     def rows(self) -> tuple[int, int]:
@@ -69,6 +68,11 @@ class DynamicShard:
         return self.store.starts[self.table]
 
     @property
+    def chunk(self) -> int | None:
+        """Columns of a chunk, where rows are cut into some."""
+        return self.inner.chunk
+
+    @property
     def inner(self) -> TableShard:
         """The rows by their numbers."""
         store, own = self.store.places[self.table]
@@ -82,40 +86,44 @@ class DynamicShard:
         """Gives the ids of a block rows, as far as there is room: where there is not, the best by the policy
         stay, whatever the order of blocks. Ids of other partitions are left alone. Returns the block's
         numbers."""
-        numbers, evicted = self.load_ids(block)
-        self.store.tell_evicted(evicted, self.store.ids.batch)
-        return numbers
-
-    def load_ids(self, block: RowBlock) -> tuple[int, EvictedIds]:
-        """The same, and the ids that left for others or got no row."""
         ids = torch.as_tensor(block.ids)
         numbers = len(ids) * (self.columns[1] + len(ID_PARTS))
         if not bool(self.store.owns(ids).any()):
             # Not a byte of the rows that others hold is read.
-            return numbers, EvictedIds(*(torch.empty(0, dtype=torch.int64),) * 4)
-        if tuple(block.columns) != self.columns:
+            return numbers
+        is_chunked = UTILITY in block.parts
+        if tuple(block.columns) != self.columns and not (is_chunked and block.columns[0] == 0):
             raise CheckpointError(
                 f"Columns {block.columns} of dynamic table '{self.store.names[self.table]}' are "
                 "not whole rows; save it from a table that is not cut by columns."
             )
-        parts = {
-            name: _read(block.parts[name], spec, len(ids), self.columns) for name, spec in self.specs.items()
-        }
+        columns, specs = (block.columns[0], block.columns[1]), dict(self.specs)
+        if is_chunked and self.chunk is not None:
+            specs |= _CHUNK_PARTS
+        parts = {name: _read(block, name, spec) for name, spec in specs.items()}
         scores = parts.pop("score") * self.store.score_factors[self.table]
         known = IdBlock(ids, torch.empty(0), parts.pop("last"), scores, parts.pop("time"))
         rows, evicted = self.store.ids.load(self.table, known._replace(rows=torch.empty_like(ids)))
+        self.store.leave(evicted, self.store.ids.batch)
         kept = (rows >= 0).nonzero().view(-1)
-        if len(kept):
-            kept = kept[rows[kept].argsort()]
-            self.inner.load(
-                RowBlock(rows[kept].long(), self.columns, {name: part[kept] for name, part in parts.items()})
-            )
-        return numbers, evicted
+        kept = kept[rows[kept].argsort()]
+        if self.chunk is not None:
+            self.store.chunks.load(self.table, rows[kept].long(), ids[kept])
+        elif columns != self.columns:
+            # Chunks that do not live are zeros.
+            parts = {name: whole_columns(part, self.columns[1]) for name, part in parts.items()}
+            columns = self.columns
+        if len(kept) and columns[1]:
+            held = {name: part[kept] for name, part in parts.items()}
+            self.inner.load(RowBlock(rows[kept].long(), columns, held))
+        return numbers
 
     def reset(self) -> None:
         """Takes the rows of all ids; what is counted of ids without a row stays."""
         counter = self.store.ids.counter(self.table)
         self.store.ids.clear(self.table)
+        if self.chunk is not None:
+            self.store.chunks.clear(self.table)
         if counter.numel():
             self.store.ids.load_counter(self.table, counter)
 
@@ -135,6 +143,9 @@ class DynamicShard:
         return blocks[0] if blocks else IdBlock(*(torch.empty(0, dtype=kind) for kind in _KINDS))
 
 
+_CHUNK_PARTS = {UTILITY: PartSpec(torch.bfloat16, "element"), GROWTH: PartSpec(torch.bfloat16, "row")}
+_ID_BYTES = 64
+"""Of an id without a chunk, about."""
 _KINDS = (torch.int64, torch.int32, torch.int64, torch.float32, torch.int64)
 
 
@@ -151,9 +162,10 @@ class HeldDynamicShard(SavedShard[DynamicShard]):
 
 
 def blocks_by_id(listed: IdBlock, inner: TableShard, max_bytes: int) -> Iterator[RowBlock]:
-    """The rows of an inner store under the ids that have them, block by block."""
+    """The rows of an inner store under the ids that have them, block by block; last those without a chunk."""
     positions = torch.full((inner.rows[1],), -1, dtype=torch.int32)
     positions[listed.rows.long()] = torch.arange(len(listed.rows), dtype=torch.int32)
+    without_chunk = torch.full((len(listed.ids),), inner.chunk is not None)
     for block in inner.blocks(max_bytes):
         rows = block.ids
         here = positions[rows.start : rows.stop] if isinstance(rows, range) else positions[rows]
@@ -163,10 +175,34 @@ def blocks_by_id(listed: IdBlock, inner: TableShard, max_bytes: int) -> Iterator
         kept = kept[here[kept].argsort()]
         known = here[kept].long()
         parts: dict[str, Tensor] = {name: part[kept] for name, part in block.parts.items()}
-        parts |= {"last": listed.last[known], "score": listed.scores[known], "time": listed.times[known]}
-        yield RowBlock(listed.ids[known], block.columns, parts)
+        without_chunk[known] = False
+        yield RowBlock(listed.ids[known], block.columns, parts | _id_parts(listed, known))
+    specs = {**inner.specs, **_CHUNK_PARTS}
+    for known in without_chunk.nonzero().view(-1).split(max(1, max_bytes // _ID_BYTES)):
+        if len(known):
+            nothing = {
+                name: torch.zeros(len(known), *((0,) if spec.per == "element" else ()), dtype=spec.dtype)
+                for name, spec in specs.items()
+            }
+            yield RowBlock(listed.ids[known], (0, 0), nothing | _id_parts(listed, known))
 
 
-def _read(part: Any, spec: PartSpec, rows: int, columns: tuple[int, int]) -> Tensor:
-    values: Tensor = part[0:rows] if spec.per == "row" else part[0:rows, columns[0] : columns[1]]
-    return values
+def whole_columns(part: Tensor, dim: int) -> Tensor:
+    """Live columns of rows with zeros behind them; one number a row as it is."""
+    return part if part.dim() == 1 else torch.nn.functional.pad(part, (0, dim - part.shape[1]))
+
+
+def _id_parts(listed: IdBlock, known: Tensor) -> dict[str, Tensor]:
+    return {"last": listed.last[known], "score": listed.scores[known], "time": listed.times[known]}
+
+
+def _read(block: RowBlock, name: str, spec: PartSpec) -> Tensor:
+    """A part of a block, all of it; there is nothing to read where no column lives."""
+    part, rows = block.parts[name], len(block.ids)
+    if spec.per == "row":
+        values: Tensor = part[0:rows]
+        return values
+    if block.columns[1] == 0:
+        return torch.zeros(rows, 0, dtype=spec.dtype)
+    columns: Tensor = part[0:rows, :] if name == UTILITY else part[0:rows, 0 : block.columns[1]]
+    return columns

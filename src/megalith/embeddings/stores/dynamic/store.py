@@ -19,15 +19,9 @@ from torch import Tensor
 
 from megalith.core.errors import DataError
 from megalith.embeddings.row_block import WEIGHT, RowBlock
-from megalith.embeddings.stores.base import (
-    RowCache,
-    RowStore,
-    StoreBytes,
-    StoredTable,
-    TierCounts,
-    WholeRowSteps,
-)
+from megalith.embeddings.stores.base import RowCache, RowStore, StoreBytes, StoredTable, TierCounts
 from megalith.embeddings.stores.dynamic.batches import DynamicBatch, DynamicBatches, SharedRowUse
+from megalith.embeddings.stores.dynamic.chunks import DynamicChunks
 from megalith.embeddings.stores.dynamic.counts import DynamicCounts, added_by_table
 from megalith.embeddings.stores.dynamic.settings import (
     UNKNOWN_ID,
@@ -40,6 +34,7 @@ from megalith.embeddings.stores.dynamic.shard import DynamicShard
 from megalith.embeddings.stores.dynamic.side_states import held_side_states
 from megalith.embeddings.stores.dynamic.values import InnerLookups, MappedValues, without_padding
 from megalith.embeddings.table_state import ReadableShard, TableShard, TableState
+from megalith.ops.chunks.steps import ChunkStep
 from megalith.ops.ids.changes import EvictedIds, NewIdRows
 from megalith.ops.ids.id_map import IdMap
 from megalith.ops.ids.partitions import id_partitions
@@ -52,7 +47,7 @@ _SEARCHED_AT_ONCE = 8
 """Lookups: some tenths of a millisecond."""
 
 
-class DynamicStore(WholeRowSteps):
+class DynamicStore:
     """Dynamic tables over the tables of row numbers that `inner` stores hold, which have the same names.
 
     All of them have the same partitions of ids.
@@ -75,7 +70,9 @@ class DynamicStore(WholeRowSteps):
             partitions=partitions_of(tables[0].window),
             threads=0,
         )
-        self.pools = (None,) * len(tables)
+        self.pools = tuple(store.pools[own] for store, own in self.places)
+        self.chunks = DynamicChunks(self.places)
+        """Of its tables, those whose rows are in chunks."""
         self.rows = tuple(_with_ids(store.rows[own]) for store, own in self.places)
         self.starts = [table.window.start_values(seed) for table in tables]
         self.score_factors = [1.0] * len(tables)
@@ -107,7 +104,13 @@ class DynamicStore(WholeRowSteps):
             for store in inner
             if not store.ids_are_slots
         ]
-        self._halves = [number for number, table in enumerate(tables) if table.spec.dtype != "float32"]
+        # Chunks are all in memory: there is nothing to begin to read.
+        self._reading = [own for own in self._moving if own.store.pools[0] is None]
+        self._halves = [
+            number
+            for number, table in enumerate(tables)
+            if table.spec.dtype != "float32" and number not in self.chunks
+        ]
         self._has_begun = False
 
     @property
@@ -122,10 +125,10 @@ class DynamicStore(WholeRowSteps):
 
     def expect(self, lookups: Tensor, values: Tensor, ahead: int) -> None:
         """Keeps the rows of ids that have one by now."""
-        if self._moving:
+        if self._reading:
             given = without_padding(lookups, values.long().contiguous(), self._paddings)
             rows = self._placed(given, self._searched(given))
-            for own in self._moving:
+            for own in self._reading:
                 own.store.expect(own.of(lookups), rows, ahead)
 
     def resolve(self, lookups: Tensor, values: Tensor, *, trains: bool, wait: bool) -> tuple[Tensor, int]:
@@ -135,41 +138,66 @@ class DynamicStore(WholeRowSteps):
         computes, which has only to see that rows are still those of their ids.
         """
         batch = DynamicBatch(lookups, values.long().contiguous(), trains)
-        if self._moving or wait:
+        if self._reading or wait:
             given = without_padding(lookups, batch.values, self._paddings)
             batch.guesses = found = self._searched(given)
-            rows = self._placed(given, found.clone()) if self._moving else found
-            for own in self._moving:
+            rows = self._placed(given, found.clone()) if self._reading else found
+            for own in self._reading:
                 self._batches.guess(batch, own.store, own.of(lookups), rows)
         return torch.zeros(len(values), dtype=torch.int32), self._batches.add(batch)
 
     def arrive(self, ticket: int) -> Tensor | None:
         """Decides which ids have a row, begins new ones, and waits for rows that are being read."""
         self.begin()
+        self.chunks.settle(self.ids)
         batch = self._batches[ticket]
         rows, new = self._decided(batch)
+        new = self.chunks.begin(new)
         # Shared rows take a step with the ids of other processes, whoever looks them up here.
-        shared = torch.tensor(self._shared if batch.trains else [], dtype=torch.int64)
-        unknown = torch.from_numpy(self._unknown)[shared].long()
+        shared = self._shared if batch.trains else []
+        whole = torch.tensor([number for number in shared if number not in self.chunks], dtype=torch.int64)
+        unknown = torch.from_numpy(self._unknown)[whole].long()
         slots, others = self._brought(
-            batch, rows, torch.cat([new.tables, shared]), torch.cat([new.rows, unknown])
+            batch, rows, torch.cat([new.tables, whole]), torch.cat([new.rows, unknown])
         )
-        begun, unknown_slots = others.split([len(new.ids), len(shared)])
+        begun, unknown_slots = others.split([len(new.ids), len(whole)])
         if len(new.ids):
             start_rows_(self._start_rows, BegunRows(new.tables, begun, new.ids))
-        if len(shared):
+        if shared:
             read = self._unknown_values(batch, rows)
-            batch.shared = [
-                SharedRowUse(number, read[number], slot)
-                for number, slot in zip(shared.tolist(), unknown_slots.tolist(), strict=True)
-            ]
+            found = dict(zip(whole.tolist(), unknown_slots.tolist(), strict=True))
+            batch.shared = [SharedRowUse(number, read[number], found.get(number, 0)) for number in shared]
         for number in self._halves:
             self._note_ids(number, batch, rows, slots)
+        batch.slots = slots
         return slots
+
+    def current(self, ticket: int) -> Tensor | None:
+        """Slots where chunks have moved since."""
+        batch = self._batches[ticket]
+        slots: Tensor | None = None
+        for own in self._moving:
+            moved = [held.current(number) for held, number in batch.held if held is own.store]
+            for found in moved:
+                if found is None:
+                    continue
+                assert batch.slots is not None
+                slots = batch.slots = batch.slots.clone()
+                for _, first, last in own.of(batch.lookups).tolist():
+                    slots[first:last] = found[first:last]
+        return slots
+
+    def chunk_steps(self, ticket: int, step: int) -> Sequence[ChunkStep]:
+        """Of tables whose rows are in chunks."""
+        return self.chunks.steps(self._batches[ticket], step)
+
+    def updated(self, ticket: int) -> None:
+        """Chunks remember how much rows without any were missed."""
+        self.chunks.updated(self._batches[ticket])
 
     def shared_rows(self, ticket: int) -> list[SharedRowUse]:
         """What ids without a row share in parts of tables, and the values of a ticket that read it."""
-        return self._batches[ticket].shared
+        return [self.chunks.with_slot(use) for use in self._batches[ticket].shared]
 
     def owns(self, ids: Tensor) -> Tensor:
         """Which ids are of the partitions that are here."""
@@ -191,9 +219,9 @@ class DynamicStore(WholeRowSteps):
         return cast(ReadableShard, store.shard(own))
 
     def states(self, table: int) -> Mapping[str, TableState]:
-        """Clock, counter and shared row; the rows are measured by the clock."""
+        """Clock, counter, shared row and candidates for chunks; the rows are measured by the clock."""
         self.begin()
-        return held_side_states(self, table)
+        return {**held_side_states(self, table), **self.chunks.states(table)}
 
     def bytes(self) -> StoreBytes:
         """The rows underneath, and the map of ids."""
@@ -201,7 +229,7 @@ class DynamicStore(WholeRowSteps):
         for store in self.inner:
             total = total.plus(store.bytes())
         parts = self.ids.bytes()
-        raw = sum(
+        raw = self.chunks.bytes() + sum(
             8 * rows.ids.numel()
             for rows, (store, own) in zip(self.rows, self.places, strict=True)
             if rows.ids is not None and store.rows[own].ids is None
@@ -261,17 +289,18 @@ class DynamicStore(WholeRowSteps):
         """The rows of a batch, int32, with rows for ids without one; and rows that begin."""
         number = self.ids.batch + 1 if batch.trains else self.ids.batch
         if batch.trains and self._looks_every and number % self._looks_every == 0:
-            self.tell_evicted(self.ids.expire(number, self._time()), number)
+            self.leave(self.ids.expire(number, self._time()), number)
         given = without_padding(batch.lookups, batch.values, self._paddings)
         times = self._times(given) if batch.trains and self.is_timed else None
         asked = given.lookups, given.values, number, batch.trains, times
         rows, new, evicted = self.ids.resolve(*asked, guesses=batch.guesses)
         batch.guesses = None
-        self.tell_evicted(evicted, number)
+        self.leave(evicted, number)
         return self._placed(given, rows), new
 
-    def tell_evicted(self, evicted: EvictedIds, batch: int) -> None:
-        """Tells whoever wants to know of ids that lost their row."""
+    def leave(self, evicted: EvictedIds, batch: int) -> None:
+        """Ids have lost their row: their chunks go, and whoever wants to know is told."""
+        self.chunks.leave(evicted)
         if self.on_evicted is not None and len(evicted.ids):
             self.on_evicted(batch, evicted)
 
