@@ -246,7 +246,7 @@ class DynamicStore:
 
     def dynamic_counts(self) -> DynamicCounts:
         """What its tables did so far."""
-        total = DynamicCounts(map_bytes=sum(self.ids.bytes().values()))
+        total = DynamicCounts(map_bytes=sum(self.ids.bytes().values()) + self.chunks.bytes())
         for counts in self.counts_by_table().values():
             total = total.plus(counts)
         return total
