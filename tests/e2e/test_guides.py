@@ -108,6 +108,10 @@ def test_the_guide_to_ids_without_bound_is_true(tmp_path: Path) -> None:
     assert entries
     assert all(0 < entry["ids"] <= entry["bound"] == 25 * 400 + 64 for entry in entries)
     assert sum(entry["evicted"] for entry in entries) > 0
+    chunks = [json.loads(line) for line in (tmp_path / "runs/chunks/metrics.jsonl").read_text().splitlines()]
+    both = [(line["adaptive"], line["dynamic"]) for line in chunks if line["kind"] == "train"]
+    assert all(0 < dynamic["ids"] <= dynamic["bound"] == 26 * 800 for _, dynamic in both)
+    assert sum(adaptive["pruned"] for adaptive, _ in both) > 0
     assert "Ids without bound" in (tmp_path / "report.html").read_text()
     schema = json.loads((tmp_path / "clicks/schema.json").read_text())
     assert {feature["num_ids"] for feature in schema["categorical"]} == {None}

@@ -16,7 +16,8 @@ Rectangles of a table that are listed as `sparse` lack the rows that were never 
 in no block and in no pool has its start value, and zeros as optimizer state. Those with a `chunk` are of rows
 that are cut into chunks of so many columns: their blocks have the live columns of rows with equally many
 chunks, `BLOCK/utility` with a number for each chunk and `BLOCK/growth` with one for each row, and what is in
-no block is zeros. Ids of dynamic tables that have no chunk are in blocks of no columns. A checkpoint that has any is of version 4, all others are of version 3.
+no block is zeros. Ids of dynamic tables that have no chunk are in blocks of no columns. A checkpoint that has
+any is of version 4, all others are of version 3.
 
 A pool `NAME` is the folder `NAME/` of segment files and the file `NAME.safetensors` that lists them: see
 `megalith.checkpoint.pool_files`.
