@@ -1,8 +1,13 @@
 """Chunks beneath dynamic tables on several ranks: they decide as one process does, bit for bit."""
 
+import json
+
 import pytest
 from dynamic_adaptive_cases import go_on, together, trained
 from processes import on_ranks
+from small_runs import losses, outcome, train
+
+from megalith.core.files import read_jsonl
 
 STEPS = 40
 
@@ -52,3 +57,27 @@ def test_what_some_ranks_saved_any_others_go_on_with(alone, tmp_path, ranks, ste
             found = together(on_ranks(world_size, go_on, tmp_path, last, turn))
     assert found[0] == alone[0]
     assert found[1] == alone[1]
+
+
+def came_and_went(run):
+    entries = [line["dynamic"] for line in read_jsonl(run.metrics) if line["kind"] == "train"]
+    return [{key: value for key, value in entry.items() if key != "map_bytes"} for entry in entries]
+
+
+def test_a_recipe_trains_on_ranks_with_the_ids_of_one_process(tiny_recipe, tmp_path):
+    """Under the automatic plan; where ids without a row read zeros also the bits of any depth."""
+    store = {"kind": "dynamic", "bound": 300, "unknown": "zeros", "over": {"kind": "adaptive"}}
+    given = (
+        "embeddings.stores=" + json.dumps({"*": store}),
+        "adaptive={ratio: 3, chunk: 4, interval: 4, warm_up: 4}",
+        *("model.dim=16", "train.epochs=1"),
+    )
+    alone = train(tiny_recipe, tmp_path / "alone", 1, *given)
+    ranks = train(tiny_recipe, tmp_path / "ranks", 2, *given)
+    again = train(tiny_recipe, tmp_path / "again", 2, *given, "train.pipeline=0")
+    assert came_and_went(ranks) == came_and_went(alone)
+    assert outcome(again) == outcome(ranks)
+    changes = [line["adaptive"] for line in read_jsonl(ranks.metrics) if line["kind"] == "train"]
+    assert sum(entry["pruned"] for entry in changes) > 1000
+    # Gradients of the dense part are summed in another order, and utilities are rounded by what they get.
+    assert losses(ranks) == pytest.approx(losses(alone), rel=1e-3)
