@@ -7,9 +7,10 @@ comes before the rows, so it is put in its place when the ids have theirs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -59,21 +60,26 @@ class DynamicChunks:
 
     def leave(self, evicted: EvictedIds) -> None:
         """Ids have lost their rows."""
-        for number, (store, own) in self._tables.items():
-            here = (evicted.tables == number) & (evicted.rows >= 0)
-            if bool(here.any()):
+        for number, here in _by_table(evicted.tables) if self._tables else ():
+            if number in self._tables:
+                store, own = self._tables[number]
+                # Those that were loaded and got none have no row to lose.
+                here = here[evicted.rows[here] >= 0]
                 store.drop_rows(own, evicted.rows[here], evicted.ids[here])
 
     def begin(self, new: NewIdRows) -> NewIdRows:
         """Ids have got rows; those of them whose rows are whole, which somebody has to write."""
         if not self._tables or not len(new.ids):
             return new
-        is_whole = torch.ones(len(new.ids), dtype=torch.bool)
-        for number, (store, own) in self._tables.items():
-            here = new.tables == number
-            store.begin_rows(own, new.rows[here], new.ids[here])
-            is_whole &= ~here
-        return NewIdRows(*(part[is_whole] for part in new))
+        others = [torch.empty(0, dtype=torch.int64)]
+        for number, here in _by_table(new.tables):
+            if number in self._tables:
+                store, own = self._tables[number]
+                store.begin_rows(own, new.rows[here], new.ids[here])
+            else:
+                others.append(here)
+        whole = torch.cat(others)
+        return NewIdRows(*(part[whole] for part in new))
 
     def load(self, table: int, rows: Tensor, ids: Tensor) -> None:
         """Ids that are loaded have got rows, int64 each."""
@@ -136,3 +142,12 @@ class DynamicChunks:
             rows = ids.resolve(torch.tensor([(table, 0, len(raw))]), raw, ids.batch, trains=False).rows.long()
             store.sketch.replace(own, rows[rows >= 0], utilities[rows >= 0])
         self._loaded.clear()
+
+
+def _by_table(tables: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """Each table that is named, and where; in one pass over all of them."""
+    given = tables.numpy()
+    order = np.argsort(given, kind="stable")
+    numbers, firsts = np.unique(given[order], return_index=True)
+    for number, positions in zip(numbers.tolist(), np.split(order, firsts[1:]), strict=False):
+        yield number, torch.from_numpy(positions)
