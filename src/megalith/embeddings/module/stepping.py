@@ -21,7 +21,7 @@ from megalith.embeddings.module.gradient_norm import GradientNorms
 from megalith.embeddings.module.loss_scale import LossScale, are_finite, own_copy, unscaled
 from megalith.embeddings.module.refusals import refuse_averages, refuse_copies_on_ranks
 from megalith.embeddings.module.table_module import TableModule
-from megalith.embeddings.stores.choose import is_behind_cache
+from megalith.embeddings.stores.choose import is_adaptive, is_behind_cache
 from megalith.embeddings.stores.dynamic.settings import inner_spec
 from megalith.embeddings.stores.resolved import ResolvedIds
 from megalith.embeddings.stores.table_stores import TableStores
@@ -162,9 +162,10 @@ class SteppingTables(TableModule):
         """All lookups of a step at once. Ids of dynamic tables were counted when each was looked up."""
         if self.stores.dynamic:
             for table in self.tables:
-                if is_behind_cache(inner_spec(table)):
+                if is_behind_cache(inner_spec(table)) or is_adaptive(table):
+                    kind = "adaptive" if is_adaptive(table) else "tiered"
                     raise ConfigError(
-                        f"Table '{table.name}' is tiered, and gradients of several lookups beside dynamic "
+                        f"Table '{table.name}' is {kind}, and gradients of several lookups beside dynamic "
                         "tables need rows that are whole in memory; take a step for each lookup."
                     )
         return self.stores.resolve(indices, trains=not self.stores.dynamic)

@@ -423,3 +423,8 @@ def test_what_cannot_be_is_refused_in_a_sentence():
         mg.EmbeddingCollection(
             [mg.TableSpec(name="a", dim=4, features=("a",), store=sized)], seed=3, adaptive=ROOMY
         )
+    waiting = mg.EmbeddingCollection([table], seed=3, adaptive=ROOMY, accumulate=True)
+    for step in range(2):
+        waiting(torch.arange(5) + step, torch.arange(6)).sum().backward()
+    with pytest.raises(ConfigError, match="'a' is adaptive, and gradients of several lookups beside dynamic"):
+        waiting.step()
