@@ -20,6 +20,7 @@ enum ParseProblem : int64_t {
   kNotAnHour,
   kNotAnEntry,
   kNotOne,
+  kOpenQuote,
 };
 constexpr int kProblemWidth = 6;
 

@@ -32,6 +32,8 @@ class FeatureSpec(Config):
     name: str
     num_ids: int | None = Field(ge=1)
     max_length: int | None = Field(default=1, ge=1)
+    vocabulary: str | None = None
+    """The feature whose ids it shares: by default both are looked up in one table; None has its own."""
 
     @property
     def is_raw(self) -> bool:

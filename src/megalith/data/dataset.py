@@ -1,15 +1,16 @@
 """A prepared data set: a folder with `schema.json` and one folder of Parquet parts for each split.
 
     DIR/schema.json                what the columns mean, where they came from, rows of each split
-    DIR/train/part-00000.parquet   label, event time (int64, where there is one), numeric columns (float32),
-                                   categorical columns (int32 ids or lists)
+    DIR/train/part-00000.parquet   label, weight and event time (int64) where there are any, numeric columns
+                                   (float32), categorical columns (int32 ids or lists)
     DIR/valid/..., DIR/test/...    where they were asked for
     DIR/vocabulary/...             raw value -> id of each categorical feature, where ids come from one
 
 Ids: 0 is a missing value, 1 a value outside the vocabulary, 2 and up the vocabulary by falling count. Raw ids
 (`num_ids` is null; int64 columns) are what `data.readers.raw_ids` makes of values: the smallest 64-bit number
 is a missing one. Folders with such features have version 2, those with an event time version 3. An event time
-is when a sample happened, in whole seconds since 1970.
+is when a sample happened, in whole seconds since 1970. Features that share a vocabulary (`vocabulary` names
+the first of them, which has the file) stand one after the other; such folders have version 4.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ RAW_VERSION = 2
 """Of data sets that have features with raw ids; earlier releases cannot read these."""
 TIMED_VERSION = 3
 """Of data sets whose samples have an event time."""
+SHARED_VERSION = 4
+"""Of data sets with features that share a vocabulary."""
 MAX_EVENT_TIME = 2**32 - 1
 """Seconds since 1970: in the year 2106."""
 MISSING_ID, UNKNOWN_ID, FIRST_ID = 0, 1, 2
@@ -87,6 +90,26 @@ class DatasetSchema(Config):
                 raise ValueError(f"{name!r} cannot be the name of a split")
         return splits
 
+    @field_validator("categorical")
+    @classmethod
+    def _sharers_are_neighbours(cls, features: tuple[FeatureSpec, ...]) -> tuple[FeatureSpec, ...]:
+        # A table's features are read one after the other; elsewhere a batch would have them in another order.
+        names = [feature.vocabulary or feature.name for feature in features]
+        blocks = [name for place, name in enumerate(names) if place == 0 or names[place - 1] != name]
+        for name in blocks:
+            if blocks.count(name) > 1:
+                raise ValueError(f"features that share the vocabulary of '{name}' must follow each other")
+        own = {feature.name: feature for feature in features}
+        for feature in features:
+            first = own.get(feature.vocabulary or feature.name)
+            if (
+                first is None
+                or first.vocabulary not in (None, first.name)
+                or first.num_ids != feature.num_ids
+            ):
+                raise ValueError(f"feature '{feature.name}' cannot share the vocabulary it names")
+        return features
+
     @property
     def feature_names(self) -> tuple[str, ...]:
         """Names of the categorical features, in order."""
@@ -130,9 +153,9 @@ def read_schema(folder: Path) -> DatasetSchema:
     fix = "run `megalith data prepare` again"
     content = read_json_object(path, fix=fix)
     version = content.get("version")
-    if version not in (VERSION, RAW_VERSION, TIMED_VERSION):
+    if version not in (VERSION, RAW_VERSION, TIMED_VERSION, SHARED_VERSION):
         raise DataError(
-            f"{path} has version {version}, this package reads {VERSION} to {TIMED_VERSION}; prepare the "
+            f"{path} has version {version}, this package reads {VERSION} to {SHARED_VERSION}; prepare the "
             "data again."
         )
     return parse_config(DatasetSchema, content, str(path), fix, DataError)
@@ -140,12 +163,16 @@ def read_schema(folder: Path) -> DatasetSchema:
 
 def write_schema(folder: Path, schema: DatasetSchema) -> None:
     """Writes `schema.json`, whole or not at all."""
-    left_out = set()
-    if schema.event_time is not None:
-        schema = schema.model_copy(update={"version": TIMED_VERSION})
+    # Earlier releases refuse keys that they do not know: those are written where they say something.
+    left_out: dict[str, Any] = {}
+    version = RAW_VERSION if any(feature.is_raw for feature in schema.categorical) else schema.version
+    if schema.event_time is None:
+        left_out["event_time"] = True
     else:
-        # Earlier releases refuse a key that they do not know.
-        left_out = {"event_time"}
-        if any(feature.is_raw for feature in schema.categorical):
-            schema = schema.model_copy(update={"version": RAW_VERSION})
+        version = TIMED_VERSION
+    if any(feature.vocabulary for feature in schema.categorical):
+        version = SHARED_VERSION
+    else:
+        left_out["categorical"] = {"__all__": {"vocabulary"}}
+    schema = schema.model_copy(update={"version": version})
     write_atomic(folder / SCHEMA_FILE, schema.model_dump_json(indent=1, exclude=left_out) + "\n")

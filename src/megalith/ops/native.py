@@ -15,9 +15,9 @@ from typing import Any
 
 from megalith.core.errors import CacheFullError, MegalithError, NativeError, OutOfMemoryError, StorageError
 
-ABI_VERSION = 22
+ABI_VERSION = 23
 """That of csrc/abi.h; both are raised when a signature changes."""
-ABI_DIGEST = "0d20ee63fcee7050"
+ABI_DIGEST = "7025726428035a83"
 """Of the signatures together with the version; `tests/architecture` says what to put here."""
 SIMD_LEVELS = ("portable", "avx2", "avx512")
 """The builds of the kernels, the narrowest vector instructions first."""
@@ -50,6 +50,11 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
         (_pointer, _int64, _int32, _pointer, _pointer, _int32, _float, _int64, *(_pointer,) * 5),
     ),
     "mg_parse_entries": (_Code, (_pointer, _int64, _int32, _int64, *(_pointer,) * 6)),
+    "mg_csv_whole_rows": (_Code, (_pointer, _int64, _int32, _pointer)),
+    "mg_parse_csv": (
+        _Code,
+        (_pointer, _int64, _int32, _pointer, _int32, _int32, _int64, *(_pointer,) * 5),
+    ),
     "mg_token_keys": (_Code, (_pointer, _pointer, _int64, _pointer)),
     "mg_count_create": (_Code, (_int64, _int64, _text, _pointer)),
     "mg_count_add": (_Code, (_pointer, _int64, _pointer, _pointer, _int64)),

@@ -130,6 +130,20 @@ OPERATORS = (
         torch_name=None,
     ),
     Operator(
+        name="csv_whole_rows",
+        native=("mg_csv_whole_rows",),
+        facade="megalith.ops.text.csv:csv_whole_rows",
+        twin="megalith.ops.text.csv_twin:csv_whole_rows_twin",
+        torch_name=None,
+    ),
+    Operator(
+        name="parse_csv",
+        native=("mg_parse_csv",),
+        facade="megalith.ops.text.csv:parse_csv",
+        twin="megalith.ops.text.csv_twin:parse_csv_twin",
+        torch_name=None,
+    ),
+    Operator(
         name="token_keys",
         native=("mg_token_keys",),
         facade="megalith.ops.text.keys:token_keys",

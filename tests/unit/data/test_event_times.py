@@ -98,7 +98,7 @@ def test_the_rule_is_printed_and_in_json(tmp_path):
         (pa.array([0.5] * 40), {}, r"has type double; --event-time takes timestamps"),
         (pa.array([None] * 40, pa.int64()), {}, r"holds no value; name another column"),
         (pa.array(SECONDS), {"event_time": "wen"}, r"no column 'wen'; .*when"),
-        (pa.array(SECONDS), {"categories": ("when",)}, r"is the event time and cannot be a label, number or"),
+        (pa.array(SECONDS), {"categories": ("when",)}, r"named by --category and by --event-time"),
     ],
 )
 def test_columns_that_hold_no_times_are_one_sentence(tmp_path, times, options, message):

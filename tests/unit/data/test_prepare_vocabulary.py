@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from megalith.data.prepare.id_sources import IdSource
 from megalith.data.prepare.vocabulary import counted_ids, key_texts, loaded_ids
-from megalith.data.readers import Feature
 from megalith.ops.text.keys import KeyCounter
 from megalith.ops.text.keys_twin import token_key_twin
 
@@ -36,7 +36,10 @@ def test_values_that_are_hashed_or_not_text_have_none() -> None:
 
 def test_tables_beyond_the_budget_give_the_same_ids(tmp_path: Path) -> None:
     keys = np.random.default_rng(0).integers(1, 5000, 40_000).astype(np.uint64)
-    features = (Feature("large"), Feature("small/odd name"))
+    sources = [
+        IdSource(name, (place,), is_raw=False, hash_buckets=None, min_count=2, max_vocabulary=None)
+        for place, name in enumerate(("large", "small/odd name"))
+    ]
     results = []
     for name, memory_bytes in (("roomy", 1 << 30), ("tight", 1)):
         folder, work_folder = tmp_path / name, tmp_path / f"{name}-work"
@@ -44,12 +47,13 @@ def test_tables_beyond_the_budget_give_the_same_ids(tmp_path: Path) -> None:
         counter = KeyCounter(2, memory_bytes, work_folder)
         counter.add(0, keys)
         counter.add(1, keys % np.uint64(7))
-        ids = counted_ids(counter, features, folder, work_folder, 2, None, memory_bytes, 2)
+        ids = counted_ids(counter, sources, folder, work_folder, memory_bytes, 2)
         assert not list(work_folder.iterdir())
-        results.append([to_ids(keys).tolist() for to_ids in ids.maps])
-        assert ids.num_ids[1] == 2 + 6
+        results.append([feature.to_ids(keys).tolist() for feature in ids])
+        assert ids[1].num_ids == 2 + 6
         (tmp_path / f"{name}-copy").mkdir()
-        again = loaded_ids(folder, features, tmp_path / f"{name}-copy", work_folder, memory_bytes)
-        assert again.num_ids == ids.num_ids
-        results.append([to_ids(keys).tolist() for to_ids in again.maps])
+        names = [source.name for source in sources]
+        again = loaded_ids(folder, names, tmp_path / f"{name}-copy", work_folder, memory_bytes)
+        assert [feature.num_ids for feature in again] == [feature.num_ids for feature in ids]
+        results.append([feature.to_ids(keys).tolist() for feature in again])
     assert results[0] == results[1] == results[2] == results[3]

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from megalith.cli.data import prepare_options as options
+from megalith.cli.data.column_listing import print_listing, show_listing
+from megalith.cli.data.column_values import split_by_column
 from megalith.cli.output import JsonFlag, print_json, print_table, progress_console, say, text_column
 
 if TYPE_CHECKING:
-    from megalith.data.prepare import PrepareResult
+    from megalith.data.prepare import PrepareOptions, PrepareResult
+    from megalith.data.readers import ColumnListing
 
 
 def prepare(
@@ -20,10 +24,11 @@ def prepare(
     files: options.FilesArgument,
     out: options.OutOption,
     test: options.TestOption = None,
+    valid: options.ValidOption = None,
     valid_fraction: options.ValidFractionOption = 0.0,
     valid_from: options.ValidFromOption = options.ValidFrom.random,
     seed: options.SeedOption = 0,
-    min_count: options.MinCountOption = 10,
+    min_count: options.MinCountOption = None,
     hash_buckets: options.HashBucketsOption = None,
     raw: options.RawOption = None,
     max_vocabulary: options.MaxVocabularyOption = None,
@@ -40,24 +45,46 @@ def prepare(
     category: options.CategoryOption = None,
     drop: options.DropOption = None,
     event_time: options.EventTimeOption = None,
+    weight: options.WeightOption = None,
+    share: options.ShareOption = None,
+    max_length: options.MaxLengthOption = None,
+    keep: options.KeepOption = options.KeepName.last,
+    delimiter: options.DelimiterOption = ",",
+    dry_run: options.DryRunFlag = False,
     overwrite: options.OverwriteFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Turn click logs of any size into a data set that is ready to train on, in bounded memory."""
-    from megalith.core.units import parse_bytes
+    """Turn click logs of any size into a data set that is ready to train on, in bounded memory.
 
+    Columns of parquet, arrow and csv files are taken by their type: floats as numbers; integers, text and
+    true/false as categories; lists of integers or text as lists of ids; lists of floats of one length as that
+    many numbers. --number, --category and --drop say otherwise. A table shows what each column was taken for,
+    and why; --dry-run shows only that.
+    """
+    from megalith.core.config import parse_config
+    from megalith.core.units import parse_bytes
+    from megalith.data.prepare import PrepareOptions
+
+    least, least_of = split_by_column("--min-count", min_count)
+    buckets, buckets_of = split_by_column("--hash-buckets", hash_buckets)
+    most, most_of = split_by_column("--max-vocabulary", max_vocabulary)
+    length, length_of = split_by_column("--max-length", max_length)
     content = {
         "source": source.value,
         "files": files,
         "out": out,
         "test_files": test or (),
+        "valid_files": valid or (),
         "valid_fraction": valid_fraction,
         "valid_from": valid_from.value,
         "seed": seed,
-        "min_count": min_count,
-        "hash_buckets": hash_buckets,
+        **({} if least is None else {"min_count": least}),
+        "min_count_of": least_of,
+        "hash_buckets": buckets,
+        "hash_buckets_of": buckets_of,
         "raw": tuple(name.strip() for name in raw.split(",")) if raw else (),
-        "max_vocabulary": max_vocabulary,
+        "max_vocabulary": most,
+        "max_vocabulary_of": most_of,
         "vocabulary_from": vocabulary_from,
         "numeric": numeric.value if numeric else None,
         "missing_number": missing_number,
@@ -70,10 +97,20 @@ def prepare(
         "categories": category or (),
         "dropped": drop or (),
         "event_time": event_time,
+        "weight": weight,
+        "share": share or (),
+        "max_length": length,
+        "max_length_of": length_of,
+        "keep": keep.value,
+        "delimiter": "\t" if delimiter == "\\t" else delimiter,
         "overwrite": overwrite,
         **({} if threads is None else {"threads": threads}),
     }
-    prepared = _prepare_with_progress(content)
+    settings = parse_config(PrepareOptions, content, "megalith data prepare")
+    if dry_run:
+        show_listing(settings, as_json)
+        return
+    prepared = _prepare_with_progress(settings, (lambda listing: None) if as_json else print_listing)
     if as_json:
         print_json(summary(out, prepared))
     else:
@@ -95,7 +132,9 @@ def summary(out: Path, prepared: PrepareResult) -> dict[str, object]:
             for name, split in schema.splits.items()
         },
         "numeric": list(schema.numeric),
+        "weight": schema.weight,
         "event_time": schema.preparation["recipe"]["event_time"],
+        "columns": schema.preparation.get("columns"),
         "ids": {feature.name: feature.num_ids for feature in schema.categorical},
         "bad_rows": schema.bad_rows,
         "first_bad_rows": schema.preparation["first_bad_rows"],
@@ -106,14 +145,11 @@ def summary(out: Path, prepared: PrepareResult) -> dict[str, object]:
     }
 
 
-def _prepare_with_progress(content: dict[str, Any]) -> PrepareResult:
+def _prepare_with_progress(settings: PrepareOptions, tell: Callable[[ColumnListing], None]) -> PrepareResult:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
-    from megalith.core.config import parse_config
-    from megalith.data.prepare import PrepareOptions
     from megalith.data.prepare import prepare as run
 
-    settings = parse_config(PrepareOptions, content, "megalith data prepare")
     # SIGTERM cleans up as Ctrl-C does.
     signal.signal(signal.SIGTERM, _exit_at_signal)
     columns = (text_column("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -123,6 +159,7 @@ def _prepare_with_progress(content: dict[str, Any]) -> PrepareResult:
         return run(
             settings,
             lambda stage, rows, total: bar.update(task, description=stage, completed=rows, total=total),
+            tell,
         )
 
 
@@ -148,6 +185,11 @@ def _show(out: Path, prepared: PrepareResult) -> None:
         f"{f' and {raw} with raw ids' if raw else ''}; "
         f"peak memory {format_bytes(float(str(result['peak_memory_bytes'])))}."
     )
+    shared = [feature for feature in schema.categorical if feature.vocabulary not in (None, feature.name)]
+    for feature in shared:
+        say(f"'{feature.name}' shares the vocabulary and the table of '{feature.vocabulary}'.")
+    if schema.weight is not None:
+        say(f"Sample weight: column '{schema.weight}'.")
     if schema.event_time is not None:
         from megalith.data.readers import EventTimeColumn
 

@@ -7,6 +7,6 @@ threads.
 """
 
 from megalith.data.prepare.options import PrepareOptions
-from megalith.data.prepare.run import PrepareResult, prepare
+from megalith.data.prepare.run import PrepareResult, list_frame, prepare
 
-__all__ = ["PrepareOptions", "PrepareResult", "prepare"]
+__all__ = ["PrepareOptions", "PrepareResult", "list_frame", "prepare"]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from megalith.core.config import Config, parse_config
 from megalith.core.errors import ConfigError, nearest
 from megalith.data.dataset import Dataset
-from megalith.data.prepare.options import PrepareOptions
+from megalith.data.prepare.frames import TellListing, choose_frame, existing_listing, frame_format
+from megalith.data.prepare.id_sources import check_names
+from megalith.data.prepare.options import FRAME_SOURCES, PrepareOptions
 from megalith.data.readers import (
     AVAZU,
     CRITEO,
@@ -17,10 +20,8 @@ from megalith.data.readers import (
     EntryShape,
     EntrySource,
     EventTimeColumn,
+    FrameSource,
     LogSource,
-    ParquetSource,
-    choose_columns,
-    choose_event_time,
     scan_shape,
 )
 from megalith.data.readers.block import Numeric
@@ -43,19 +44,36 @@ class PrepareRecipe(Config):
     """Features whose ids are 64-bit values, without a vocabulary."""
     event_time: EventTimeColumn | None = None
     """The column that says when a sample happened."""
+    hash_buckets_of: dict[str, int] = {}
+    """By feature, instead of `hash_buckets`."""
+    vocabularies: dict[str, str] = {}
+    """By feature, the one whose vocabulary it shares, itself included."""
+    delimiter: str = ","
+    """csv: what stands between fields."""
 
     @property
     def label(self) -> str:
         """The name of the column of labels."""
         return self.columns.label if self.columns else "label"
 
+    @property
+    def weight(self) -> str | None:
+        """The name of the column of sample weights."""
+        return self.columns.weight if self.columns else None
+
     def open(self, paths: Sequence[Path], chunk_bytes: int) -> LogSource:
         """The reader of these files."""
         if self.entries is not None:
             return EntrySource(paths, self.entries, chunk_bytes)
         if self.columns is not None:
-            return ParquetSource(
-                paths, self.columns, self.numeric, self.missing_number, self.raw, self.event_time
+            return FrameSource(
+                frame_format(self.source, self.delimiter, chunk_bytes),
+                paths,
+                self.columns,
+                self.numeric,
+                self.missing_number,
+                self.raw,
+                self.event_time,
             )
         return DelimitedSource(
             _TEXT_FORMATS[self.source],
@@ -67,57 +85,60 @@ class PrepareRecipe(Config):
         )
 
 
-def make_prepare_recipe(options: PrepareOptions) -> PrepareRecipe:
-    """From the options and a look at the files, or from the data set that the vocabulary is taken from."""
+def make_prepare_recipe(options: PrepareOptions, tell: TellListing) -> PrepareRecipe:
+    """From the options and a look at the files, or from the data set that the vocabulary is taken from.
+
+    `tell` hears what the columns of a table are taken for, before any of them is refused.
+    """
     if options.vocabulary_from is not None:
-        return _existing_recipe(options, options.vocabulary_from)
-    entries = columns = None
-    event_time = _event_time(options)
-    if options.source == "libfm":
-        # Test files take part: what a feature is must hold for all rows.
-        entries = scan_shape((*options.files, *options.test_files), options.fields, options.chunk_bytes)
-    elif options.source == "parquet":
-        dropped = options.dropped if event_time is None else (*options.dropped, event_time.name)
-        columns = choose_columns(
-            options.files[0], options.label, options.numbers, options.categories, dropped
-        )
+        recipe = _existing_recipe(options, options.vocabulary_from)
+        if recipe.columns is not None:
+            tell(existing_listing(options, recipe.columns, recipe.event_time, options.vocabulary_from))
+        return recipe
     recipe = PrepareRecipe(
         source=options.source,
         numeric=options.numeric or "log",
         missing_number=options.missing_number or 0.0,
         hash_buckets=options.hash_buckets,
-        entries=entries,
-        columns=columns,
-        event_time=event_time,
+        hash_buckets_of=options.hash_buckets_of,
+        delimiter=options.delimiter,
+        **_columns(options, tell),
     )
-    return recipe.model_copy(update={"raw": _raw(options, recipe)})
+    names = [feature.name for feature in recipe.open(options.files, options.chunk_bytes).features]
+    check_names(options, names)
+    return recipe.model_copy(update={"raw": _raw(options, names)})
+
+
+def _columns(options: PrepareOptions, tell: TellListing) -> dict[str, Any]:
+    """What the entries or columns of the files are."""
+    if options.source in FRAME_SOURCES:
+        _, columns, event_time, vocabularies = choose_frame(options, tell)
+        return {"columns": columns, "event_time": event_time, "vocabularies": vocabularies}
+    if options.source == "libfm":
+        # Files of other splits take part: what a feature is must hold for all rows.
+        files = (*options.files, *options.valid_files, *options.test_files)
+        entries = scan_shape(files, options.fields, options.chunk_bytes)
+        return {"entries": entries, "event_time": _event_time(options)}
+    return {"event_time": _event_time(options)}
 
 
 def _event_time(options: PrepareOptions) -> EventTimeColumn | None:
-    """The column of event times that was asked for; a format that has none is refused."""
+    """The column of event times that was asked for; a text format that has none is refused."""
     name = options.event_time
     if name is None:
         return None
-    if options.source == "parquet":
-        if name in (options.label, *options.numbers, *options.categories):
-            raise ConfigError(
-                f"Column '{name}' is the event time and cannot be a label, number or category too; name it "
-                "once, or copy it."
-            )
-        return choose_event_time(options.files[0], name)
     if options.source != "avazu":
         raise ConfigError(
-            f"{options.source} files have no column of times; leave out --event-time, which is for parquet "
-            "and avazu."
+            f"{options.source} files have no column of times; leave out --event-time, which is for parquet, "
+            "arrow, csv and avazu."
         )
     if name != _AVAZU_TIME:
         raise ConfigError(f"The event time of avazu files is '{_AVAZU_TIME}', not '{name}'; name that.")
     return EventTimeColumn(name=name, unit="hours")
 
 
-def _raw(options: PrepareOptions, recipe: PrepareRecipe) -> tuple[str, ...]:
+def _raw(options: PrepareOptions, names: list[str]) -> tuple[str, ...]:
     """The features that were asked to have raw ids; a name of none is refused."""
-    names = [feature.name for feature in recipe.open(options.files, options.chunk_bytes).features]
     if options.raw == (ALL_RAW,):
         return tuple(names)
     for name in options.raw:
@@ -142,6 +163,7 @@ def _existing_recipe(options: PrepareOptions, folder: Path) -> PrepareRecipe:
         ("--numeric", options.numeric, recipe.numeric),
         ("--missing-number", options.missing_number, recipe.missing_number),
         ("--event-time", options.event_time, recipe.event_time and recipe.event_time.name),
+        ("--weight", options.weight, recipe.columns and recipe.columns.weight),
     ):
         if asked is not None and asked != known:
             raise ConfigError(f"{folder} was prepared with {name} {known}; leave out {name} {asked}.")

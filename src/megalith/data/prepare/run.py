@@ -11,21 +11,28 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from megalith.core.errors import ConfigError, DataError
 from megalith.core.files import new_folder, remove_partials
-from megalith.core.schema import FeatureSpec
 from megalith.data.dataset import SCHEMA_FILE, DatasetSchema, Split, read_schema, write_schema
-from megalith.data.prepare.options import PrepareOptions
+from megalith.data.prepare.describe import describe_dataset, output_schema
+from megalith.data.prepare.frames import TellListing
+from megalith.data.prepare.id_sources import IdSource, id_sources
+from megalith.data.prepare.options import FRAME_SOURCES, PrepareOptions
 from megalith.data.prepare.pipeline import OrderedPipeline
 from megalith.data.prepare.recipe import ALL_RAW, PrepareRecipe, make_prepare_recipe
 from megalith.data.prepare.rows import BadRows, NumberedBlock, RowNumbers
 from megalith.data.prepare.splits import ValidRule
-from megalith.data.prepare.vocabulary import IdMaps, counted_ids, hashed_ids, loaded_ids, vocabulary_path
+from megalith.data.prepare.vocabulary import (
+    FeatureIds,
+    counted_ids,
+    loaded_ids,
+    unmapped_ids,
+    vocabulary_path,
+)
 from megalith.data.prepare.writer import OutputColumn, SplitWriter
-from megalith.data.readers import Bag, Feature, LogSource, open_text
+from megalith.data.readers import Bag, ColumnListing, LogSource, open_text
 from megalith.ops.text.keys import KeyCounter
 
 Progress = Callable[[str, int, int | None], None]
@@ -44,19 +51,53 @@ class PrepareResult:
     """Times a table of counts went to disk for want of memory."""
 
 
-def prepare(options: PrepareOptions, progress: Progress | None = None) -> PrepareResult:
-    """Prepares files into `options.out`, which appears when it is complete and not before."""
+def list_frame(options: PrepareOptions, tell: TellListing = lambda listing: None) -> ColumnListing:
+    """What the columns of the first file are taken for; nothing is written.
+
+    `tell` hears of it before anything is refused.
+    """
+    if options.source not in FRAME_SOURCES:
+        raise ConfigError(
+            f"The columns of {options.source} files are fixed; --dry-run lists those of parquet, arrow and "
+            "csv."
+        )
+    _check_files(options)
+    listings: list[ColumnListing] = []
+
+    def keep(listing: ColumnListing) -> None:
+        listings.append(listing)
+        tell(listing)
+
+    recipe = make_prepare_recipe(options, keep)
+    _id_sources(options, recipe, recipe.open(options.files, options.chunk_bytes))
+    return listings[0]
+
+
+def prepare(
+    options: PrepareOptions, progress: Progress | None = None, tell: TellListing = lambda listing: None
+) -> PrepareResult:
+    """Prepares files into `options.out`, which appears when it is complete and not before.
+
+    `tell` hears what the columns of a table are taken for, before the work begins.
+    """
     begin = time.perf_counter()
     out = options.out
     remove_partials(out.parent, out.name)
     with new_folder(out, options.overwrite) as folder:
-        if options.source != "parquet":
-            for path in (*options.files, *options.test_files):
-                _check_input(path, options)
+        _check_files(options)
         work_folder = folder / ".work"
         work_folder.mkdir()
-        run = _Run(options, make_prepare_recipe(options), folder, work_folder, progress or (lambda *_: None))
+        listings: list[ColumnListing] = []
+
+        def keep(listing: ColumnListing) -> None:
+            listings.append(listing)
+            tell(listing)
+
+        recipe = make_prepare_recipe(options, keep)
+        run = _Run(options, recipe, folder, work_folder, progress or (lambda *_: None))
         schema = run.prepare()
+        if listings:
+            schema.preparation["columns"] = listings[0].model_dump(mode="json")
         shutil.rmtree(work_folder)
         write_schema(folder, schema)
     return PrepareResult(schema, time.perf_counter() - begin, run.num_spills)
@@ -77,6 +118,7 @@ class _Run:
         self.num_spills = 0
         self.num_rows: int | None = None
         self.source = recipe.open(options.files, options.chunk_bytes)
+        self.id_sources = _id_sources(options, recipe, self.source)
 
     def prepare(self) -> DatasetSchema:
         options = self.options
@@ -93,10 +135,11 @@ class _Run:
             raise DataError(f"{options.files[0]} holds no rows; check the file.")
         if self.num_rows not in (None, total):
             raise DataError(f"{options.files[0]} changed while it was being read; wait until it is complete.")
-        if options.test_files:
-            test = self.recipe.open(options.test_files, options.chunk_bytes)
-            splits |= self._write("test", test, ids, ValidRule(0.0), bad_rows)
-        return self._schema(splits, ids, bad_rows)
+        for split, files in (("valid", options.valid_files), ("test", options.test_files)):
+            if files:
+                source = self.recipe.open(files, options.chunk_bytes)
+                splits |= self._write(split, source, ids, ValidRule(0.0), bad_rows)
+        return describe_dataset(options, self.recipe, self.source, self.id_sources, ids, splits, bad_rows)
 
     def _count_rows(self) -> int:
         rows = RowNumbers(
@@ -106,26 +149,29 @@ class _Run:
             pass
         return rows.num_rows
 
-    def _ids(self, rule: ValidRule) -> IdMaps:
-        is_raw = [feature.name in self.recipe.raw for feature in self.source.features]
-        if all(is_raw):
-            return IdMaps((), ()).with_raw(is_raw)
-        return self._mapped_ids(rule).with_raw(is_raw)
+    def _ids(self, rule: ValidRule) -> list[FeatureIds]:
+        """The ids of each feature."""
+        counted = [source for source in self.id_sources if source.has_vocabulary]
+        mapped = iter(self._vocabulary_ids(rule, counted) if counted else ())
+        ids: list[FeatureIds | None] = [None] * len(self.source.features)
+        for source in self.id_sources:
+            id_map = next(mapped) if source.has_vocabulary else unmapped_ids(source)
+            for member in source.members:
+                ids[member] = id_map
+        return [id_map for id_map in ids if id_map is not None]
 
-    def _mapped_ids(self, rule: ValidRule) -> IdMaps:
-        """Ids of the features that have no raw ones."""
+    def _vocabulary_ids(self, rule: ValidRule, sources: Sequence[IdSource]) -> list[FeatureIds]:
         options = self.options
-        chosen = [n for n, feature in enumerate(self.source.features) if feature.name not in self.recipe.raw]
-        features = [self.source.features[number] for number in chosen]
-        if self.recipe.hash_buckets:
-            return hashed_ids(len(features), self.recipe.hash_buckets)
         if options.vocabulary_from:
+            names = [source.name for source in sources]
             ids = loaded_ids(
-                options.vocabulary_from, features, self.folder, self.work_folder, options.memory_bytes
+                options.vocabulary_from, names, self.folder, self.work_folder, options.memory_bytes
             )
-            self._check_sizes(ids, features, options.vocabulary_from)
+            self._check_sizes(ids, names, options.vocabulary_from)
             return ids
-        with KeyCounter(len(features), options.memory_bytes, self.work_folder) as counter:
+        # Of every feature its place in a block, and the vocabulary that its keys count for.
+        columns = [(member, number) for number, source in enumerate(sources) for member in source.members]
+        with KeyCounter(len(sources), options.memory_bytes, self.work_folder) as counter:
             rows = RowNumbers(
                 BadRows(options.max_bad_rows), options.limit_rows, self._report("counting values")
             )
@@ -134,14 +180,14 @@ class _Run:
                 valid = rule.mask(numbered.first_row, numbered.block.num_rows)
                 training = None if valid is None else ~valid
                 # Threads begin at different features, so that they seldom wait for each other.
-                for step in range(len(features)):
-                    feature = (step + numbered.first_row) % len(features)
-                    column = numbered.block.keys[chosen[feature]]
+                for step in range(len(columns)):
+                    member, number = columns[(step + numbered.first_row) % len(columns)]
+                    column = numbered.block.keys[member]
                     if isinstance(column, Bag):
                         column = column if training is None else column.take(training)
-                        counter.add(feature, column.keys)
+                        counter.add(number, column.keys)
                     else:
-                        counter.add(feature, column, training)
+                        counter.add(number, column, training)
 
             for _ in self._pipeline(self.source, rows, count):
                 pass
@@ -149,38 +195,31 @@ class _Run:
             self.num_spills = counter.num_spills
             self.progress("writing vocabularies", rows.num_rows, None)
             return counted_ids(
-                counter,
-                features,
-                self.folder,
-                self.work_folder,
-                options.min_count,
-                options.max_vocabulary,
-                options.memory_bytes,
-                options.threads,
+                counter, sources, self.folder, self.work_folder, options.memory_bytes, options.threads
             )
 
-    def _check_sizes(self, ids: IdMaps, features: Sequence[Feature], origin: Path) -> None:
+    def _check_sizes(self, ids: Sequence[FeatureIds], names: Sequence[str], origin: Path) -> None:
         """A vocabulary of another size than its data set says would give ids that its tables do not have."""
         declared = {feature.name: feature.num_ids for feature in read_schema(origin).categorical}
-        for feature, num_ids in zip(features, ids.num_ids, strict=True):
-            if num_ids != declared.get(feature.name):
+        for name, id_map in zip(names, ids, strict=True):
+            if id_map.num_ids != declared.get(name):
                 raise DataError(
-                    f"{vocabulary_path(origin, feature.name)} is not the vocabulary that "
+                    f"{vocabulary_path(origin, name)} is not the vocabulary that "
                     f"{origin / SCHEMA_FILE} describes; prepare {origin} again."
                 )
 
     def _write(
-        self, split: str, source: LogSource, ids: IdMaps, rule: ValidRule, bad_rows: BadRows
+        self, split: str, source: LogSource, ids: Sequence[FeatureIds], rule: ValidRule, bad_rows: BadRows
     ) -> dict[str, Split]:
         total = self.num_rows if split == "train" else None
         rows = RowNumbers(bad_rows, self.options.limit_rows, self._report(f"writing {split}", total))
-        schema = self._columns_schema()
+        schema = output_schema(self.recipe, source)
 
         def to_columns(numbered: NumberedBlock) -> tuple[list[OutputColumn], list[OutputColumn] | None]:
             block = numbered.block
-            times = [] if block.times is None else [block.times]
-            columns: list[OutputColumn] = [block.labels, *times, *block.numbers]
-            for column, to_ids in zip(block.keys, ids.maps, strict=True):
+            optional = [column for column in (block.weights, block.times) if column is not None]
+            columns: list[OutputColumn] = [block.labels, *optional, *block.numbers]
+            for column, (to_ids, _) in zip(block.keys, ids, strict=True):
                 if isinstance(column, Bag):
                     columns.append((to_ids(column.keys), column.row_ends))
                 else:
@@ -191,9 +230,9 @@ class _Run:
             return [_take(column, ~valid) for column in columns], [_take(column, valid) for column in columns]
 
         num_ids = {
-            feature.name: count
-            for feature, count in zip(source.features, ids.num_ids, strict=True)
-            if count is not None
+            feature.name: id_map.num_ids
+            for feature, id_map in zip(source.features, ids, strict=True)
+            if id_map.num_ids is not None
         }
         names = (split, "valid") if rule.fraction else (split,)
         writers = {name: SplitWriter(self.folder, name, schema, num_ids) for name in names}
@@ -217,50 +256,16 @@ class _Run:
     def _report(self, stage: str, total: int | None = None) -> Callable[[int], None]:
         return lambda rows: self.progress(stage, rows, total)
 
-    def _columns_schema(self) -> pa.Schema:
-        # Columns that say they hold no nulls are written and read without their levels.
-        time = self.recipe.event_time
-        scalars = [(self.recipe.label, pa.float32())]
-        scalars += [] if time is None else [(time.name, pa.int64())]
-        scalars += [(name, pa.float32()) for name in self.source.numeric]
-        fields = [pa.field(name, kind, nullable=False) for name, kind in scalars]
-        for feature in self.source.features:
-            ids = pa.int64() if feature.name in self.recipe.raw else pa.int32()
-            kind = pa.list_(ids) if feature.multi_hot else ids
-            fields.append(pa.field(feature.name, kind, nullable=feature.multi_hot))
-        return pa.schema(fields)
 
-    def _schema(self, splits: dict[str, Split], ids: IdMaps, bad_rows: BadRows) -> DatasetSchema:
-        options = self.options
-        return DatasetSchema(
-            source=options.source,
-            label=self.recipe.label,
-            event_time=None if self.recipe.event_time is None else self.recipe.event_time.name,
-            numeric=self.source.numeric,
-            categorical=tuple(
-                FeatureSpec(name=feature.name, num_ids=num_ids, max_length=None if feature.multi_hot else 1)
-                for feature, num_ids in zip(self.source.features, ids.num_ids, strict=True)
-            ),
-            splits=splits,
-            bad_rows=bad_rows.count,
-            preparation={
-                "recipe": self.recipe.model_dump(mode="json"),
-                "min_count": None
-                if self.recipe.hash_buckets or options.vocabulary_from or not any(ids.num_ids)
-                else options.min_count,
-                "max_vocabulary": options.max_vocabulary,
-                "vocabulary_from": str(options.vocabulary_from) if options.vocabulary_from else None,
-                "valid_fraction": options.valid_fraction,
-                "valid_from": options.valid_from,
-                "seed": options.seed,
-                "limit_rows": options.limit_rows,
-                "files": [str(path) for path in options.files],
-                "test_files": [str(path) for path in options.test_files],
-                "first_bad_rows": [
-                    {"file": bad.file, "line": bad.line, "problem": bad.problem} for bad in bad_rows.first
-                ],
-            },
-        )
+def _id_sources(options: PrepareOptions, recipe: PrepareRecipe, source: LogSource) -> list[IdSource]:
+    return id_sources(
+        options,
+        source.features,
+        recipe.raw,
+        recipe.hash_buckets,
+        recipe.hash_buckets_of,
+        recipe.vocabularies,
+    )
 
 
 def _take(column: OutputColumn, rows: NDArray[np.bool_]) -> OutputColumn:
@@ -271,9 +276,19 @@ def _take(column: OutputColumn, rows: NDArray[np.bool_]) -> OutputColumn:
     return column[rows]
 
 
+def _check_files(options: PrepareOptions) -> None:
+    # Parquet and Arrow files are opened by their own readers, which say what is wrong.
+    if options.source in ("parquet", "arrow"):
+        return
+    for path in (*options.files, *options.valid_files, *options.test_files):
+        _check_input(path, options)
+
+
 def _check_input(path: Path, options: PrepareOptions) -> None:
     """Finds a missing, empty or unreadable file before hours of work on the others."""
     if path.is_fifo():
+        if options.source == "csv":
+            raise ConfigError(f"{path} is a pipe and would be read twice; save it to a file.")
         one_pass = options.hash_buckets or options.vocabulary_from or options.raw == (ALL_RAW,)
         if not one_pass or options.source == "libfm" or options.valid_from == "tail":
             raise ConfigError(

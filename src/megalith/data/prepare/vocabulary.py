@@ -1,4 +1,5 @@
-"""Vocabularies: from counts to `vocabulary/<feature>.parquet`, and from there to ids.
+"""Vocabularies: from counts to `vocabulary/<feature>.parquet`, and from there to ids. One that several
+features share has the name of the first.
 
 A vocabulary file has a row for each value: key (uint64), count, id, and its text where the key holds it.
 """
@@ -11,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
 import numpy as np
@@ -21,7 +23,7 @@ from numpy.typing import NDArray
 
 from megalith.core.errors import DataError
 from megalith.data.dataset import FIRST_ID
-from megalith.data.readers import Feature
+from megalith.data.prepare.id_sources import IdSource
 from megalith.data.readers.raw_ids import raw_ids
 from megalith.ops.text.keys import HASHED_KEY, KeyCounter, KeyLookup, Keys, hash_keys
 
@@ -32,65 +34,61 @@ _SCHEMA = pa.schema([("key", pa.uint64()), ("count", pa.uint64()), ("id", pa.int
 ToIds = Callable[[Keys], NDArray[np.int32] | NDArray[np.int64]]
 
 
-class IdMaps:
-    """For each feature the function from keys to ids, and how many ids there are; None where they are raw."""
+class FeatureIds(NamedTuple):
+    """The function from keys to ids, and how many ids there are; None where they are raw."""
 
-    def __init__(self, maps: Sequence[ToIds], num_ids: Sequence[int | None]) -> None:
-        self.maps = tuple(maps)
-        self.num_ids = tuple(num_ids)
-
-    def with_raw(self, is_raw: Sequence[bool]) -> IdMaps:
-        """These maps for the features that have no raw ids, in the order of all."""
-        own = iter(zip(self.maps, self.num_ids, strict=True))
-        both = [(raw_ids, None) if raw else next(own) for raw in is_raw]
-        return IdMaps([to_ids for to_ids, _ in both], [count for _, count in both])
+    to_ids: ToIds
+    num_ids: int | None
 
 
-def hashed_ids(num_features: int, num_buckets: int) -> IdMaps:
-    """Ids by hashing: no vocabulary is kept."""
-    return IdMaps(
-        [partial(hash_keys, num_buckets=num_buckets)] * num_features, [FIRST_ID + num_buckets] * num_features
-    )
+def unmapped_ids(source: IdSource) -> FeatureIds:
+    """Ids that need no vocabulary: raw or hashed ones."""
+    if source.is_raw:
+        return FeatureIds(raw_ids, None)
+    assert source.hash_buckets is not None
+    return FeatureIds(partial(hash_keys, num_buckets=source.hash_buckets), FIRST_ID + source.hash_buckets)
 
 
 def counted_ids(
     counter: KeyCounter,
-    features: Sequence[Feature],
+    sources: Sequence[IdSource],
     folder: Path,
     work_folder: Path,
-    min_count: int,
-    max_vocabulary: int | None,
     memory_bytes: int,
     threads: int,
-) -> IdMaps:
-    """Writes the vocabulary of each feature below `folder` and gives the ids; the counter is closed."""
-    paths = [work_folder / f"entries-{number}" for number in range(len(features))]
+) -> list[FeatureIds]:
+    """Writes the vocabulary of each source below `folder` and gives the ids; the counter is closed."""
+    paths = [work_folder / f"entries-{number}" for number in range(len(sources))]
+
+    def finish(number: int) -> int:
+        source = sources[number]
+        return counter.finish(number, paths[number], source.min_count, source.max_vocabulary)
+
     with ThreadPoolExecutor(threads) as pool:
-        finish = partial(counter.finish, min_count=min_count, max_size=max_vocabulary)
-        sizes = list(pool.map(finish, range(len(features)), paths))
+        sizes = list(pool.map(finish, range(len(sources))))
         counter.close()
         lookups = _lookups(sizes, work_folder, memory_bytes)
         (folder / FOLDER).mkdir()
-        targets = [vocabulary_path(folder, feature.name) for feature in features]
+        targets = [vocabulary_path(folder, source.name) for source in sources]
         list(pool.map(_save, paths, targets, lookups))
-    return IdMaps([lookup.map for lookup in lookups], [FIRST_ID + size for size in sizes])
+    return [FeatureIds(lookup.map, FIRST_ID + size) for lookup, size in zip(lookups, sizes, strict=True)]
 
 
 def loaded_ids(
-    origin: Path, features: Sequence[Feature], folder: Path, work_folder: Path, memory_bytes: int
-) -> IdMaps:
+    origin: Path, names: Sequence[str], folder: Path, work_folder: Path, memory_bytes: int
+) -> list[FeatureIds]:
     """The ids of another data set, whose vocabulary files are copied so that this one is complete."""
     (folder / FOLDER).mkdir()
-    paths = [vocabulary_path(origin, feature.name) for feature in features]
+    paths = [vocabulary_path(origin, name) for name in names]
     sizes = []
-    for feature, path in zip(features, paths, strict=True):
+    for name, path in zip(names, paths, strict=True):
         with _sound(path, origin):
             metadata = pq.read_metadata(path)
             size, kind = metadata.num_rows, metadata.schema.to_arrow_schema().field("key").type
         if kind != pa.uint64():
             raise DataError(f"{path} is no vocabulary (its keys are {kind}); prepare {origin} again.")
         sizes.append(size)
-        shutil.copyfile(path, vocabulary_path(folder, feature.name))
+        shutil.copyfile(path, vocabulary_path(folder, name))
     lookups = _lookups(sizes, work_folder, memory_bytes)
     for path, lookup in zip(paths, lookups, strict=True):
         first_id = FIRST_ID
@@ -98,7 +96,7 @@ def loaded_ids(
             for batch in file.iter_batches(_PIECE_ENTRIES, columns=["key"]):
                 lookup.insert(batch.column(0).to_numpy(), first_id)
                 first_id += batch.num_rows
-    return IdMaps([lookup.map for lookup in lookups], [FIRST_ID + size for size in sizes])
+    return [FeatureIds(lookup.map, FIRST_ID + size) for lookup, size in zip(lookups, sizes, strict=True)]
 
 
 @contextmanager
@@ -113,7 +111,7 @@ def _sound(path: Path, origin: Path) -> Iterator[None]:
 
 
 def vocabulary_path(folder: Path, feature: str) -> Path:
-    """The file of one feature's vocabulary."""
+    """The file of a vocabulary, by the feature that names it."""
     return folder / FOLDER / f"{quote(feature, safe=' ')}.parquet"
 
 

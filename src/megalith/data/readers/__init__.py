@@ -9,7 +9,9 @@ from megalith.data.readers.delimited import DelimitedSource
 from megalith.data.readers.entries import EntryShape, EntrySource, scan_shape
 from megalith.data.readers.event_time import EventTimeColumn
 from megalith.data.readers.formats import AVAZU, CRITEO, DelimitedFormat, TextColumn
-from megalith.data.readers.parquet import ColumnChoice, ParquetSource, choose_columns, choose_event_time
+from megalith.data.readers.frames.columns import ColumnChoice
+from megalith.data.readers.frames.listing import ColumnEntry, ColumnListing
+from megalith.data.readers.frames.source import FrameSource
 from megalith.data.readers.streams import TextChunk, open_text, read_chunks
 
 __all__ = [
@@ -18,19 +20,19 @@ __all__ = [
     "Bag",
     "CRITEO",
     "ColumnChoice",
+    "ColumnEntry",
+    "ColumnListing",
     "DelimitedFormat",
     "DelimitedSource",
     "EntryShape",
     "EntrySource",
     "EventTimeColumn",
     "Feature",
+    "FrameSource",
     "LogBlock",
     "LogSource",
-    "ParquetSource",
     "TextChunk",
     "TextColumn",
-    "choose_columns",
-    "choose_event_time",
     "open_text",
     "read_chunks",
     "scan_shape",

@@ -43,6 +43,24 @@ class Bag:
         ends = self.row_ends[:rows]
         return Bag(self.keys[: ends[-1] if rows else 0], ends)
 
+    def cut(self, most: int, keep: Literal["last", "first"]) -> Bag:
+        """At most so many keys of each row.
+
+        >>> Bag(np.array([5, 6, 7], np.uint64), np.array([3])).cut(2, "last").keys.tolist()
+        [6, 7]
+        """
+        lengths = np.diff(self.row_ends, prepend=0)
+        if lengths.max(initial=0) <= most:
+            return self
+        starts = self.row_ends - lengths
+        places = np.arange(len(self.keys)) - np.repeat(starts, lengths)
+        first = np.maximum(lengths - most, 0) if keep == "last" else np.zeros_like(lengths)
+        from_first = places - np.repeat(first, lengths)
+        return Bag(
+            self.keys[(from_first >= 0) & (from_first < most)],
+            np.cumsum(np.minimum(lengths, most)),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class LogBlock:
@@ -55,6 +73,8 @@ class LogBlock:
     bad_rows: tuple[BadRow, ...] = ()
     times: NDArray[np.int64] | None = None
     """Event times in seconds, where they were asked for."""
+    weights: NDArray[np.float32] | None = None
+    """Sample weights, where there are any."""
 
     @property
     def num_rows(self) -> int:
@@ -74,6 +94,7 @@ class LogBlock:
             ),
             bad_rows=tuple(bad for bad in self.bad_rows if bad.rows_before < rows),
             times=None if self.times is None else self.times[:rows],
+            weights=None if self.weights is None else self.weights[:rows],
         )
 
 

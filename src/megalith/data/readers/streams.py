@@ -64,7 +64,7 @@ def read_chunks(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[TextChun
         while True:
             buffer = bytearray(len(carry) + size)
             buffer[: len(carry)] = carry
-            filled = _fill(stream, buffer, len(carry))
+            filled = fill_buffer(stream, buffer, len(carry))
             at_end = filled < len(buffer)
             cut = filled if at_end else buffer.rfind(b"\n") + 1
             if cut == 0 and not at_end:
@@ -84,7 +84,8 @@ def read_chunks(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[TextChun
             carry, size = bytes(view[cut:filled]), chunk_bytes
 
 
-def _fill(stream: Any, buffer: bytearray, filled: int) -> int:
+def fill_buffer(stream: Any, buffer: bytearray, filled: int) -> int:
+    """Reads on from `filled` bytes until the buffer is full or the stream ends; how many bytes it holds."""
     view = memoryview(buffer)
     while filled < len(buffer):
         count = stream.readinto(view[filled:])

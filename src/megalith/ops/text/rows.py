@@ -40,6 +40,7 @@ class ParseProblem(IntEnum):
     NOT_AN_HOUR = 4
     NOT_AN_ENTRY = 5
     NOT_ONE = 6
+    OPEN_QUOTE = 7
 
 
 PROBLEM_COLUMNS = ("line", "rows_before", "kind", "field", "offset", "length")
