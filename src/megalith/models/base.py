@@ -7,12 +7,13 @@ in that order; where the rows are stored does not concern it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from pydantic import Field
 from torch import Tensor, nn
 
 from megalith.core.config import Config
+from megalith.core.errors import ConfigError, nearest
 from megalith.core.schema import FeatureSpec, Pooling, TableSpec, WeightType
 
 
@@ -33,34 +34,57 @@ class ModelConfig(Config):
 
     dim: int = Field(default=16, ge=1)
     """Columns of each feature's embedding."""
+    dims: dict[str, Annotated[int, Field(ge=1)]] = {}
+    """By feature, other columns of its table; a linear layer without bias brings its vectors to `dim`."""
     pooling: Pooling = "sum"
     dtype: WeightType = "float32"
     init_scale: float | None = Field(default=None, ge=0, le=1e30)
 
     def tables(self, features: Sequence[FeatureSpec]) -> list[TableSpec]:
-        """One table a feature, unless the model needs others."""
-        return self.tables_of_dim(features, self.dim)
+        """One table a feature, or for all that share a vocabulary, unless the model needs others."""
+        return self.vector_tables(features)
 
     def build(self, inputs: ModelInputs) -> ClickModel:
         """The module, with fresh weights."""
         raise TypeError(f"{type(self).__name__} must define build(inputs).")
 
+    def vector_tables(self, features: Sequence[FeatureSpec]) -> list[TableSpec]:
+        """Tables of `dim` columns, or as `dims` says."""
+        names = [feature.name for feature in features]
+        for name in self.dims:
+            if name not in names:
+                raise ConfigError(f"model.dims names '{name}', which is no feature; {nearest(name, names)}")
+        tables = self.tables_of_dim(features, self.dim)
+        return [table.model_copy(update={"dim": self._dim_of(table)}) for table in tables]
+
     def tables_of_dim(
         self, features: Sequence[FeatureSpec], dim: int, suffix: str = "", init_scale: float | None = None
     ) -> list[TableSpec]:
-        """A table of `dim` columns for each feature, named after it."""
+        """A table of `dim` columns for each feature, named after it; those that share a vocabulary share it,
+        under the name of the first."""
+        sharers: dict[str, list[FeatureSpec]] = {}
+        for feature in features:
+            sharers.setdefault(feature.vocabulary or feature.name, []).append(feature)
         return [
             TableSpec(
-                name=feature.name + suffix,
-                rows=feature.num_ids or 0,
+                name=name + suffix,
+                rows=members[0].num_ids or 0,
                 dim=dim,
-                features=(feature.name,),
+                features=tuple(feature.name for feature in members),
                 pooling=self.pooling,
                 dtype=self.dtype,
                 init_scale=self.init_scale if init_scale is None else init_scale,
             )
-            for feature in features
+            for name, members in sharers.items()
         ]
+
+    def _dim_of(self, table: TableSpec) -> int:
+        asked = {self.dims[name] for name in table.features if name in self.dims}
+        if len(asked) > 1:
+            raise ConfigError(
+                f"model.dims gives several dims to {', '.join(table.features)}, which share a table."
+            )
+        return asked.pop() if asked else self.dim
 
 
 class ClickModel(nn.Module):

@@ -22,7 +22,7 @@ class DeepFMConfig(ModelConfig):
     def tables(self, features: Sequence[FeatureSpec]) -> list[TableSpec]:
         """Vectors of `dim` for the pairs, and one weight for each id (dim 1) for the linear term."""
         linear = self.tables_of_dim(features, dim=1, suffix=".linear", init_scale=0.0)
-        return self.tables_of_dim(features, self.dim) + linear
+        return self.vector_tables(features) + linear
 
     def build(self, inputs: ModelInputs) -> DeepFM:
         """The module, with fresh weights."""

@@ -22,7 +22,7 @@ class WideDeepConfig(ModelConfig):
     def tables(self, features: Sequence[FeatureSpec]) -> list[TableSpec]:
         """Vectors of `dim` for the deep side, and one weight for each id (dim 1) for the wide one."""
         wide = self.tables_of_dim(features, dim=1, suffix=".wide", init_scale=0.0)
-        return self.tables_of_dim(features, self.dim) + wide
+        return self.vector_tables(features) + wide
 
     def build(self, inputs: ModelInputs) -> WideDeep:
         """The module, with fresh weights."""

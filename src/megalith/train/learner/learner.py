@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from megalith.checkpoint.state import OptionalValues
 from megalith.comm.ranks import Ranks
 from megalith.core.errors import ConfigError
-from megalith.core.schema import TableSpec
+from megalith.core.schema import TableSpec, feature_order
 from megalith.data.batch import Batch
 from megalith.data.dataset import DatasetSchema
 from megalith.embeddings.collection import EmbeddingCollection, TellEvicted
@@ -28,7 +28,7 @@ from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
 from megalith.embeddings.stores.choose import AdaptiveBytes
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.models.base import ModelInputs
-from megalith.models.registry import AnyModel
+from megalith.models.registry import AnyModel, build_model
 from megalith.sharding.plan import ShardingPlan
 from megalith.sharding.runtime.collection import ShardedEmbeddingCollection
 from megalith.train.learner.dense_optimizer import DenseOptimizer, build_dense_optimizer, state_by_name
@@ -81,6 +81,7 @@ class Learner:
         `make_tables` gives one process tables of another kind."""
         tables = config.embeddings.with_stores(config.model.tables(schema.categorical))
         _check_pooling(tables)
+        _check_order(tables, schema)
         self.config = config
         # Without a plan this process is on its own, whatever group it is in.
         ranks = Ranks() if plan is None else Ranks.all()
@@ -98,7 +99,7 @@ class Learner:
             self.adaptive_bytes = taken if adaptive is not None else None
         # One seed makes the start values of the dense part; tables take theirs from it and their name.
         torch.manual_seed(config.seed)
-        self.dense = config.model.build(ModelInputs(len(schema.numeric), schema.categorical))
+        self.dense = build_model(config.model, ModelInputs(len(schema.numeric), schema.categorical))
         self.embeddings: Tables
         self._rank = ranks.rank
         self._model: LookupModel | Replica
@@ -236,6 +237,16 @@ def _check_pooling(tables: Sequence[TableSpec]) -> None:
                 f"Table '{table.name}' has pooling none, one vector for each id, and a model reads one "
                 "for each sample; use model.pooling=sum, mean or max."
             )
+
+
+def _check_order(tables: Sequence[TableSpec], schema: DatasetSchema) -> None:
+    """Batches have features in the order of the data, and tables must read them in that order."""
+    order = feature_order(tables)
+    if order != schema.feature_names:
+        raise ConfigError(
+            f"The model's tables read features in the order {', '.join(order)}, the data has them in the "
+            f"order {', '.join(schema.feature_names)}; keep that order in tables(features)."
+        )
 
 
 def _lookups(tables: Sequence[TableSpec], schema: DatasetSchema, batch: int) -> dict[str, int | None]:
