@@ -255,3 +255,14 @@ def test_arrow_streams_are_read_and_other_files_named(tmp_path: Path) -> None:
         prepared(tmp_path / "text.arrow", tmp_path / "no")
     with pytest.raises(DataError, match=r"absent.arrow does not exist"):
         prepared(tmp_path / "absent.arrow", tmp_path / "no")
+
+
+def test_a_row_without_a_weight_from_0_on_is_a_bad_row(tmp_path: Path) -> None:
+    weights = [1.0, -0.5, None, float("nan"), float("inf"), 0.0, *[2.0] * 34]
+    path = write_frame(tmp_path / "in.parquet", frame(w=pa.array(weights)))
+    with pytest.raises(DataError, match=r"line 2 has '-0.5' as weight \(w\), which is no number from 0 on"):
+        prepared(path, tmp_path / "out", weight="w")
+    dataset = prepared(path, tmp_path / "out", weight="w", max_bad_rows=4)
+    assert dataset.schema.weight == "w"
+    assert read_split(tmp_path / "out")["w"] == [1.0, 0.0, *[2.0] * 34]
+    assert "w" not in dataset.schema.numeric
