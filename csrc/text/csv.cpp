@@ -121,6 +121,7 @@ MG_EXPORT int32_t mg_parse_csv(const char* text, int64_t length, int32_t delimit
     megalith::CsvScanner scanner(text, length, static_cast<char>(delimiter));
     megalith::ParseProblems found{problems};
     std::vector<megalith::Field> fields;
+    fields.reserve(static_cast<size_t>(capacity * num_outputs));
     std::vector<int64_t> sizes(static_cast<size_t>(num_outputs), 0);
     int64_t rows = 0;
     while (!scanner.at_end()) {

@@ -52,15 +52,18 @@ def check_names(options: PrepareOptions, names: list[str]) -> None:
                 )
 
 
-def id_sources(
-    options: PrepareOptions,
+def list_id_sources(
     features: Sequence[Feature],
     raw: Sequence[str],
     hash_buckets: int | None,
     hash_buckets_of: Mapping[str, int],
     vocabularies: Mapping[str, str],
+    options: PrepareOptions | None = None,
 ) -> list[IdSource]:
-    """Every source of ids, in the order of the features; those that share one are asked for the same."""
+    """Every source of ids, in the order of the features; those that share one are asked for the same.
+
+    `options` say how a vocabulary is counted, where one is to be.
+    """
     groups: dict[str, list[int]] = {}
     for place, feature in enumerate(features):
         groups.setdefault(vocabularies.get(feature.name, feature.name), []).append(place)
@@ -78,11 +81,19 @@ def id_sources(
                 tuple(places),
                 is_raw.pop(),
                 _one("--hash-buckets", members, hash_buckets_of, hash_buckets),
-                _one("--min-count", members, options.min_count_of, options.min_count) or 1,
-                _one("--max-vocabulary", members, options.max_vocabulary_of, options.max_vocabulary),
+                *_counting(members, options),
             )
         )
     return sources
+
+
+def _counting(members: Sequence[str], options: PrepareOptions | None) -> tuple[int, int | None]:
+    """The minimum count and the most values of a vocabulary."""
+    if options is None:
+        return 1, None
+    least = _one("--min-count", members, options.min_count_of, options.min_count)
+    most = _one("--max-vocabulary", members, options.max_vocabulary_of, options.max_vocabulary)
+    return least or 1, most
 
 
 def _one(option: str, members: Sequence[str], given: Mapping[str, int], default: int | None) -> int | None:

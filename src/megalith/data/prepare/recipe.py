@@ -10,7 +10,7 @@ from megalith.core.config import Config, parse_config
 from megalith.core.errors import ConfigError, nearest
 from megalith.data.dataset import Dataset
 from megalith.data.prepare.frames import TellListing, choose_frame, existing_listing, frame_format
-from megalith.data.prepare.id_sources import check_names
+from megalith.data.prepare.id_sources import IdSource, check_names, list_id_sources
 from megalith.data.prepare.options import FRAME_SOURCES, PrepareOptions
 from megalith.data.readers import (
     AVAZU,
@@ -20,6 +20,7 @@ from megalith.data.readers import (
     EntryShape,
     EntrySource,
     EventTimeColumn,
+    Feature,
     FrameSource,
     LogSource,
     scan_shape,
@@ -60,6 +61,14 @@ class PrepareRecipe(Config):
     def weight(self) -> str | None:
         """The name of the column of sample weights."""
         return self.columns.weight if self.columns else None
+
+    def id_sources(
+        self, features: Sequence[Feature], options: PrepareOptions | None = None
+    ) -> list[IdSource]:
+        """Where the features that `open` reads have their ids from; `options` say how to count values."""
+        return list_id_sources(
+            features, self.raw, self.hash_buckets, self.hash_buckets_of, self.vocabularies, options
+        )
 
     def open(self, paths: Sequence[Path], chunk_bytes: int) -> LogSource:
         """The reader of these files."""

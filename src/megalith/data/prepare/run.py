@@ -18,7 +18,7 @@ from megalith.core.files import new_folder, remove_partials
 from megalith.data.dataset import SCHEMA_FILE, DatasetSchema, Split, read_schema, write_schema
 from megalith.data.prepare.describe import describe_dataset, output_schema
 from megalith.data.prepare.frames import TellListing
-from megalith.data.prepare.id_sources import IdSource, id_sources
+from megalith.data.prepare.id_sources import IdSource
 from megalith.data.prepare.options import FRAME_SOURCES, PrepareOptions
 from megalith.data.prepare.pipeline import OrderedPipeline
 from megalith.data.prepare.recipe import ALL_RAW, PrepareRecipe, make_prepare_recipe
@@ -27,8 +27,8 @@ from megalith.data.prepare.splits import ValidRule
 from megalith.data.prepare.vocabulary import (
     FeatureIds,
     counted_ids,
+    ids_by_feature,
     loaded_ids,
-    unmapped_ids,
     vocabulary_path,
 )
 from megalith.data.prepare.writer import OutputColumn, SplitWriter
@@ -69,7 +69,7 @@ def list_frame(options: PrepareOptions, tell: TellListing = lambda listing: None
         tell(listing)
 
     recipe = make_prepare_recipe(options, keep)
-    _id_sources(options, recipe, recipe.open(options.files, options.chunk_bytes))
+    recipe.id_sources(recipe.open(options.files, options.chunk_bytes).features, options)
     return listings[0]
 
 
@@ -118,7 +118,7 @@ class _Run:
         self.num_spills = 0
         self.num_rows: int | None = None
         self.source = recipe.open(options.files, options.chunk_bytes)
-        self.id_sources = _id_sources(options, recipe, self.source)
+        self.id_sources = recipe.id_sources(self.source.features, options)
 
     def prepare(self) -> DatasetSchema:
         options = self.options
@@ -152,13 +152,7 @@ class _Run:
     def _ids(self, rule: ValidRule) -> list[FeatureIds]:
         """The ids of each feature."""
         counted = [source for source in self.id_sources if source.has_vocabulary]
-        mapped = iter(self._vocabulary_ids(rule, counted) if counted else ())
-        ids: list[FeatureIds | None] = [None] * len(self.source.features)
-        for source in self.id_sources:
-            id_map = next(mapped) if source.has_vocabulary else unmapped_ids(source)
-            for member in source.members:
-                ids[member] = id_map
-        return [id_map for id_map in ids if id_map is not None]
+        return ids_by_feature(self.id_sources, self._vocabulary_ids(rule, counted) if counted else ())
 
     def _vocabulary_ids(self, rule: ValidRule, sources: Sequence[IdSource]) -> list[FeatureIds]:
         options = self.options
@@ -255,17 +249,6 @@ class _Run:
 
     def _report(self, stage: str, total: int | None = None) -> Callable[[int], None]:
         return lambda rows: self.progress(stage, rows, total)
-
-
-def _id_sources(options: PrepareOptions, recipe: PrepareRecipe, source: LogSource) -> list[IdSource]:
-    return id_sources(
-        options,
-        source.features,
-        recipe.raw,
-        recipe.hash_buckets,
-        recipe.hash_buckets_of,
-        recipe.vocabularies,
-    )
 
 
 def _take(column: OutputColumn, rows: NDArray[np.bool_]) -> OutputColumn:

@@ -41,7 +41,17 @@ class FeatureIds(NamedTuple):
     num_ids: int | None
 
 
-def unmapped_ids(source: IdSource) -> FeatureIds:
+def ids_by_feature(sources: Sequence[IdSource], of_vocabularies: Sequence[FeatureIds]) -> list[FeatureIds]:
+    """The ids of all features, in their order, from those of the sources that have a vocabulary."""
+    known = iter(of_vocabularies)
+    places: dict[int, FeatureIds] = {}
+    for source in sources:
+        ids = next(known) if source.has_vocabulary else _unmapped_ids(source)
+        places |= dict.fromkeys(source.members, ids)
+    return [places[place] for place in range(len(places))]
+
+
+def _unmapped_ids(source: IdSource) -> FeatureIds:
     """Ids that need no vocabulary: raw or hashed ones."""
     if source.is_raw:
         return FeatureIds(raw_ids, None)
@@ -79,16 +89,23 @@ def loaded_ids(
 ) -> list[FeatureIds]:
     """The ids of another data set, whose vocabulary files are copied so that this one is complete."""
     (folder / FOLDER).mkdir()
+    ids = read_ids(origin, names, work_folder, memory_bytes)
+    for name in names:
+        shutil.copyfile(vocabulary_path(origin, name), vocabulary_path(folder, name))
+    return ids
+
+
+def read_ids(origin: Path, names: Sequence[str], work_folder: Path, memory_bytes: int) -> list[FeatureIds]:
+    """The ids that the vocabulary files of a data set give; tables beyond the budget are in `work_folder`."""
     paths = [vocabulary_path(origin, name) for name in names]
     sizes = []
-    for name, path in zip(names, paths, strict=True):
+    for path in paths:
         with _sound(path, origin):
             metadata = pq.read_metadata(path)
             size, kind = metadata.num_rows, metadata.schema.to_arrow_schema().field("key").type
         if kind != pa.uint64():
             raise DataError(f"{path} is no vocabulary (its keys are {kind}); prepare {origin} again.")
         sizes.append(size)
-        shutil.copyfile(path, vocabulary_path(folder, name))
     lookups = _lookups(sizes, work_folder, memory_bytes)
     for path, lookup in zip(paths, lookups, strict=True):
         first_id = FIRST_ID

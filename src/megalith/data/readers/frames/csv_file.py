@@ -16,13 +16,14 @@ import pyarrow.compute as pc
 from megalith.core.errors import ConfigError, DataError
 from megalith.data.readers.block import BadRow
 from megalith.data.readers.frames.files import SAMPLE_BYTES, SAMPLE_ROWS, FrameRows
-from megalith.data.readers.frames.values import cast_texts, numbers_of_texts
+from megalith.data.readers.frames.values import MISSING_WORDS, all_numbers, cast_texts
 from megalith.data.readers.streams import CHUNK_BYTES, MAX_LINE_BYTES, TextChunk, fill_buffer, open_text
 from megalith.ops.text.csv import CsvRows, csv_whole_rows, parse_csv
 from megalith.ops.text.rows import ParseProblem
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_INTEGER = r"^[+-]?(0|[1-9][0-9]{0,17})$"
+_CODE = "^0[0-9]"
+"""Zeros in front are those of a code."""
 
 
 class _CsvItem(NamedTuple):
@@ -146,17 +147,25 @@ def typed(column: pa.ChunkedArray) -> pa.ChunkedArray:
     given = texts.drop_null()
     if not len(given):
         return pa.chunked_array([pa.nulls(len(texts))])
-    if pc.all(pc.match_substring_regex(given, _INTEGER)).as_py():
-        return pc.replace_substring_regex(texts, "^[+]", "").cast(pa.int64())
-    codes = pc.match_substring_regex(given, "^[+-]?0[0-9]")
-    values, bad = numbers_of_texts(texts.combine_chunks())
-    if not pc.any(codes).as_py() and not bad.any() and not np.isnan(values).all():
-        return pa.chunked_array([pa.array(values, from_pandas=True)])
+    numbers = _numbers(texts)
+    if numbers is not None and not pc.any(pc.match_substring_regex(given, _CODE)).as_py():
+        return numbers
     if pc.match_substring_regex(given[0], r"^\d{4}-\d\d-\d\d").as_py():
         times, no_times = cast_texts(texts.combine_chunks(), pa.timestamp("us"))
         if not no_times.any():
             return pa.chunked_array([times])
     return texts
+
+
+def _numbers(texts: pa.ChunkedArray) -> pa.ChunkedArray | None:
+    """Texts as integers, or as numbers with words for missing ones; None where some are neither."""
+    try:
+        return texts.cast(pa.int64())
+    except pa.ArrowInvalid:
+        trimmed = pc.replace_substring_regex(pc.ascii_trim_whitespace(texts), "^[+]", "")
+    words = pa.array(MISSING_WORDS, pa.large_string())
+    numbers = all_numbers(pc.if_else(pc.is_in(trimmed, value_set=words), None, trimmed))
+    return None if numbers is None or numbers.null_count == len(numbers) else numbers
 
 
 def _texts(column: pa.Array) -> pa.Array:

@@ -45,7 +45,9 @@ class FrameFormat(Protocol):
         """The rows of one piece."""
 
 
-class _BatchItem(NamedTuple):
+class FrameBatch(NamedTuple):
+    """A record batch of a file, and the number of its first row."""
+
     path: Path
     first_row: int
     batch: pa.RecordBatch
@@ -69,7 +71,7 @@ class _BatchFormat:
                     break
             return pa.Table.from_batches(taken, schema)
 
-    def items(self, path: Path, names: Sequence[str]) -> Iterator[_BatchItem]:
+    def items(self, path: Path, names: Sequence[str]) -> Iterator[FrameBatch]:
         """Record batches, each with the number of its first row."""
         first_row = 1
         with self._opened(path) as (schema, batches):
@@ -78,7 +80,7 @@ class _BatchFormat:
                     raise DataError(f"{path} has no column '{name}', which other files have; leave it out.")
             try:
                 for batch in batches(list(names)):
-                    yield _BatchItem(path, first_row, batch)
+                    yield FrameBatch(path, first_row, batch)
                     first_row += batch.num_rows
             except (pa.ArrowException, OSError) as error:
                 raise DataError(
@@ -87,7 +89,7 @@ class _BatchFormat:
         if first_row == 1:
             raise DataError(f"{path} is empty; leave it out or get it again.")
 
-    def rows(self, item: _BatchItem) -> FrameRows:
+    def rows(self, item: FrameBatch) -> FrameRows:
         """The batch as it is."""
         lines = np.arange(item.first_row, item.first_row + item.batch.num_rows)
         return FrameRows(item.path, item.batch, lines)

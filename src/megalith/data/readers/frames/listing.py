@@ -83,6 +83,9 @@ class ColumnSample(NamedTuple):
     def flat(self) -> pa.ChunkedArray:
         """Single values: of lists those inside, of dictionaries the values themselves."""
         values = pc.list_flatten(self.values) if is_list(self.kind) else self.values
+        if is_text(value_type(self.kind)):
+            # One of the kinds of text that can be counted.
+            return values.cast(pa.large_binary())
         return values.cast(value_type(self.kind)) if pa.types.is_dictionary(self.kind) else values
 
     def distinct(self) -> int | None:

@@ -48,10 +48,22 @@ def read_numbers(path: Path, column: pa.Array, name: str) -> Floats:
 
 def numbers_of_texts(column: pa.Array) -> Floats:
     """The numbers that texts are."""
-    texts = pc.ascii_trim_whitespace(_as_string(column))
-    given = pc.if_else(pc.is_in(texts, value_set=pa.array(MISSING_WORDS, texts.type)), None, texts)
+    texts = _as_string(column)
+    plain = all_numbers(texts)
+    if plain is not None:
+        return Floats(plain.to_numpy(zero_copy_only=False), np.zeros(len(plain), bool))
+    trimmed = pc.ascii_trim_whitespace(texts)
+    given = pc.if_else(pc.is_in(trimmed, value_set=pa.array(MISSING_WORDS, texts.type)), None, trimmed)
     numbers, bad = cast_texts(given, pa.float64())
     return Floats(numbers.to_numpy(zero_copy_only=False), bad)
+
+
+def all_numbers(texts: pa.Array) -> pa.Array | None:
+    """The numbers that texts are where each is one or empty; None where one is not."""
+    try:
+        return pc.if_else(pc.equal(texts, ""), None, texts).cast(pa.float64())
+    except pa.ArrowInvalid:
+        return None
 
 
 def cast_texts(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, NDArray[np.bool_]]:
