@@ -34,12 +34,16 @@ def make_data(folder):
     assert result.exit_code == 0, result.output
 
 
-def make_weighted_bags(folder):
-    """Rows with a weight, two features of one id and one of none to three; two splits of the same kind."""
+def make_weighted_bags(folder, shared=False):
+    """Rows with a weight, two features of one id and one of none to three; two splits of the same kind.
+
+    Two features have one vocabulary if it is `shared`.
+    """
     generator = np.random.default_rng(0)
+    vocabulary = "a" if shared else None
     features = (
-        FeatureSpec(name="a", num_ids=50),
-        FeatureSpec(name="many", num_ids=40, max_length=3),
+        FeatureSpec(name="a", num_ids=50, vocabulary=vocabulary),
+        FeatureSpec(name="many", num_ids=50 if shared else 40, max_length=3, vocabulary=vocabulary),
         FeatureSpec(name="b", num_ids=9),
     )
     splits = {}

@@ -66,10 +66,13 @@ def test_ranks_learn_and_report_what_one_process_does(
     assert json.loads(many.summary.read_text())["ranks"] == world_size
 
 
-def test_sample_weights_and_bags_count_as_in_one_process(tmp_path):
+@pytest.mark.parametrize(
+    ("shared", "dims"), [(False, {}), (True, {"a": 8, "b": 3})], ids=["plain", "shared table, mixed dims"]
+)
+def test_sample_weights_and_bags_count_as_in_one_process(tmp_path, shared, dims):
     data = tmp_path / "data"
-    make_weighted_bags(data)
-    recipe = make_recipe(tmp_path / "bags.yaml", data, pooling="mean")
+    make_weighted_bags(data, shared)
+    recipe = make_recipe(tmp_path / "bags.yaml", data, pooling="mean", dims=dims)
     one = train(recipe, tmp_path / "one", 1)
     exchange = "sharding.exchange={deduplicate: true}"
     plan = write_plan(tmp_path / "plan.json", recipe, 3, turn=1)

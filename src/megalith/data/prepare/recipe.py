@@ -16,6 +16,7 @@ from megalith.data.readers import (
     AVAZU,
     CRITEO,
     ColumnChoice,
+    ColumnListing,
     DelimitedSource,
     EntryShape,
     EntrySource,
@@ -94,16 +95,19 @@ class PrepareRecipe(Config):
         )
 
 
-def make_prepare_recipe(options: PrepareOptions, tell: TellListing) -> PrepareRecipe:
-    """From the options and a look at the files, or from the data set that the vocabulary is taken from.
-
-    `tell` hears what the columns of a table are taken for, before any of them is refused.
-    """
+def make_prepare_recipe(
+    options: PrepareOptions, tell: TellListing
+) -> tuple[PrepareRecipe, ColumnListing | None]:
+    """From the options and a look at the files, or from the data set that the vocabulary is taken from; and
+    what the columns of a table are taken for, which `tell` hears before any of them is refused."""
     if options.vocabulary_from is not None:
         recipe = _existing_recipe(options, options.vocabulary_from)
-        if recipe.columns is not None:
-            tell(existing_listing(options, recipe.columns, recipe.event_time, options.vocabulary_from))
-        return recipe
+        if recipe.columns is None:
+            return recipe, None
+        known = existing_listing(options, recipe.columns, recipe.event_time, options.vocabulary_from)
+        tell(known)
+        return recipe, known
+    listing, columns = _columns(options, tell)
     recipe = PrepareRecipe(
         source=options.source,
         numeric=options.numeric or "log",
@@ -111,24 +115,24 @@ def make_prepare_recipe(options: PrepareOptions, tell: TellListing) -> PrepareRe
         hash_buckets=options.hash_buckets,
         hash_buckets_of=options.hash_buckets_of,
         delimiter=options.delimiter,
-        **_columns(options, tell),
+        **columns,
     )
     names = [feature.name for feature in recipe.open(options.files, options.chunk_bytes).features]
     check_names(options, names)
-    return recipe.model_copy(update={"raw": _raw(options, names)})
+    return recipe.model_copy(update={"raw": _raw(options, names)}), listing
 
 
-def _columns(options: PrepareOptions, tell: TellListing) -> dict[str, Any]:
+def _columns(options: PrepareOptions, tell: TellListing) -> tuple[ColumnListing | None, dict[str, Any]]:
     """What the entries or columns of the files are."""
     if options.source in FRAME_SOURCES:
-        _, columns, event_time, vocabularies = choose_frame(options, tell)
-        return {"columns": columns, "event_time": event_time, "vocabularies": vocabularies}
+        listing, columns, event_time, vocabularies = choose_frame(options, tell)
+        return listing, {"columns": columns, "event_time": event_time, "vocabularies": vocabularies}
     if options.source == "libfm":
         # Files of other splits take part: what a feature is must hold for all rows.
         files = (*options.files, *options.valid_files, *options.test_files)
         entries = scan_shape(files, options.fields, options.chunk_bytes)
-        return {"entries": entries, "event_time": _event_time(options)}
-    return {"event_time": _event_time(options)}
+        return None, {"entries": entries, "event_time": _event_time(options)}
+    return None, {"event_time": _event_time(options)}
 
 
 def _event_time(options: PrepareOptions) -> EventTimeColumn | None:

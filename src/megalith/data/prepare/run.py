@@ -62,15 +62,10 @@ def list_frame(options: PrepareOptions, tell: TellListing = lambda listing: None
             "csv."
         )
     _check_files(options)
-    listings: list[ColumnListing] = []
-
-    def keep(listing: ColumnListing) -> None:
-        listings.append(listing)
-        tell(listing)
-
-    recipe = make_prepare_recipe(options, keep)
+    recipe, listing = make_prepare_recipe(options, tell)
     recipe.id_sources(recipe.open(options.files, options.chunk_bytes).features, options)
-    return listings[0]
+    assert listing is not None
+    return listing
 
 
 def prepare(
@@ -87,17 +82,11 @@ def prepare(
         _check_files(options)
         work_folder = folder / ".work"
         work_folder.mkdir()
-        listings: list[ColumnListing] = []
-
-        def keep(listing: ColumnListing) -> None:
-            listings.append(listing)
-            tell(listing)
-
-        recipe = make_prepare_recipe(options, keep)
+        recipe, listing = make_prepare_recipe(options, tell)
         run = _Run(options, recipe, folder, work_folder, progress or (lambda *_: None))
         schema = run.prepare()
-        if listings:
-            schema.preparation["columns"] = listings[0].model_dump(mode="json")
+        if listing is not None:
+            schema.preparation["columns"] = listing.model_dump(mode="json")
         shutil.rmtree(work_folder)
         write_schema(folder, schema)
     return PrepareResult(schema, time.perf_counter() - begin, run.num_spills)
