@@ -214,11 +214,12 @@ def test_a_data_set_of_the_same_vocabulary_lists_what_the_other_chose(tmp_path: 
 def test_the_command_lists_columns_and_a_dry_run_only_does(tmp_path: Path) -> None:
     path = write_frame(tmp_path / "in.parquet", frame())
     told = ["data", "prepare", "parquet", str(path), "--number", "user", "--drop", "city"]
-    shown = CliRunner().invoke(app, [*told, "--out", str(tmp_path / "out"), "--dry-run"])
+    shown = CliRunner().invoke(app, [*told, "--dry-run"])
     for text in ("named by --number", "named by --drop", "0, 0.25, 0.5"):
         assert text in unwrapped(shown.output)
-    assert not (tmp_path / "out").exists()
-    listed = CliRunner().invoke(app, [*told, "--out", str(tmp_path / "out"), "--dry-run", "--json"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.parquet"]
+    assert "Name the folder to write with --out" in str(CliRunner().invoke(app, told).exception)
+    listed = CliRunner().invoke(app, [*told, "--dry-run", "--json"])
     found = {entry["column"]: entry for entry in json.loads(listed.output)["columns"]}
     assert found["user"]["taken_as"] == "number"
     done = CliRunner().invoke(app, [*told, "--out", str(tmp_path / "out"), "--json"])

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def prepare(
     source: options.SourceArgument,
     files: options.FilesArgument,
-    out: options.OutOption,
+    out: options.OutOption = None,
     test: options.TestOption = None,
     valid: options.ValidOption = None,
     valid_fraction: options.ValidFractionOption = 0.0,
@@ -62,9 +62,12 @@ def prepare(
     and why; --dry-run shows only that.
     """
     from megalith.core.config import parse_config
+    from megalith.core.errors import ConfigError
     from megalith.core.units import parse_bytes
     from megalith.data.prepare import PrepareOptions
 
+    if out is None and not dry_run:
+        raise ConfigError("Name the folder to write with --out, or list the columns with --dry-run.")
     least, least_of = split_by_column("--min-count", min_count)
     buckets, buckets_of = split_by_column("--hash-buckets", hash_buckets)
     most, most_of = split_by_column("--max-vocabulary", max_vocabulary)
@@ -72,7 +75,7 @@ def prepare(
     content = {
         "source": source.value,
         "files": files,
-        "out": out,
+        "out": out or Path(),
         "test_files": test or (),
         "valid_files": valid or (),
         "valid_fraction": valid_fraction,
@@ -110,6 +113,7 @@ def prepare(
     if dry_run:
         show_listing(settings, as_json)
         return
+    out = settings.out
     prepared = _prepare_with_progress(settings, (lambda listing: None) if as_json else print_listing)
     if as_json:
         print_json(summary(out, prepared))

@@ -53,7 +53,10 @@ class FieldsName(StrEnum):
 
 SourceArgument = Annotated[SourceName, typer.Argument(help="The format of the files.")]
 FilesArgument = Annotated[list[Path], typer.Argument(help="Training files; text may be .gz or .zst.")]
-OutOption = Annotated[Path, typer.Option(help="Folder to write; it appears when it is complete.")]
+OutOption = Annotated[
+    Path | None,
+    typer.Option(help="Folder to write; it appears when it is complete.  [required without --dry-run]"),
+]
 TestOption = Annotated[
     list[Path] | None, typer.Option(help="A file of the split `test`; repeat for several.")
 ]
