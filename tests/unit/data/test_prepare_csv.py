@@ -181,3 +181,16 @@ def test_bytes_that_are_no_text_are_values_too(tmp_path: Path) -> None:
     prepared(tmp_path / "in.csv", tmp_path / "out")
     ids = read_split(tmp_path / "out")["city"]
     assert ids[0] == ids[2] != ids[1]
+
+
+def test_raw_ids_of_integers_are_those_of_parquet(tmp_path: Path) -> None:
+    table = frame(user=pa.array([7, -1, 10**15, None] * 10), city=pa.array(["a", "", "b", "c"] * 10))
+    for name in ("in.parquet", "in.csv"):
+        prepared(write_frame(tmp_path / name, table), tmp_path / name[3:], raw=("user", "city"))
+    assert read_split(tmp_path / "csv") == read_split(tmp_path / "parquet")
+    assert read_split(tmp_path / "csv")["user"][:4] == [7, -1, 10**15, -(2**63)]
+    lines = [HEADER, "1,5,0.5,a", "0,6,0.5,a"]
+    path = write_csv(tmp_path / "first.csv", *lines)
+    bad = write_csv(tmp_path / "second.csv", *lines, "1,six,0.5,a")
+    with pytest.raises(DataError, match=r"second.csv, line 4 has 'six' in column user, which is no integer"):
+        prepared(path, tmp_path / "no", files=(path, bad), raw=("user",))

@@ -37,6 +37,8 @@ class _CsvItem(NamedTuple):
 class CsvFormat:
     """CSV files with a header."""
 
+    is_untyped = True
+
     def __init__(self, delimiter: str = ",", chunk_bytes: int = CHUNK_BYTES) -> None:
         if len(delimiter) != 1 or delimiter in '"\r\n' or ord(delimiter) > 127:
             raise ConfigError(f"--delimiter must be one character such as ',' or ';', not {delimiter!r}.")

@@ -35,6 +35,9 @@ class FrameRows(NamedTuple):
 class FrameFormat(Protocol):
     """Files of one format. `items` is read by one thread at a time; `rows` runs in any thread."""
 
+    is_untyped: bool
+    """Whether rows are columns of bytes, whatever types a sample has."""
+
     def sample(self, path: Path) -> pa.Table:
         """The first rows of a file, with a type for each column."""
 
@@ -57,6 +60,7 @@ class _BatchFormat:
     """What Parquet and Arrow files share: they hold record batches."""
 
     kind = ""
+    is_untyped = False
 
     def sample(self, path: Path) -> pa.Table:
         """The first rows of a file."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from megalith.data.readers.block import BadRow, Bag, Feature, LogBlock, Numeric
@@ -16,7 +17,9 @@ from megalith.data.readers.frames.columns import ColumnChoice
 from megalith.data.readers.frames.files import FrameFormat, FrameRows
 from megalith.data.readers.frames.values import (
     RawKind,
+    as_string,
     bucket_keys,
+    cast_texts,
     read_keys,
     read_numbers,
     read_times,
@@ -90,8 +93,9 @@ class FrameSource:
         }
         weights = None if self.columns.weight is None else self._weights(found, self.columns.weight)
         times = None if self._event_time is None else self._times(found, self._event_time)
+        integers = self._raw_integers(found)
         good = found.good()
-        batch = rows.batch if good.all() else rows.batch.filter(pa.array(good))
+        batch = integers if good.all() else integers.filter(pa.array(good))
         columns = [self._output(name, values[..., good]) for name, values in numbers.items()]
         keys = [self._keys(rows.path, batch, name, multi_hot) for name, multi_hot in self.columns.features]
         return LogBlock(
@@ -157,6 +161,17 @@ class FrameSource:
 
         found.add(~are_times, wrong)
         return times
+
+    def _raw_integers(self, found: _Problems) -> pa.RecordBatch:
+        """The rows, with raw ids that are text in this format as the integers that they are."""
+        batch = found.batch
+        for name in self._raw.intersection(self.columns.integers) if self._format.is_untyped else ():
+            texts = as_string(batch.column(name))
+            values, bad = cast_texts(pc.if_else(pc.equal(texts, ""), None, texts), pa.int64())
+            where = f"in column {name}, which is no integer"
+            found.add(bad, lambda row, name=name, where=where: f"has {found.text(name, row)} {where}")
+            batch = batch.set_column(batch.schema.get_field_index(name), name, values)
+        return batch
 
     def _keys(self, path: Path, batch: pa.RecordBatch, name: str, multi_hot: bool) -> Keys | Bag:
         raw: RawKind | None = None

@@ -48,7 +48,7 @@ def read_numbers(path: Path, column: pa.Array, name: str) -> Floats:
 
 def numbers_of_texts(column: pa.Array) -> Floats:
     """The numbers that texts are."""
-    texts = _as_string(column)
+    texts = as_string(column)
     plain = all_numbers(texts)
     if plain is not None:
         return Floats(plain.to_numpy(zero_copy_only=False), np.zeros(len(plain), bool))
@@ -101,7 +101,7 @@ def read_times(
     """Event times in seconds, and which of them are some."""
     if is_text(values.type):
         kind = pa.timestamp("us") if column.unit == "timestamps" else pa.int64()
-        texts = pc.ascii_trim_whitespace(_as_string(values))
+        texts = pc.ascii_trim_whitespace(as_string(values))
         values, _ = cast_texts(pc.if_else(pc.equal(texts, ""), None, texts), kind)
     right = is_time(values.type) if column.unit == "timestamps" else pa.types.is_integer(values.type)
     if not right:
@@ -172,7 +172,8 @@ def _text_keys(texts: pa.Array) -> Keys:
     return token_keys(b"" if data is None else memoryview(data), bounds)
 
 
-def _as_string(column: pa.Array) -> pa.Array:
+def as_string(column: pa.Array) -> pa.Array:
+    """Text or bytes as text."""
     try:
         return column.cast(pa.large_string())
     except pa.ArrowInvalid:
