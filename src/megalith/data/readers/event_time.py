@@ -1,7 +1,7 @@
 """Event times: when a sample happened, as whole seconds since 1970, from a column of the files.
 
-    timestamps, dates (Parquet)   as they are; those without a zone count as UTC; parts of seconds are dropped
-    integers (Parquet)            seconds, or a finer unit: the first value decides for the whole column
+    timestamps, dates (tables)    as they are; those without a zone count as UTC; parts of seconds are dropped
+    integers (tables)             seconds, or a finer unit: the first value decides for the whole column
     hour (Avazu)                  YYMMDDHH, the beginning of the hour, as UTC
 
 The first integer is in seconds below 10^11 (the year 5138), in milliseconds below 10^14, in microseconds

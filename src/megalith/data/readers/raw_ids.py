@@ -1,6 +1,6 @@
 """Raw ids: a 64-bit number for every value, without a vocabulary, for tables whose ids have no bound.
 
-    integers (Parquet)    their own value; unsigned ones of 2 ** 63 and above keep their bits
+    integers of tables    their own value; unsigned ones of 2 ** 63 and above keep their bits
     texts to 8 bytes      their bytes, little-endian, minus 2 ** 63: exact, no two texts share an id
     longer texts          a fixed 63-bit hash: of n distinct ones two share an id with odds of n^2 / 2^64,
                           which is 1 in 1,800 for 100 million
