@@ -6,13 +6,14 @@ import signal
 
 import pyarrow.parquet as pq
 import pytest
-from small_recipes import outcome, train_until_call, trained, write_recipe
+from small_recipes import outcome, trained, write_recipe
 from typer.testing import CliRunner
 
-from forked import Forked
+from forked import Forked, signalled_at_call
 from megalith.checkpoint.store import CheckpointStore
 from megalith.cli.app import app
 from megalith.core.files import read_jsonl
+from megalith.embeddings.stores.dynamic.chunks import DynamicChunks
 from megalith.sharding.plan import read_plan
 from megalith.train.recipe import load_recipe
 from megalith.train.run.folder import RunFolder
@@ -91,17 +92,23 @@ def test_a_resumed_run_is_an_uninterrupted_one(pruned, tmp_path, step, backgroun
     assert read_jsonl(run.evicted) == read_jsonl(pruned.evicted)
 
 
-def test_a_run_that_was_killed_goes_on_to_the_same_end(recipe, tmp_path, pruned):
-    folder = tmp_path / "killed"
-    overrides = ["train.background_checkpoints=true", *PRUNED]
-    with Forked(train_until_call, str(recipe), folder, overrides, 90_000, "MainThread") as process:
-        assert process.wait() == -signal.SIGKILL
-    run = RunFolder(folder)
-    trainer = Trainer(load_recipe(str(folder)), run)
-    if CheckpointStore(run.checkpoints).latest() is not None:
-        trainer.resume()
+def train_until_ids_leave(recipe, folder, overrides, times):
+    trainer = Trainer(load_recipe(recipe, overrides), folder)
+    trainer.create()
+    signalled_at_call(signal.SIGKILL, times, "MainThread", DynamicChunks.leave)
     trainer.train()
+
+
+def test_a_run_that_was_killed_while_ids_left_goes_on_to_the_same_end(recipe, tmp_path, pruned):
+    """Once a batch and once a look at what has expired: some steps after the checkpoint of step 10."""
+    folder = tmp_path / "killed"
+    overrides = ["train.background_checkpoints=false", *PRUNED]
+    with Forked(train_until_ids_leave, str(recipe), folder, overrides, 18) as process:
+        assert process.wait() == -signal.SIGKILL
+    assert CheckpointStore(RunFolder(folder).checkpoints).latest() == 10
+    run = trained(recipe, folder, *PRUNED)
     assert outcome(run) == outcome(pruned)
+    assert read_jsonl(run.evicted) == read_jsonl(pruned.evicted)
 
 
 def test_a_run_goes_on_with_another_bound_and_over_dense_rows(pruned, tmp_path):
