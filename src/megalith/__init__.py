@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from megalith.sharding.planner.planner import make_plan
     from megalith.sharding.runtime.collection import ShardedEmbeddingCollection
     from megalith.train.recipe import load_recipe
+    from megalith.train.scoring.loaded_run import load_run
     from megalith.train.trainer import Trainer
 
 __version__ = "0.1.0"
@@ -49,6 +50,7 @@ _HOMES = {
     "Trainer": "megalith.train.trainer",
     "clip_grad_norm_": "megalith.embeddings.module.gradient_norm",
     "load_recipe": "megalith.train.recipe",
+    "load_run": "megalith.train.scoring.loaded_run",
     "make_plan": "megalith.sharding.planner.planner",
 }
 
@@ -74,6 +76,7 @@ __all__ = [
     "Trainer",
     "clip_grad_norm_",
     "load_recipe",
+    "load_run",
     "make_plan",
 ]
 

@@ -5,6 +5,7 @@ import json
 from processes import sentences, torchrun
 from small_runs import outcome, train, write_plan
 
+from megalith.data.dataset import Dataset
 from megalith.train.recipe import load_recipe
 from megalith.train.run.folder import RunFolder
 
@@ -58,7 +59,8 @@ def test_a_run_that_was_there_before_is_not_resumed_unasked_however_often_torchr
     tiny_recipe, tmp_path
 ):
     run = RunFolder(tmp_path / "run")
-    run.create(load_recipe(str(tiny_recipe)))
+    recipe = load_recipe(str(tiny_recipe))
+    run.create(recipe, Dataset(recipe.data.path))
     result = torchrun("--max-restarts", "1", "-m", "megalith", "train", tiny_recipe, "--out", run.folder)
     assert result.returncode != 0
     said = sentences(result)

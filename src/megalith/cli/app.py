@@ -11,10 +11,12 @@ from megalith.cli.bench import bench
 from megalith.cli.data import data
 from megalith.cli.demo import demo
 from megalith.cli.doctor import doctor
+from megalith.cli.embeddings import embeddings
 from megalith.cli.evaluate import evaluate
 from megalith.cli.explore import explore
 from megalith.cli.ids import ids
 from megalith.cli.plan.command import plan
+from megalith.cli.predict import predict
 from megalith.cli.report import report
 from megalith.cli.train import train
 
@@ -36,6 +38,8 @@ app.add_typer(ids, name="ids")
 app.command()(plan)
 app.command("train")(train)
 app.command("eval")(evaluate)
+app.command()(predict)
+app.command()(embeddings)
 app.command()(report)
 app.command()(demo)
 app.command()(doctor)

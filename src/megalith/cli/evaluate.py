@@ -13,6 +13,15 @@ TrustFlag = Annotated[
     bool,
     typer.Option("--trust-code", help="Run the code of a model of one's own that this run folder names."),
 ]
+CheckpointOption = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoint",
+        "--step",
+        metavar="best|last|STEP",
+        help="Checkpoint to take; by default the best where the run stops early, else the last.",
+    ),
+]
 
 
 def evaluate(
@@ -21,8 +30,10 @@ def evaluate(
     data: Annotated[
         Path | None, typer.Option(help="Another prepared data set with the same features.")
     ] = None,
-    step: Annotated[
-        int | None, typer.Option(help="Checkpoint to score; by default the best or the last.")
+    checkpoint: CheckpointOption = None,
+    predictions: Annotated[
+        Path | None,
+        typer.Option(help="Also write score and label of every row (.parquet, .csv, .arrow)."),
     ] = None,
     trust_code: TrustFlag = False,
     json_output: JsonFlag = False,
@@ -32,11 +43,13 @@ def evaluate(
     On several processes: torchrun --nproc-per-node 2 -m megalith eval RUN. Each holds its part of the tables
     and scores its share of the rows; the figures are those of one process.
     """
+    from megalith.train.checkpoints import parse_checkpoint
     from megalith.train.evaluation.score_run import EvalRequest, score_run
     from megalith.train.session import training_session
 
     with training_session() as session:
-        result = score_run(session.ranks, EvalRequest(run, split, data, step, trust_code))
+        request = EvalRequest(run, split, data, parse_checkpoint(checkpoint), trust_code, predictions)
+        result = score_run(session.ranks, request)
         if session.ranks.is_first:
             (print_json if json_output else print_evaluation)(result)
 

@@ -117,7 +117,7 @@ def collect(folder: Path) -> RunFacts:
         finals=_finals(folder),
         summary=summary,
         time_spent=read_time_spent(run.trace, seconds),
-        tables=collect_tables(recipe),
+        tables=collect_tables(run, recipe),
         tiers=tier_totals(training),
         prediction=finite(read_prediction(run.prediction)) if run.prediction.exists() else None,
     )

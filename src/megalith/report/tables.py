@@ -8,6 +8,7 @@ from megalith.core.errors import MegalithError
 from megalith.data.dataset import Dataset
 from megalith.data.stats import STATISTICS_FILE, FeatureStatistics, Statistics, measure, read_statistics
 from megalith.train.recipe import Recipe
+from megalith.train.run.folder import RunFolder
 
 MEASURED_ROWS = 5_000_000
 """Data up to this size is measured when no statistics are stored beside it: a few seconds."""
@@ -35,10 +36,10 @@ class TablesFacts:
     note: str | None = None
 
 
-def collect_tables(recipe: Recipe) -> TablesFacts:
-    """The tables of the recipe's model on the recipe's data; data that moved is a note, not an error."""
+def collect_tables(run: RunFolder, recipe: Recipe) -> TablesFacts:
+    """The tables of the run's model; data that moved leaves their traffic unknown, which is a note."""
     try:
-        dataset = Dataset(recipe.data.path)
+        dataset = Dataset(recipe.data.path) if recipe.data.path.is_dir() else run.trained_on()
         specs = recipe.embeddings.with_stores(recipe.model.tables(dataset.schema.categorical))
     except MegalithError as error:
         return TablesFacts(note=str(error))

@@ -21,10 +21,11 @@ from rich.console import Console
 
 from megalith.comm.ranks import Ranks
 from megalith.core.errors import ConfigError
+from megalith.models.custom import CustomConfig
 from megalith.train.recipe import Recipe, load_recipe
 from megalith.train.run.existing import refuse_existing
 from megalith.train.run.folder import RunFolder
-from megalith.train.run.trusted_code import check_code, trust_code
+from megalith.train.run.trusted_code import check_code, code_digest, trust_code
 from megalith.train.session import Session, errors_before_sigterm
 from megalith.train.trainer import Trainer
 
@@ -129,12 +130,17 @@ def _check_same_recipe(ranks: Ranks, run: RunFolder, recipe: Recipe) -> None:
     stored = ranks.from_first(run.recipe)
     loop = stored.train.model_copy(update={"pipeline": recipe.train.pipeline})
     held = {"stores": recipe.embeddings.stores, "log_evicted": recipe.embeddings.log_evicted}
-    free = {
+    free: dict[str, Any] = {
         "sharding": recipe.sharding,
         "memory": recipe.memory,
         "train": loop,
         "embeddings": stored.embeddings.model_copy(update=held),
     }
+    if isinstance(stored.model, CustomConfig) and isinstance(recipe.model, CustomConfig):
+        # The run has a copy of the code.
+        same_code = ranks.from_first(lambda: code_digest(stored) == code_digest(recipe))
+        if same_code and stored.model.file.name == recipe.model.file.name:
+            free["model"] = stored.model.model_copy(update={"file": recipe.model.file})
     if stored.model_copy(update=free) != recipe:
         raise ConfigError(
             f"{run.config} differs from the recipe given; resume it with `megalith train {run.folder}`, or "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +76,8 @@ def load_recipe(
     """The recipe of that name or at that path, with `a.b=c` overrides laid over it.
 
     Files that the recipe names are relative to its own folder, so that it runs from anywhere; those that an
-    override names are relative to the working directory. Keys that a kind which an override names does not
-    have are dropped, and `tell` is told so.
+    override names, and the data, are relative to the working directory. Keys that a kind which an override
+    names does not have are dropped, and `tell` is told so.
     """
     path = find_recipe(name_or_path)
     content = _with_paths(load_yaml(path), path.parent)
@@ -90,6 +91,11 @@ def load_recipe(
 def _with_paths(content: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The files that a recipe names, as absolute paths."""
     model, sharding, memory = content.get("model"), content.get("sharding"), content.get("memory")
+    data = content.get("data")
+    if isinstance(data, dict) and isinstance(data.get("path"), str):
+        # Not resolved: where a link leads may change between two starts.
+        with suppress(RuntimeError):
+            data["path"] = str(Path(data["path"]).expanduser().absolute())
     if isinstance(memory, dict) and isinstance(memory.get("path"), str):
         memory["path"] = _absolute(memory["path"], folder)
     if isinstance(model, dict) and model.get("kind") == "custom" and isinstance(model.get("file"), str):

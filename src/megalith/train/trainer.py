@@ -88,7 +88,7 @@ class Trainer:
 
     def create(self, overwrite: bool = False) -> None:
         """Makes the folder of a new run; refuses one that holds a run already, or discards it."""
-        self.ranks.from_first(lambda: self.run.create(self.recipe, overwrite))
+        self.ranks.from_first(lambda: self.run.create(self.recipe, self.dataset, overwrite))
         self._has_folder = True
 
     def resume(self, from_step: int | None = None) -> int:
@@ -97,6 +97,8 @@ class Trainer:
         `from_step` goes back to an older one and drops what came after it.
         """
         with self.run.locked(self.ranks):
+            # Runs of earlier releases have none.
+            self.ranks.from_first(self._keep_inputs)
             step = self.ranks.from_first(lambda: self._step_to_resume(from_step))
             if step is not None:
                 state = self.state_dict()
@@ -105,6 +107,10 @@ class Trainer:
             self.ranks.from_first(lambda: self._drop_later(from_step is not None))
         self._has_folder = True
         return self.step
+
+    def _keep_inputs(self) -> None:
+        if not self.run.inputs.exists():
+            self.run.write_inputs(self.recipe, self.dataset)
 
     def _step_to_resume(self, from_step: int | None) -> int | None:
         return self.store.latest() if from_step is None else existing_step(self.run, self.store, from_step)

@@ -29,7 +29,7 @@ from megalith.data.readers import (
 from megalith.data.readers.block import Numeric
 
 ALL_RAW = "all"
-_TEXT_FORMATS = {"criteo": CRITEO, "avazu": AVAZU}
+TEXT_FORMATS = {"criteo": CRITEO, "avazu": AVAZU}
 _AVAZU_TIME = "hour"
 
 
@@ -86,7 +86,7 @@ class PrepareRecipe(Config):
                 self.event_time,
             )
         return DelimitedSource(
-            _TEXT_FORMATS[self.source],
+            TEXT_FORMATS[self.source],
             paths,
             self.numeric,
             self.missing_number,

@@ -29,7 +29,9 @@ _KIND, _ROWS_BEFORE = PROBLEM_COLUMNS.index("kind"), PROBLEM_COLUMNS.index("rows
 _HOUR_FEATURES = ("hour_of_day", "weekday")
 
 
-class _Item(NamedTuple):
+class DelimitedChunk(NamedTuple):
+    """A chunk of lines, and the columns as the header of its file orders them."""
+
     chunk: TextChunk
     columns: tuple[TextColumn, ...]
     plan: ColumnPlan
@@ -73,7 +75,7 @@ class DelimitedSource:
                 names.append(column.name)
         return tuple(Feature(name) for name in names)
 
-    def items(self) -> Iterator[_Item]:
+    def items(self) -> Iterator[DelimitedChunk]:
         """Chunks of whole lines, with the columns as the file's header orders them."""
         for path in self.paths:
             columns, plan = self.text_format.columns, self._plan
@@ -84,11 +86,11 @@ class DelimitedSource:
                     columns, plan = self._plan_for_header(path, header)
                     chunk = TextChunk(path, 2, chunk.text[len(header) + 1 :])
                 num_chunks += 1
-                yield _Item(chunk, columns, plan)
+                yield DelimitedChunk(chunk, columns, plan)
             if num_chunks == 0:
                 raise DataError(f"{path} is empty; leave it out or get it again.")
 
-    def parse(self, item: _Item) -> LogBlock:
+    def parse(self, item: DelimitedChunk) -> LogBlock:
         """The rows of one chunk."""
         chunk, columns, plan = item
         rows = parse_delimited(chunk.text, self.text_format.delimiter, plan, self._missing_number)
@@ -105,7 +107,9 @@ class DelimitedSource:
         times = None if self._event_time is None else self._times(item, rows.problems, self._event_time)
         return LogBlock(rows.labels, tuple(rows.numbers), tuple(rows.keys), tuple(bad), times)
 
-    def _times(self, item: _Item, problems: NDArray[np.int64], column: EventTimeColumn) -> NDArray[np.int64]:
+    def _times(
+        self, item: DelimitedChunk, problems: NDArray[np.int64], column: EventTimeColumn
+    ) -> NDArray[np.int64]:
         """Event times of the rows of a chunk, from a second look at its one column of hours.
 
         It reads every line with the right number of fields; lines that `problems` leave out for another

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,8 +25,11 @@ def evaluate(
     config: DataConfig,
     max_batches: int | None = None,
     depth: int = 0,
+    take: Callable[[Tensor], None] | None = None,
 ) -> dict[str, Any]:
     """Metrics of the learner on a split, in file order; `max_batches` reads only its beginning.
+
+    On the first rank `take` is given logits, labels and weights, [3, samples], as they are computed.
 
     On many ranks whole batches are dealt out to them, so that each computes what one process would, and the
     first puts all scores into the order of the file.
@@ -52,6 +56,8 @@ def evaluate(
         gathered = ranks.gather_columns(columns, sizes)
         if gathered is not None:
             parts.append(gathered)
+            if take is not None:
+                take(gathered)
     pipeline.close()
     return ranks.from_first(lambda: _metrics_of(torch.cat(parts, dim=1), dataset, split, max_batches is None))
 

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from megalith.comm.ranks import Ranks
-from megalith.core.errors import ConfigError
+from megalith.core.errors import ConfigError, DataError
 from megalith.core.files import write_atomic
 from megalith.data.dataset import Dataset
-from megalith.train.checkpoints import open_learner
+from megalith.train.checkpoints import Checkpoint, open_learner
 from megalith.train.evaluation.evaluate import evaluate
+from megalith.train.evaluation.score_file import ScoreFile, check_score_file
 from megalith.train.loaders import choose_split
 from megalith.train.recipe import Recipe
 from megalith.train.run.folder import RunFolder
@@ -27,8 +28,10 @@ class EvalRequest:
     split: str | None = None
     data: Path | None = None
     """Another prepared data set with the same features; None takes the one of the recipe."""
-    step: int | None = None
+    checkpoint: Checkpoint = None
     trust_code: bool = False
+    predictions: Path | None = None
+    """A file to write the score and the label of every row to."""
 
 
 def score_run(ranks: Ranks, request: EvalRequest) -> dict[str, Any]:
@@ -38,29 +41,46 @@ def score_run(ranks: Ranks, request: EvalRequest) -> dict[str, Any]:
     if not request.trust_code:
         check_code(recipe, request.run)
     trust_code(recipe)
-    trained_on = Dataset(recipe.data.path)
-    dataset = trained_on if request.data is None else _other_data(request, recipe, trained_on)
+    trained_on = run.trained_on()
+    dataset = _data(request, recipe, trained_on)
     split = request.split or choose_split(recipe.data, dataset)
     if split is None:
         raise ConfigError(f"{dataset.folder} has no split valid or test; name one with --split.")
     dataset.split(split)
-    learner, step = open_learner(run, trained_on, request.step)
+    if request.predictions is not None:
+        path = request.predictions
+        ranks.from_first(lambda: check_score_file(path))
+    learner, step = open_learner(run, trained_on, request.checkpoint)
     depth = recipe.train.pipeline if learner.embeddings.prepares_ahead else 0
-    scores = evaluate(learner, dataset, split, recipe.data, depth=depth)
+    with ScoreFile(request.predictions if ranks.is_first else None) as file:
+        take = None if request.predictions is None else file.write_samples
+        scores = evaluate(learner, dataset, split, recipe.data, depth=depth, take=take)
     result = {"run": str(request.run), "step": step, **scores}
+    if request.predictions is not None:
+        result["predictions"] = str(request.predictions)
     if request.data is None:
         content = json.dumps(result, indent=1) + "\n"
         ranks.from_first(lambda: write_atomic(run.evaluation(split), content))
     return result
 
 
-def _other_data(request: EvalRequest, recipe: Recipe, trained_on: Dataset) -> Dataset:
-    assert request.data is not None
-    dataset = Dataset(request.data)
+def _data(request: EvalRequest, recipe: Recipe, trained_on: Dataset) -> Dataset:
+    """The data set to score: the one that was named, or that the run was trained on if it is still there."""
+    path = recipe.data.path if request.data is None else request.data
+    if request.data is None and not path.exists():
+        raise DataError(
+            f"{path}, which {request.run} was trained on, is not there any more; name a prepared data set "
+            "with --data, or score raw files with `megalith predict`."
+        )
+    return same_features(Dataset(path), trained_on, request.run)
+
+
+def same_features(dataset: Dataset, trained_on: Dataset, run: Path) -> Dataset:
+    """The data set, if its columns are those that a run was trained on."""
     ours, theirs = trained_on.schema, dataset.schema
     if (ours.numeric, ours.categorical) != (theirs.numeric, theirs.categorical):
         raise ConfigError(
-            f"{request.data} has other features than {recipe.data.path}, which {request.run} was trained on; "
-            f"prepare it with --vocabulary-from {recipe.data.path}."
+            f"{dataset.folder} has other features than {trained_on.folder}, which {run} was trained on; "
+            f"prepare it with --vocabulary-from {trained_on.folder}."
         )
     return dataset

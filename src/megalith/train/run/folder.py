@@ -1,6 +1,7 @@
 """A run's folder.
 
 RUN/config.yaml         the recipe, complete with every default
+RUN/inputs/             schema and vocabulary of the data, a model of one's own; see megalith.train.run.inputs
 RUN/metrics.jsonl       one line for each report of training or evaluation
 RUN/evicted.jsonl       ids of dynamic tables that lost their row, where the recipe asks for them
 RUN/imports.jsonl       files of ids that were brought into dynamic tables
@@ -33,10 +34,13 @@ from megalith.core.errors import ConfigError, storage_errors
 from megalith.core.files import read_jsonl, write_atomic
 from megalith.core.lock import FolderLock
 from megalith.core.trace import trace_parts
+from megalith.data.dataset import Dataset
 from megalith.embeddings.stores.settings import TieredMemory
+from megalith.models.custom import CustomConfig
 from megalith.sharding.plan import ShardingPlan
 from megalith.train.recipe import Recipe, load_recipe
 from megalith.train.run.existing import refuse_existing
+from megalith.train.run.inputs import RunInputs
 from megalith.train.run.records import read_metrics
 
 _RANK = re.compile(r"trace-rank-(\d+)\.")
@@ -48,6 +52,7 @@ class RunFolder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.config = folder / "config.yaml"
+        self.inputs = RunInputs(folder / "inputs")
         self.metrics = folder / "metrics.jsonl"
         self.evicted = folder / "evicted.jsonl"
         self.imports = folder / "imports.jsonl"
@@ -102,19 +107,29 @@ class RunFolder:
             return None
         return summary if ended and CheckpointStore(self.checkpoints).latest() == summary["step"] else None
 
-    def create(self, recipe: Recipe, overwrite: bool = False) -> None:
+    def create(self, recipe: Recipe, dataset: Dataset, overwrite: bool = False) -> None:
         """Makes the folder of a new run; refuses one that holds a run already, or discards it."""
         if overwrite and self.config.exists():
             self.discard()
         refuse_existing(self.folder)
         with storage_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
+        self.write_inputs(recipe, dataset)
         self.write_recipe(recipe)
+
+    def write_inputs(self, recipe: Recipe, dataset: Dataset) -> None:
+        """Keeps what the trained model needs of its data, and its own code, so that neither need stay."""
+        self.inputs.write(dataset, recipe.model.file if isinstance(recipe.model, CustomConfig) else None)
+
+    def trained_on(self) -> Dataset:
+        """The data set of the run without its rows: as the run keeps it, else where it was."""
+        return self.inputs.dataset() if self.inputs.exists() else Dataset(self.recipe().data.path)
 
     def discard(self, with_folder: bool = False) -> None:
         """Removes the files of the run; `with_folder` also the folder, if nothing else is in it."""
         own = (
             self.config,
+            self.inputs.folder,
             self.metrics,
             self.evicted,
             self.imports,
@@ -137,7 +152,11 @@ class RunFolder:
             shutil.rmtree(self.folder)
 
     def write_recipe(self, recipe: Recipe) -> None:
-        """Writes config.yaml, whole or not at all."""
+        """Writes config.yaml, whole or not at all; code that the run keeps is named as it lies there."""
+        model = recipe.model
+        if isinstance(model, CustomConfig) and (kept := self.inputs.model_file(model.file.name)).is_file():
+            own = model.model_copy(update={"file": kept.relative_to(self.folder)})
+            recipe = recipe.model_copy(update={"model": own})
         write_atomic(self.config, to_yaml(recipe))
 
     def write_plan(self, plan: ShardingPlan | None) -> None:

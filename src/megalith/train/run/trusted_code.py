@@ -19,7 +19,7 @@ from megalith.train.recipe import Recipe
 
 def trust_code(recipe: Recipe) -> None:
     """Remembers that the person who runs this wants the recipe's own code to run."""
-    digest = _digest(recipe)
+    digest = code_digest(recipe)
     path = _list()
     if digest is None or digest in _trusted(path):
         return
@@ -32,7 +32,7 @@ def trust_code(recipe: Recipe) -> None:
 
 def check_code(recipe: Recipe, run: Path) -> None:
     """Refuses a run folder whose model is code that this person has not trained with or trusted."""
-    digest = _digest(recipe)
+    digest = code_digest(recipe)
     if digest is None or digest in _trusted(_list()):
         return
     assert isinstance(recipe.model, CustomConfig)
@@ -42,7 +42,7 @@ def check_code(recipe: Recipe, run: Path) -> None:
     )
 
 
-def _digest(recipe: Recipe) -> str | None:
+def code_digest(recipe: Recipe) -> str | None:
     """The checksum of a recipe's own code; None if it has none, or no file of that name."""
     if not isinstance(recipe.model, CustomConfig) or not recipe.model.file.is_file():
         return None
