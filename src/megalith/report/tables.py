@@ -39,11 +39,12 @@ class TablesFacts:
 def collect_tables(run: RunFolder, recipe: Recipe) -> TablesFacts:
     """The tables of the run's model; data that moved leaves their traffic unknown, which is a note."""
     try:
-        dataset = Dataset(recipe.data.path) if recipe.data.path.is_dir() else run.trained_on()
+        is_there = recipe.data.path.is_dir()
+        dataset = Dataset(recipe.data.path) if is_there else run.trained_on()
         specs = recipe.embeddings.with_stores(recipe.model.tables(dataset.schema.categorical))
     except MegalithError as error:
         return TablesFacts(note=str(error))
-    statistics, note = _statistics(dataset, recipe)
+    statistics, note = _statistics(dataset, recipe) if is_there else (None, _gone(recipe))
     known = {feature.name: feature for feature in statistics.features} if statistics else {}
     tables = [
         TableFacts(
@@ -59,6 +60,10 @@ def collect_tables(run: RunFolder, recipe: Recipe) -> TablesFacts:
     ]
     tables.sort(key=lambda table: (-table.weight_bytes, table.name))
     return TablesFacts(tuple(tables), statistics.rows if statistics else None, note)
+
+
+def _gone(recipe: Recipe) -> str:
+    return f"Traffic on tables is not known: {recipe.data.path} is not there any more."
 
 
 def _statistics(dataset: Dataset, recipe: Recipe) -> tuple[Statistics | None, str | None]:

@@ -21,7 +21,7 @@ from megalith.models.dlrm.model import DLRM
 class Stopped(DLRM):
     def forward(self, dense, embedded):
         self.calls = getattr(self, "calls", 0) + 1
-        marker = Path(__file__).with_suffix(".stopped")
+        marker = Path("once.stopped")
         if self.calls == 3 and not marker.exists():
             marker.touch()
             os.kill(os.getpid(), signal.SIGTERM)

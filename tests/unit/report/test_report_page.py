@@ -187,6 +187,11 @@ def test_data_that_moved_is_a_note_on_the_page(run: Path, tmp_path: Path) -> Non
     (run / "config.yaml").write_text(re.sub(r"path: .*", f"path: {tmp_path / 'gone'}", config))
     page = tmp_path / "report.html"
     write_report(run, page)
+    assert "gone is not there any more" in page.read_text(encoding="utf-8")
+    # The run knows its tables without the data.
+    assert "sizes" in charts_of(page)
+    shutil.rmtree(run / "inputs")
+    write_report(run, page)
     assert "is not a prepared data set" in page.read_text(encoding="utf-8")
     assert "sizes" not in charts_of(page)
 

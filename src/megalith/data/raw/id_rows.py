@@ -21,7 +21,7 @@ from megalith.data.raw.row_source import RawBlock
 _LARGEST_INT32 = 2**31
 
 
-class IdRows:
+class PlainIdRows:
     """Takes numbers and ids as they are, and checks their range."""
 
     def __init__(

@@ -13,10 +13,10 @@ import pyarrow as pa
 from megalith.core.errors import ConfigError, DataError
 from megalith.data.prepare.recipe import TEXT_FORMATS
 from megalith.data.raw.column_rows import ColumnRows
-from megalith.data.raw.id_rows import IdRows
+from megalith.data.raw.id_rows import PlainIdRows
 from megalith.data.raw.record_files import ColumnNames, Records, file_records, is_record_file, table_records
 from megalith.data.raw.row_source import RawBlock, RowSource
-from megalith.data.raw.text_rows import DelimitedRows, EntryRows
+from megalith.data.raw.text_rows import DelimitedText, EntryText
 from megalith.data.raw.transform import RowTransform
 
 _ENDINGS = ".parquet, .csv, .arrow or .feather"
@@ -75,14 +75,14 @@ def _files_of_tables(transform: RowTransform, paths: Sequence[Path], keep: Seque
 
 def _table_rows(transform: RowTransform, read: Any, keep: Sequence[str]) -> RowSource:
     if transform.recipe is None:
-        return IdRows(transform.schema, read, keep)
+        return PlainIdRows(transform.schema, read, keep)
     return ColumnRows(transform.recipe, read, keep)
 
 
 def _text(transform: RowTransform, paths: Sequence[Path], keep: Sequence[str]) -> RowSource:
     recipe = transform.recipe
     if recipe is not None and recipe.entries is not None:
-        return EntryRows(recipe.entries, paths, keep)
+        return EntryText(recipe.entries, paths, keep)
     if recipe is not None and recipe.source in TEXT_FORMATS:
-        return DelimitedRows(TEXT_FORMATS[recipe.source], recipe, paths, keep)
+        return DelimitedText(TEXT_FORMATS[recipe.source], recipe, paths, keep)
     raise ConfigError(f"{paths[0]} is no table by its name; files of this run end in {_ENDINGS}.")

@@ -32,7 +32,7 @@ class _DelimitedItem(NamedTuple):
     chunk: DelimitedChunk
 
 
-class DelimitedRows:
+class DelimitedText:
     """Rows of delimited text: with the label column, whose values nobody looks at, or without it."""
 
     def __init__(
@@ -101,7 +101,7 @@ class DelimitedRows:
         return table.combine_chunks().to_batches()[0]
 
 
-class EntryRows:
+class EntryText:
     """Rows of libFM or libFFM text, whose lines begin with a label or with their first entry."""
 
     def __init__(

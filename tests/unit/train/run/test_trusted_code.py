@@ -81,7 +81,19 @@ def test_code_in_the_folder_of_a_stranger_does_not_run_unless_it_is_trusted(run,
     megalith("train", given)
 
 
-def test_code_that_has_changed_since_is_asked_about(run, tmp_path):
-    (tmp_path / "mine.py").write_text(MODEL + "\n# more\n")
+def test_code_that_has_changed_since_is_asked_about(run):
+    (run / "inputs" / "model" / "mine.py").write_text(MODEL + "\n# more\n")
     with pytest.raises(ConfigError, match="or has changed since"):
         megalith("eval", run)
+
+
+def test_a_run_goes_on_with_the_code_that_it_began_with(run, recipe, tmp_path):
+    resume = ("train", recipe, "train.steps=3", "--out", run, "--resume")
+    megalith(*resume)
+    (tmp_path / "mine.py").write_text("raise RuntimeError")
+    with pytest.raises(ConfigError, match="differs from the recipe given"):
+        megalith(*resume)
+    (tmp_path / "mine.py").unlink()
+    shutil.move(run, tmp_path / "elsewhere")
+    megalith("eval", tmp_path / "elsewhere")
+    megalith("train", tmp_path / "elsewhere")
