@@ -26,9 +26,10 @@ def as_table(frame: Any) -> pa.Table:
             return pa.table({str(name): _column(name, values) for name, values in frame.items()})
         if library == "pandas" and hasattr(frame, "columns"):
             return _from_pandas(frame)
-        if library == "polars" and hasattr(frame, "columns"):
-            # A lazy frame is computed first.
-            return (frame.collect() if hasattr(frame, "collect") else frame).to_arrow()
+        if library == "polars" and hasattr(frame, "collect"):
+            frame = frame.collect()
+        if library == "polars" and hasattr(frame, "get_columns"):
+            return frame.to_arrow()
         if hasattr(frame, "__arrow_c_stream__"):
             return pa.table(frame)
     except pa.ArrowException as error:

@@ -1,0 +1,50 @@
+"""Vectors of tables out to files: those of the model, beside the values that they stand for."""
+
+import json
+
+import numpy as np
+import pandas
+import pyarrow.parquet as pq
+import pytest
+
+import megalith as mg
+from commands import megalith, sentence_of
+from megalith.train.checkpoints import open_learner
+from megalith.train.run.folder import RunFolder
+from megalith.train.scoring import vectors as vectors_module
+
+
+@pytest.mark.parametrize("pieces", [7, 8192])
+def test_vectors_are_the_weights_of_the_model_beside_their_values(place, tmp_path, monkeypatch, pieces):
+    monkeypatch.setattr(vectors_module, "_LOOKUP_ROWS", pieces)
+    run = RunFolder(place.folder / "run")
+    learner, _ = open_learner(run, run.trained_on())
+    loaded = mg.load_run(run.folder)
+    for table in ("user", "page"):
+        found = loaded.embeddings(table)
+        weight = learner.embeddings.weight(table)
+        np.testing.assert_array_equal(np.array(found["vector"].to_pylist(), np.float32), weight.numpy())
+        vocabulary = pq.read_table(run.inputs.folder / "vocabulary" / f"{table}.parquet")
+        assert found["value"].to_pylist() == [None, None, *vocabulary["text"].to_pylist()]
+        assert found["id"].to_pylist() == list(range(len(weight)))
+        assert found["kind"].to_pylist() == ["missing", "unknown", *["value"] * (len(weight) - 2)]
+    # Longer than a key: the vocabulary has its hash alone.
+    assert None in loaded.embeddings("page")["value"].to_pylist()[2:]
+
+
+def test_the_command_writes_every_format(place, tmp_path):
+    run = place.folder / "run"
+    expected = mg.load_run(run).embeddings("user")
+    for ending in ("parquet", "csv", "arrow"):
+        out = tmp_path / f"users.{ending}"
+        done = megalith("embeddings", run, "user", "--out", out, "--json")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["rows"] == len(expected)
+    assert pq.read_table(tmp_path / "users.parquet").equals(expected)
+    flat = pandas.read_csv(tmp_path / "users.csv", keep_default_na=False)
+    assert list(flat.columns) == ["id", "kind", "value", "vector0", "vector1", "vector2", "vector3"]
+    numbers = flat[[f"vector{place}" for place in range(4)]].to_numpy(np.float32)
+    np.testing.assert_array_equal(numbers, np.array(expected["vector"].to_pylist(), np.float32))
+    done = megalith("embeddings", run, "users", "--out", tmp_path / "none.csv")
+    assert "has no table 'users'; did you mean 'user'?" in sentence_of(done)
+    assert not (tmp_path / "none.csv").exists()
