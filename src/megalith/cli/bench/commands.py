@@ -1,4 +1,4 @@
-"""The commands of `megalith bench`: data, embedding, tiers, train, explore, plan and adaptive."""
+"""The commands of `megalith bench`: data, embedding, tiers, train, predict, explore, plan and adaptive."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from megalith.cli.bench.tables import (
     show_embedding,
     show_explore,
     show_plan,
+    show_predict,
     show_ranking,
     show_tiers,
     show_train,
@@ -254,6 +255,30 @@ def train(
 
     content = bench_train(shape, choose_peers(peer or [], PEERS), repeats, threads, _say)
     _finish(content, out, as_json, show_train)
+
+
+@bench.command()
+def predict(
+    rows: Annotated[int, typer.Option(min=1, help="Rows of generated clicks to score.")] = 500_000,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Rows scored at once [default: as `megalith eval`].")
+    ] = None,
+    workdir: Annotated[
+        Path | None,
+        typer.Option(help="Folder for data and model, kept and reused [default: the system's temporary]."),
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed rounds.")] = 5,
+    threads: ThreadsOption = None,
+    out: OutOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Rows scored a second from prepared data and raw Parquet, beside the bare forward pass."""
+    import tempfile
+
+    from megalith.bench.predict import bench_predict
+
+    folder = workdir or Path(tempfile.gettempdir()) / "megalith-bench"
+    _finish(bench_predict(rows, folder, repeats, threads, batch, _say), out, as_json, show_predict)
 
 
 @bench.command()

@@ -55,6 +55,23 @@ def show_data(results: dict[str, Any]) -> None:
         )
 
 
+def show_predict(results: dict[str, Any]) -> None:
+    """Rows scored a second."""
+    from megalith.core.units import format_count
+
+    shares = results["share_of_forward"]
+    rows = [
+        [
+            name,
+            format_count(measured["rows_per_second"]),
+            f"{measured['spread']:.0%}",
+            f"{shares[name]:.2f}" if name in shares else "",
+        ]
+        for name, measured in results["candidates"].items()
+    ]
+    print_table("Predict", ["", "rows/s", "spread", "x forward"], rows)
+
+
 def _milliseconds(timing: dict[str, Any]) -> str:
     return f"{1e3 * timing['median_seconds']:.2f}"
 

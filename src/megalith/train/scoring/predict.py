@@ -81,11 +81,7 @@ def predict_run(request: PredictRequest, progress: Progress | None = None) -> di
     # The model first, so that rates are those of scoring.
     _ = scorer.learner
     begin = time.perf_counter()
-    with ScoreFile(request.out, request.column) as file:
-        for scores in scorer.scores(source):
-            file.write(scores, source.take_kept())
-            if progress is not None:
-                progress(file.rows)
+    file = write_scores(scorer, source, request.out, request.column, progress)
     seconds = time.perf_counter() - begin
     return {
         "run": str(request.run),
@@ -98,6 +94,18 @@ def predict_run(request: PredictRequest, progress: Progress | None = None) -> di
         "batch": request.batch or scorer.batch_size,
         "bytes": request.out.stat().st_size,
     }
+
+
+def write_scores(
+    scorer: Scorer, source: ScoredInput, out: Path, column: str = SCORE, progress: Progress | None = None
+) -> ScoreFile:
+    """Scores all batches into a file; returns it, closed, with what it has counted."""
+    with ScoreFile(out, column) as file:
+        for scores in scorer.scores(source):
+            file.write(scores, source.take_kept())
+            if progress is not None:
+                progress(file.rows)
+    return file
 
 
 def open_input(scorer: Scorer, request: PredictRequest) -> ScoredInput:
