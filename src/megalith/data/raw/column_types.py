@@ -87,6 +87,10 @@ def _plain(values: pa.Array) -> pa.Array:
 
 
 def _cast(column: Column, values: pa.Array, target: pa.DataType, meant: str) -> pa.Array:
+    if _is_text(values.type) and not _is_text(target):
+        # An empty text is a missing value, as it is in files of text.
+        texts = values.cast(pa.large_string())
+        values = pc.if_else(pc.equal(texts, ""), None, texts)
     try:
         return values.cast(target)
     except pa.ArrowException:

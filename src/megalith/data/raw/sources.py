@@ -34,6 +34,8 @@ def file_rows(transform: RowTransform, paths: Sequence[Path], keep: Sequence[str
             raise DataError(f"{path} is a folder; name the files in it, or a prepared data set and --split.")
         if not path.exists():
             raise DataError(f"{path} does not exist; check the path.")
+        if path.is_fifo():
+            raise DataError(f"{path} is a pipe and would be read twice; save it to a file.")
     kinds = groupby(paths, key=lambda path: is_record_file(path) and not _is_own_text(transform, path))
     parts = [
         _files_of_tables(transform, list(group), keep) if are_tables else _text(transform, list(group), keep)

@@ -2,10 +2,13 @@
 
 import shutil
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from typer.testing import CliRunner
 
+import megalith as mg
 from megalith.cli.app import app
 from megalith.core.errors import ConfigError
 
@@ -79,6 +82,21 @@ def test_code_in_the_folder_of_a_stranger_does_not_run_unless_it_is_trusted(run,
     megalith("eval", given, "--trust-code")
     assert (given / "mine.ran").exists()
     megalith("train", given)
+
+
+def test_scores_of_a_run_with_its_own_code_need_neither_the_code_nor_the_data_beside_it(
+    run, small_data, tmp_path, monkeypatch
+):
+    megalith("eval", run, "--split", "test", "--predictions", tmp_path / "eval.parquet")
+    given = shutil.move(run, tmp_path / "given")
+    (tmp_path / "mine.py").unlink()
+    frame = pq.read_table(small_data / "test" / "part-00000.parquet").drop(["label"]).to_pandas()
+    expected = pq.read_table(tmp_path / "eval.parquet")["score"].to_numpy()
+    np.testing.assert_array_equal(mg.load_run(given).predict(frame), expected)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
+    with pytest.raises(ConfigError, match="read it, then pass --trust-code"):
+        mg.load_run(given)
+    np.testing.assert_array_equal(mg.load_run(given, trust_code=True).predict(frame), expected)
 
 
 def test_code_that_has_changed_since_is_asked_about(run):
