@@ -33,6 +33,7 @@ bench: build .venv/.bench
 	$(BIN)/megalith bench tiers
 	$(BIN)/megalith bench train
 	$(BIN)/megalith bench train --ranks 2
+	$(BIN)/megalith bench predict
 	$(BIN)/megalith bench plan --seeds 1
 
 docs: build .venv/.docs

@@ -52,8 +52,8 @@ def bench_predict(
         )
     if not (run / "summary.json").exists():
         say("training the model that scores")
-        settings = (f"data.path={data}", f"train.steps={_TRAINING_STEPS}", "train.tensorboard=no")
-        run_process([*_MEGALITH, "train", RECIPE, *settings, "--out", str(run), "--overwrite", "--json"])
+        changes = (f"data.path={data}", f"train.steps={_TRAINING_STEPS}", "train.tensorboard=no")
+        run_process([*_MEGALITH, "train", RECIPE, *changes, "--out", str(run), "--overwrite", "--json"])
     if threads is not None:
         torch.set_num_threads(threads)
     scorer = Scorer(run)
