@@ -66,7 +66,7 @@ def test_a_run_that_was_there_before_is_not_resumed_unasked_however_often_torchr
     said = sentences(result)
     assert len(said) == 2, result.stderr
     assert all("holds a run already; resume it with" in line for line in said)
-    assert [path.name for path in run.folder.iterdir()] == ["config.yaml"]
+    assert sorted(path.name for path in run.folder.iterdir()) == ["config.yaml", "inputs"]
 
 
 # Ranks 1 and 2 alone meet damaged data, while rank 0 waits for their ids.

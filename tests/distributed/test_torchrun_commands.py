@@ -24,14 +24,21 @@ def trained(tiny_data, tmp_path_factory):
 
 
 @pytest.mark.parametrize("processes", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_ranks_score_what_one_process_does_and_one_of_them_says_it(trained, processes):
-    alone = CliRunner().invoke(app, ["eval", str(trained.folder), "--json"])
+def test_ranks_score_what_one_process_does_and_one_of_them_says_it(trained, tmp_path, processes):
+    out = tmp_path / "scores.csv"
+    words = ["eval", str(trained.folder), "--predictions", str(out), "--json"]
+    alone = CliRunner().invoke(app, words)
     assert alone.exit_code == 0, alone.output
     trained.evaluation("valid").unlink()
-    together = torchrun("-m", "megalith", "eval", trained.folder, "--json", processes=processes)
+    scores = out.read_text()
+    out.unlink()
+    together = torchrun("-m", "megalith", *words, processes=processes)
     assert together.returncode == 0, together.stderr
-    assert json.loads(together.stdout) == json.loads(alone.stdout)
-    assert json.loads(trained.evaluation("valid").read_text()) == json.loads(alone.stdout)
+    said = json.loads(alone.stdout)
+    assert json.loads(together.stdout) == said
+    assert out.read_text() == scores
+    assert said.pop("predictions") == str(out)
+    assert json.loads(trained.evaluation("valid").read_text()) == said
 
 
 def held_bytes(folder, data):

@@ -56,12 +56,10 @@ def score_run(ranks: Ranks, request: EvalRequest) -> dict[str, Any]:
         take = None if request.predictions is None else file.write_samples
         scores = evaluate(learner, dataset, split, recipe.data, depth=depth, take=take)
     result = {"run": str(request.run), "step": step, **scores}
-    if request.predictions is not None:
-        result["predictions"] = str(request.predictions)
     if request.data is None:
         content = json.dumps(result, indent=1) + "\n"
         ranks.from_first(lambda: write_atomic(run.evaluation(split), content))
-    return result
+    return result if request.predictions is None else {**result, "predictions": str(request.predictions)}
 
 
 def _data(request: EvalRequest, recipe: Recipe, trained_on: Dataset) -> Dataset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -68,6 +69,8 @@ class ScoredInput(Protocol):
 
 def predict_run(request: PredictRequest, progress: Progress | None = None) -> dict[str, Any]:
     """Writes the file, which appears when it is complete; returns what is in it and how long it took."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError("Rows are scored by one process; run without torchrun.")
     check_score_file(request.out)
     for path in request.inputs:
         if path.exists() and request.out.exists() and path.samefile(request.out):

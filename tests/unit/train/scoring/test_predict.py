@@ -231,6 +231,12 @@ def test_what_does_not_fit_together_is_refused(place, tmp_path):
     assert pq.read_table(same_file).num_rows == TEST_ROWS
 
 
+def test_one_process_scores(place, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="run without torchrun"):
+        predict_run(PredictRequest(place.folder / "run", (place.test,), tmp_path / "out.csv"))
+
+
 def test_memory_holds_some_batches_however_many_rows_there_are(place, tmp_path, monkeypatch):
     """Structurally: pieces of a bounded number of rows, and never more than a few of them at once."""
     monkeypatch.setattr(record_files, "BATCH_ROWS", 64)
