@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -24,8 +23,12 @@ SCORE, LABEL = "score", "label"
 
 
 def scores_of(logits: Tensor) -> NDArray[np.float32]:
-    """The probability that each logit stands for."""
-    scores: NDArray[np.float32] = torch.sigmoid(logits.float()).numpy()
+    """The probability that each logit stands for, whatever its place among the others.
+
+    In double precision: `torch.sigmoid` rounds the last ones of a tensor otherwise than those before.
+    """
+    with np.errstate(over="ignore"):
+        scores: NDArray[np.float32] = (1 / (1 + np.exp(-logits.double().numpy()))).astype(np.float32)
     return scores
 
 
