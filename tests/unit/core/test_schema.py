@@ -62,7 +62,7 @@ def test_stores_are_named_by_kind_or_in_full() -> None:
     [
         ("dynamic", "needs a bound"),
         ({"kind": "dynamic"}, "one of them"),
-        ({"kind": "adaptive", "chnk": 4}, "unknown key 'store.adaptive.chnk'; did you mean 'chunk'?"),
+        ({"kind": "adaptive", "chnk": 4}, "unknown key 'store.chnk'; did you mean 'chunk'?"),
         ("tierd", "key 'store': tag 'tierd'"),
     ],
 )

@@ -25,6 +25,8 @@ from torch import Tensor
 from megalith.core.errors import ConfigError, DataError, nearest
 from megalith.core.schema import TableSpec, feature_order
 from megalith.data.dataset import FIRST_ID
+from megalith.data.prepare.id_sources import IdSource
+from megalith.data.prepare.recipe import PrepareRecipe
 from megalith.data.prepare.vocabulary import key_texts, vocabulary_path
 from megalith.data.raw.transform import prepare_recipe
 from megalith.data.readers.raw_ids import integer_keys
@@ -119,12 +121,13 @@ def _lookup(learner: Learner, spec: TableSpec, ids: Tensor) -> Tensor:
 def _values(scorer: Scorer, feature: str, rows: int) -> Iterator[tuple[pa.Array, pa.Array]]:
     """Kind and raw value of the ids of a feature, `_LOOKUP_ROWS` at a time."""
     recipe = prepare_recipe(scorer.dataset.schema, scorer.dataset.folder)
-    if recipe is None or recipe.hash_buckets:
+    source = None if recipe is None else _id_source(recipe, feature)
+    if source is None or source.hash_buckets:
         for first in range(0, rows, _LOOKUP_ROWS):
             ids = np.arange(first, min(first + _LOOKUP_ROWS, rows))
-            kind = "id" if recipe is None else "bucket"
-            special = [] if recipe is None else _SPECIAL[first:]
-            numbers = ids if recipe is None else ids - FIRST_ID
+            kind = "id" if source is None else "bucket"
+            special = [] if source is None else _SPECIAL[first:]
+            numbers = ids if source is None else ids - FIRST_ID
             texts = pa.array(numbers).cast(pa.string()).to_pylist()
             yield (
                 pa.array([*special, *[kind] * (len(ids) - len(special))]),
@@ -135,7 +138,7 @@ def _values(scorer: Scorer, feature: str, rows: int) -> Iterator[tuple[pa.Array,
         scorer.run.inputs.check_vocabulary()
     kinds, texts = _SPECIAL, pa.array([None, None], pa.string())
     done, size = 0, min(_LOOKUP_ROWS, rows)
-    path = vocabulary_path(scorer.dataset.folder, feature)
+    path = vocabulary_path(scorer.dataset.folder, source.name)
     try:
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(_LOOKUP_ROWS, columns=["text"], use_threads=False):
@@ -156,6 +159,13 @@ def _values(scorer: Scorer, feature: str, rows: int) -> Iterator[tuple[pa.Array,
         )
         kinds, texts, done = [], pa.array([], pa.string()), done + size
         size = min(_LOOKUP_ROWS, rows - done)
+
+
+def _id_source(recipe: PrepareRecipe, feature: str) -> IdSource:
+    """Where a feature has its ids from, perhaps with others."""
+    features = recipe.open((), 1).features
+    place = [each.name for each in features].index(feature)
+    return next(source for source in recipe.id_sources(features) if place in source.members)
 
 
 def _lists(part: Tensor) -> pa.Array:
