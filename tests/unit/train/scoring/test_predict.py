@@ -10,7 +10,7 @@ import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
-from scored_runs import TEST_ROWS, eval_scores, make_place, predicted
+from scored_runs import TEST_ROWS, eval_scores, make_place, predicted, prepared, trained
 
 import megalith as mg
 from megalith.core.errors import CheckpointError, ConfigError, DataError
@@ -293,3 +293,52 @@ def test_dynamic_tables_take_raw_ids(tmp_path):
     pages = run.embeddings("page")
     assert pages.column_names == ["id", "value", "vector"]
     assert "p0" in pages["value"].to_pylist()
+
+
+@pytest.mark.parametrize("source", ["parquet", "arrow"])
+def test_features_of_every_kind_are_read_as_they_were_prepared(tmp_path, source):
+    """Shared vocabularies, lists cut short, hashed and counted features, vectors of floats, weights."""
+    draw = np.random.default_rng(3)
+
+    def frame(count):
+        lists = [draw.integers(0, 30, draw.integers(0, 6)).tolist() for _ in range(count)]
+        return pa.table(
+            {
+                "label": draw.integers(0, 2, count),
+                "item": draw.integers(0, 30, count),
+                "history": lists,
+                "city": [f"a city with a long name {n}" for n in draw.integers(0, 9, count)],
+                "image": draw.normal(size=(count, 3)).astype(np.float32).tolist(),
+                "weight": draw.random(count) + 0.5,
+            }
+        )
+
+    whole = {"train": frame(900), "test": frame(500)}
+    for name, rows in whole.items():
+        if source == "parquet":
+            pq.write_table(rows, tmp_path / f"{name}.{source}")
+        else:
+            pyarrow.feather.write_feather(rows, tmp_path / f"{name}.{source}")
+    prepared(
+        tmp_path,
+        (tmp_path / f"train.{source}",),
+        (tmp_path / f"test.{source}",),
+        source=source,
+        share=("item,history",),
+        max_length_of={"history": 3},
+        hash_buckets_of={"city": 5},
+        weight="weight",
+    )
+    trained(tmp_path)
+    expected = eval_scores(tmp_path, tmp_path / "eval.parquet")["score"].to_numpy()
+    shutil.rmtree(tmp_path / "data")
+    unlabelled = whole["test"].drop(["label", "weight"])
+    run = mg.load_run(tmp_path / "run")
+    np.testing.assert_array_equal(run.predict(unlabelled), expected)
+    np.testing.assert_array_equal(run.predict(unlabelled.to_pandas()), expected)
+    np.testing.assert_array_equal(run.predict(polars.from_arrow(unlabelled)), expected)
+    items = run.embeddings("item")
+    assert items.column_names == ["id", "kind", "item", "history", "vector"]
+    assert set(items["item"].to_pylist()[2:]) == {str(number) for number in range(30)}
+    assert items["item"].equals(items["history"])
+    assert run.embeddings("city")["kind"].to_pylist()[2:] == ["bucket"] * 5
