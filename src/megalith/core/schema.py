@@ -30,8 +30,11 @@ class FeatureSpec(Config):
     """
 
     name: str
+    """Of the feature, as the data names it."""
     num_ids: int | None = Field(ge=1)
+    """Ids are below this; None is any 64-bit value."""
     max_length: int | None = Field(default=1, ge=1)
+    """Most ids of a sample; 1 is exactly one, None any number."""
     vocabulary: str | None = None
     """The feature whose ids it shares: by default both are looked up in one table; None has its own."""
 
@@ -54,13 +57,18 @@ class TableSpec(Config):
     """
 
     name: str
+    """Of the table; checkpoints and plans find it by that."""
     rows: int = Field(default=0, ge=0)
     """Of a dynamic table its bound, which need not be given twice. 0 is not known yet: the ids are raw ones,
     and the table still needs a dynamic store."""
     dim: int = Field(ge=1)
+    """Columns."""
     features: tuple[str, ...] = Field(min_length=1)
+    """Those that look rows up in it."""
     pooling: Pooling = "sum"
+    """What becomes of the vectors of a sample's ids; `none` keeps them all."""
     dtype: WeightType = "float32"
+    """How weights are stored."""
     padding_index: int | None = Field(default=None, ge=0)
     """An id that reads as zeros, does not count in a mean and is never updated."""
     init_scale: float | None = Field(default=None, ge=0.0, le=1e30)

@@ -104,8 +104,11 @@ class AdmissionSpec(Config):
     """Which ids of a dynamic table get a row: all, from the n-th occurrence on, or some by chance."""
 
     kind: Literal["always", "count", "probability"] = "always"
+    """All ids, those seen `count` times, or each occurrence by `probability`."""
     count: int = Field(default=2, ge=1, le=65535)
+    """`count`: the occurrence at which an id gets its row."""
     probability: float = Field(default=0.1, gt=0, le=1)
+    """`probability`: the chance of each occurrence."""
     counter_bytes: Bytes = Field(default=1 << 20, ge=4096)
     """Memory for counting ids that have no row."""
 
@@ -114,6 +117,7 @@ class EvictionSpec(Config):
     """Which id of a full dynamic table leaves: used longest ago, least often, or by a count that decays."""
 
     kind: Literal["lru", "lfu", "score"] = "lru"
+    """Used longest ago, least often, or the lowest score."""
     halve_every: int = Field(default=0, ge=0)
     """`lfu`: batches after which all counts are halved; 0 is never."""
     half_life: int = Field(default=1000, ge=1)
@@ -142,8 +146,11 @@ class DynamicSpec(Config):
     bound_bytes: Bytes | None = Field(default=None, ge=1)
     """Memory for rows, optimizer state and the map of ids together."""
     admission: AdmissionSpec = AdmissionSpec()
+    """Which ids get a row."""
     eviction: EvictionSpec = EvictionSpec()
+    """Which id leaves a full table."""
     expiry: ExpirySpec = ExpirySpec()
+    """Which ids leave though there is room."""
     unknown: Literal["shared", "zeros"] = "shared"
     """What ids without a row read: one row that all of them share and train, or zeros."""
     over: DenseSpec | TieredSpec | AdaptiveSpec = Field(default=DenseSpec(), discriminator="kind")

@@ -24,6 +24,7 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 class _RowOptimizer(Config):
     lr: float = Field(default=0.01, ge=0)
+    """The learning rate, before the schedule."""
     weight_decay: float = Field(default=0.0, ge=0)
     """L2 penalty, added to the gradient of the rows that take a step."""
     rows: Literal["touched", "all"] = "touched"
@@ -72,6 +73,7 @@ class AdaGrad(_RowOptimizer):
 
     kind: Literal["adagrad"] = "adagrad"
     eps: float = Field(default=1e-8, gt=0)
+    """Added to the root of the sum of squares."""
     first_state: ClassVar[StateShape] = "full"
 
     def _eps(self) -> float:
@@ -90,8 +92,11 @@ class Adam(_RowOptimizer):
 
     kind: Literal["adam"] = "adam"
     lr: float = Field(default=1e-3, ge=0)
+    """The learning rate, before the schedule."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
+    """What is left of the first and second moments after a step."""
     eps: float = Field(default=1e-8, gt=0)
+    """Added to the root of the second moment."""
     first_state: ClassVar[StateShape] = "full"
     second_state: ClassVar[StateShape] = "full"
 
@@ -120,7 +125,9 @@ class LARS(_RowOptimizer):
 
     kind: Literal["lars"] = "lars"
     momentum: float = Field(default=0.9, ge=0, lt=1)
+    """What is left of the last step's direction."""
     trust: float = Field(default=1e-3, gt=0)
+    """The trust coefficient: the rate is lr times this, times the row's length over its gradient's."""
     first_state: ClassVar[StateShape] = "full"
 
     def _betas(self) -> tuple[float, float]:

@@ -37,8 +37,13 @@ class ModelConfig(Config):
     dims: dict[str, Annotated[int, Field(ge=1)]] = {}
     """By feature, other columns of its table; a linear layer without bias brings its vectors to `dim`."""
     pooling: Pooling = "sum"
+    """What becomes of the vectors of a sample's ids where a feature has several; `none` is for models of
+    one's own."""
     dtype: WeightType = "float32"
+    """How weights of tables are stored."""
     init_scale: float | None = Field(default=None, ge=0, le=1e30)
+    """Half-width of the uniform start values of tables; None takes 1/sqrt(rows), of dynamic tables 1/(16
+    sqrt(dim))."""
 
     def tables(self, features: Sequence[FeatureSpec]) -> list[TableSpec]:
         """One table a feature, or for all that share a vocabulary, unless the model needs others."""

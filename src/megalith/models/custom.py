@@ -28,8 +28,11 @@ class CustomConfig(Config):
 
     kind: Literal["custom"] = "custom"
     file: Path
+    """The Python file, relative to the recipe's folder."""
     config: str
+    """The name of a subclass of `megalith.models.base.ModelConfig` in it."""
     options: dict[str, Any] = Field(default_factory=dict)
+    """The fields of that class."""
 
     def tables(self, features: Sequence[FeatureSpec]) -> list[TableSpec]:
         """The tables that the custom model needs."""

@@ -103,11 +103,15 @@ class ShardingPlan(Config):
     """Where every table goes, for one number of workers."""
 
     version: int = VERSION
+    """Of the file's format."""
     world_size: int = Field(ge=1)
+    """Workers that it is for."""
     workers_per_node: int = Field(ge=1)
     """Workers [n * this, (n + 1) * this) share node n; a last node may have fewer."""
     placements: tuple[Placement, ...]
+    """Where each table goes."""
     exchange: ExchangeConfig = ExchangeConfig()
+    """What travels between workers."""
     runnable: Runnable = Runnable()
     """A plan may be for machines that are not here; `megalith train` takes none of those."""
     estimate: PlanEstimate | None = None

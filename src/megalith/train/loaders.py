@@ -20,16 +20,23 @@ class DataConfig(Config):
     """Which prepared data set to read, and how."""
 
     path: Path
+    """The folder of a prepared data set, from `megalith data prepare` or `data synth`."""
     train: tuple[str, ...] = Field(default=("train",), min_length=1)
     """Splits to train on; several are read as one."""
     eval: str | None = None
     """The split to evaluate on; None takes `valid`, else `test`, if there is one."""
     batch_size: int = Field(default=2048, ge=1)
+    """Samples of a step, on all ranks together."""
     eval_batch_size: int = Field(default=8192, ge=1)
+    """Samples that are scored at once; results do not depend on it."""
     shuffle: bool = True
+    """Whether each epoch has an order of its own; else that of the files."""
     shuffle_window_rows: int = Field(default=262_144, ge=1)
+    """Rows that are shuffled as one, after the order of row groups was; more mix better and take memory."""
     threads: int = Field(default=2, ge=1, le=1024)
+    """Threads that decode rows."""
     prefetch: int = Field(default=4, ge=1, le=1024)
+    """Windows that are kept ready."""
 
 
 def train_loader(config: DataConfig, dataset: Dataset, ranks: Ranks, seed: int) -> Loader:

@@ -14,19 +14,25 @@ class LoopConfig(Config):
     """How long to train and what to do on the way; counts are in steps."""
 
     epochs: int | None = Field(default=None, ge=1)
+    """Passes over the training splits. Give this or `steps`."""
     steps: int | None = Field(default=None, ge=1)
+    """Batches to train on."""
     seed: int = Field(default=0, ge=0, lt=1 << 63)
+    """Decides start values, the order of samples, dropout and rounding."""
     clip_norm: float | None = Field(default=None, gt=0)
     """Scales the dense gradient down to this norm."""
     clip_tables: bool = False
     """Whether the gradients of tables count in that norm, and are scaled with the others; in one process."""
     log_every: int = Field(default=50, ge=1)
+    """Training metrics are reported every so many steps."""
     eval_every: int | None = Field(default=None, ge=1)
     """None evaluates at the end of each epoch."""
     eval_batches: int | None = Field(default=None, ge=1)
     """Evaluations during training read this many batches at most; the last one reads them all."""
     checkpoint_every: int = Field(default=1000, ge=1)
+    """A checkpoint is saved every so many steps, and at the end."""
     keep_checkpoints: int = Field(default=2, ge=1)
+    """The newest so many are kept, and the best by evaluation."""
     background_checkpoints: bool = False
     """Copies the state and writes it while training goes on; needs memory for a second copy."""
     pipeline: int = Field(default=1, ge=0, le=64)
@@ -35,8 +41,11 @@ class LoopConfig(Config):
     window_samples: int = Field(default=65_536, ge=1)
     """Samples in the window of the training metrics."""
     early_stopping: EarlyStoppingConfig | None = None
+    """Ends the run when evaluations no longer get better."""
     tensorboard: bool = True
+    """Whether metrics are also written for TensorBoard, to the run's tensorboard/."""
     trace: bool = True
+    """Whether spans of every step are written to the run's trace.jsonl."""
     trace_bytes: int = Field(default=64 << 20, ge=1 << 16)
     """A rank's trace is no longer than this: of a long run it keeps the beginning and the end."""
 

@@ -13,7 +13,9 @@ class PlateauConfig(EarlyStoppingConfig):
     """Multiplies all rates by `factor` when `metric` has not improved for `patience` evaluations."""
 
     patience: int = Field(default=1, ge=1)
+    """Evaluations without improvement before the rates fall."""
     factor: float = Field(default=0.1, gt=0, lt=1)
+    """What rates are multiplied by, each time."""
     least: float = Field(default=1e-3, ge=0, le=1)
     """All such factors together are never below."""
 

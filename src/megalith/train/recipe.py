@@ -33,13 +33,21 @@ class Recipe(Config):
     """One complete run. `data.batch_size` counts the samples of a step on all ranks together."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9._-]+$")
+    """Of the run, and of its folder under runs/ unless --out names another."""
     data: DataConfig
+    """What is read."""
     model: AnyModel
+    """What scores a sample; `kind` says which."""
     embeddings: EmbeddingsConfig = EmbeddingsConfig()
+    """How rows of tables are updated, and what holds them."""
     dense: DenseOptimizer = AdamConfig()
+    """The optimizer of everything but tables; `kind` says which."""
     schedule: ScheduleConfig = ScheduleConfig()
+    """How learning rates change over the run, those of tables too."""
     train: LoopConfig = LoopConfig(epochs=1)
+    """How long, and what is reported, evaluated and saved on the way."""
     sharding: ShardingConfig = ShardingConfig()
+    """How tables are cut over processes."""
     memory: TieredMemory | None = None
     """Tables may be larger than memory: `dram` bytes of their rows are kept in it, on every rank."""
     adaptive: AdaptivePolicy | None = None

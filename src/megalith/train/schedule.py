@@ -15,8 +15,11 @@ class ScheduleConfig(Config):
     """A factor on every learning rate: rises over the warm-up, then falls to `end_factor` at the end."""
 
     kind: Literal["constant", "linear", "cosine"] = "constant"
+    """The curve after the warm-up; `constant` does not fall."""
     warmup_steps: int = Field(default=0, ge=0)
+    """Steps over which the factor rises to 1."""
     end_factor: float = Field(default=0.0, ge=0)
+    """The factor of the last step; of no effect where it is constant."""
     plateau: PlateauConfig | None = None
     """Lowers the rates further when evaluations no longer get better."""
 

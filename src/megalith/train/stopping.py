@@ -20,8 +20,11 @@ class EarlyStoppingConfig(Config):
     """Stops when `metric` of the evaluation split has not improved for `patience` evaluations."""
 
     metric: Literal["ne", "log_loss", "auc"] = "ne"
+    """What is watched: normalized entropy and log loss should fall, AUC should rise."""
     patience: int = Field(default=3, ge=1)
+    """Evaluations without improvement before the run stops."""
     min_delta: float = Field(default=0.0, ge=0)
+    """What counts as improvement: better by more than this."""
 
 
 class BestSoFar:

@@ -139,7 +139,7 @@ def data(
 def embedding(
     peer: PeerOption = None,
     shapes: Annotated[ShapeSet, typer.Option(help="Which shapes to measure.")] = ShapeSet.headline,
-    tables: Annotated[int, typer.Option(min=1)] = 26,
+    tables: Annotated[int, typer.Option(min=1, help="Tables, each looked up by one feature.")] = 26,
     rows: Annotated[int, typer.Option(min=1, help="Rows of each table, at most.")] = 500_000,
     batch: Annotated[int, typer.Option(min=1, help="Samples of a step.")] = 2048,
     repeats: Annotated[int, typer.Option(min=1, help="Timed rounds, each over three batches.")] = 5,
@@ -176,7 +176,7 @@ def tiers(
         str | None,
         typer.Option(help="Memory of a process with rows on disk [default: the cache and 1 GiB]."),
     ] = None,
-    features: Annotated[int, typer.Option(min=1)] = 26,
+    features: Annotated[int, typer.Option(min=1, help="Features, each with a table.")] = 26,
     dim: Annotated[int, typer.Option(min=1, help="Columns of each table.")] = 64,
     batch: Annotated[int, typer.Option(min=1, help="Samples of a step.")] = 2048,
     window: Annotated[int, typer.Option(min=0, help="Batches that look-ahead knows.")] = 32,
@@ -223,7 +223,7 @@ def tiers(
 def train(
     peer: PeerOption = None,
     lookups: Annotated[int, typer.Option(min=1, help="Ids of each feature of a sample.")] = 1,
-    tables: Annotated[int, typer.Option(min=1)] = 26,
+    tables: Annotated[int, typer.Option(min=1, help="Tables, each looked up by one feature.")] = 26,
     rows: Annotated[int, typer.Option(min=1, help="Rows of each table.")] = 200_000,
     dim: Annotated[int, typer.Option(min=1, help="Columns of each table.")] = 64,
     batch: Annotated[int, typer.Option(min=1, help="Samples of a step.")] = 2048,

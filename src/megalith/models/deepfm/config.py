@@ -18,6 +18,7 @@ class DeepFMConfig(ModelConfig):
 
     kind: Literal["deepfm"] = "deepfm"
     mlp: MLPConfig = MLPConfig(layers=(256, 128))
+    """The deep side, beside the factorization machine."""
 
     def tables(self, features: Sequence[FeatureSpec]) -> list[TableSpec]:
         """Vectors of `dim` for the pairs, and one weight for each id (dim 1) for the linear term."""

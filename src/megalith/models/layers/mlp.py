@@ -17,9 +17,13 @@ class MLPConfig(Config):
     """`layers` are the widths; each is followed by norm, activation and dropout."""
 
     layers: tuple[int, ...] = (256, 128)
+    """Width of each layer, the first one first."""
     activation: Literal["relu", "gelu", "silu"] = "relu"
+    """Follows each layer."""
     norm: Literal["none", "batch", "layer"] = "none"
+    """Batch or layer normalisation before the activation."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the outputs of each layer that a training step drops."""
 
     def output_dim(self, input_dim: int) -> int:
         """Columns of the last layer; those of the input where there is no layer."""

@@ -18,6 +18,7 @@ class WideDeepConfig(ModelConfig):
 
     kind: Literal["wide_deep"] = "wide_deep"
     mlp: MLPConfig = MLPConfig(layers=(256, 128))
+    """The deep side, beside the linear one."""
 
     def tables(self, features: Sequence[FeatureSpec]) -> list[TableSpec]:
         """Vectors of `dim` for the deep side, and one weight for each id (dim 1) for the wide one."""

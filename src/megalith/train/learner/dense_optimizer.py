@@ -18,8 +18,11 @@ class SGDConfig(Config):
 
     kind: Literal["sgd"] = "sgd"
     lr: float = Field(default=0.1, ge=0)
+    """The learning rate, before the schedule."""
     momentum: float = Field(default=0.0, ge=0, lt=1)
+    """What is left of the last step's direction."""
     weight_decay: float = Field(default=0.0, ge=0)
+    """L2 penalty, added to the gradient."""
 
 
 class AdaGradConfig(Config):
@@ -27,18 +30,26 @@ class AdaGradConfig(Config):
 
     kind: Literal["adagrad"] = "adagrad"
     lr: float = Field(default=0.01, ge=0)
+    """The learning rate, before the schedule."""
     eps: float = Field(default=1e-8, gt=0)
+    """Added to the root of the sum of squares."""
     weight_decay: float = Field(default=0.0, ge=0)
+    """L2 penalty, added to the gradient."""
 
 
 class AdamConfig(Config):
     """Adam: `adam` adds the decay to the gradient, `adamw` applies it to the weights."""
 
     kind: Literal["adam", "adamw"] = "adam"
+    """Where the decay goes."""
     lr: float = Field(default=1e-3, ge=0)
+    """The learning rate, before the schedule."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
+    """What is left of the first and second moments after a step."""
     eps: float = Field(default=1e-8, gt=0)
+    """Added to the root of the second moment."""
     weight_decay: float = Field(default=0.0, ge=0)
+    """L2 penalty (`adam`), or decay of the weights themselves (`adamw`)."""
 
 
 DenseOptimizer = Annotated[SGDConfig | AdaGradConfig | AdamConfig, Field(discriminator="kind")]

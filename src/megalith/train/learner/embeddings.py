@@ -27,6 +27,7 @@ class EmbeddingsConfig(Config):
     """How the rows of all tables are updated, and what holds those of single ones."""
 
     optimizer: RowOptimizer = RowWiseAdaGrad(lr=0.02)
+    """Of the rows of all tables; `kind` says which."""
     stores: dict[str, AnyStore] = {}
     """By the name of a table, what holds its rows, "*" being every table not named; all others are dense, or
     as `memory` or `adaptive` ask for."""
