@@ -8,7 +8,7 @@ NATIVE := $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h csrc/exports.ma
 # One worker runs all tests of a file, which share what they build; tests/conftest.py puts the longest first.
 SIDE_BY_SIDE := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo build test test-all lint bench docs clean FORCE
+.PHONY: demo build test test-all lint bench reference docs clean FORCE
 
 demo: build
 	$(BIN)/megalith demo
@@ -35,6 +35,10 @@ bench: build .venv/.bench
 	$(BIN)/megalith bench train --ranks 2
 	$(BIN)/megalith bench predict
 	$(BIN)/megalith bench plan --seeds 1
+
+# The pages of docs/reference that are made from the source.
+reference: build
+	$(BIN)/python docs/generate
 
 docs: build .venv/.docs
 	$(BIN)/mkdocs build --strict
