@@ -24,7 +24,7 @@ INTRO = """`megalith COMMAND --help` prints the same. `--version` prints the ver
 command shows the traceback of an error, `--install-completion` sets up completion of the shell. One that
 fails says why in one sentence and exits with 2; with `--json` it prints `{"error": ...}`."""
 
-_SAID_DEFAULT = re.compile(r"\s*\[default: ([^\]]*)\]")
+_SAID_DEFAULT = re.compile(r"\s*\[(?:default: ([^\]]*)|(required[^\]]*))\]")
 """What a help text says itself, where the default is found out when the command runs."""
 
 NAMES = {bool: "flag", int: "integer", float: "number", str: "text", Path: "path"}
@@ -105,7 +105,7 @@ def _row(parameter: Parameter) -> list[str]:
     help_text = info.help or ""
     said = _SAID_DEFAULT.search(help_text)
     meaning = _SAID_DEFAULT.sub("", help_text)
-    default = said[1] if said else _default(parameter)
+    default = said[1] or said[2] if said else _default(parameter)
     return [code(_names(parameter)), ", ".join([kind, *bounds]), default, meaning]
 
 
@@ -127,7 +127,8 @@ def _usage(command: Command, taken: list[Parameter]) -> str:
     for parameter in taken:
         if isinstance(parameter.info, ArgumentInfo):
             several = "..." if "several" in _type(parameter.annotation) else ""
-            word = _names(parameter) + several
+            name = _names(parameter)
+            word = name if "..." in name else name + several
             words.append(word if parameter.required else f"[{word}]")
     return " ".join([*words, "[OPTIONS]"])
 

@@ -25,7 +25,8 @@ class AdaptivePolicy(Config):
     budget: Bytes | None = Field(default=None, ge=1 << 12)
     """All bytes that they may take: weights, state, utilities, index, sketch and free room."""
     chunk: int = Field(default=16, ge=1)
-    """Columns of a chunk where a table's store does not say: the widest divisor of its dim up to this."""
+    """Columns of a chunk where a table's store does not say: the widest divisor of its dim up to this.
+    A row has at most 64."""
     gamma: float | None = Field(default=None, gt=0, lt=1)
     """What is left of a utility after a step; None: half of it after as many steps as the run has, so that
     rare ids of a long run do not fade between two of their uses."""
@@ -34,11 +35,11 @@ class AdaptivePolicy(Config):
     warm_up: int = Field(default=50, ge=0)
     """Steps before the budget begins to fall."""
     begin_ratio: float = Field(default=1.0, ge=1)
-    """The ratio before it falls; at 1 every row that occurs has all its chunks."""
+    """The ratio before it falls; at 1 there is no bound, and every row that occurs has all its chunks."""
     end: float = Field(default=0.5, gt=0, le=1)
     """The part of a run's steps after which the budget is what was asked for; it falls by a cubic curve."""
     end_step: int | None = Field(default=None, ge=1)
-    """The same as a number of steps, and instead of it."""
+    """The same as a number of steps, and instead of it; required from Python."""
     first_chunks: int = Field(default=1, ge=1)
     """Chunks that a new row begins with, while there is room for new rows."""
     rate: float = Field(default=0.3, ge=0, le=1)
