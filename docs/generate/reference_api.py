@@ -21,9 +21,13 @@ def _methods(cls: type) -> list[tuple[str, Any]]:
     """Methods and properties that public classes of the package define, in the order of the source."""
     found: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
-        if base.__module__.startswith("megalith") and not base.__name__.startswith("_"):
+        if _is_ours(base) and not base.__name__.startswith("_"):
             found |= {name: value for name, value in vars(base).items() if not name.startswith("_")}
     return [(name, value) for name, value in found.items() if _function_of(value) is not None]
+
+
+def _is_ours(cls: type) -> bool:
+    return cls.__module__.split(".")[0] == "megalith"
 
 
 def _function_of(value: Any) -> Any:
@@ -46,7 +50,9 @@ def _method(owner: str, name: str, value: Any) -> str:
 
 def _constructor(name: str, cls: type) -> str:
     if issubclass(cls, BaseModel):
-        return call(name, [_keyword(key, field) for key, field in cls.model_fields.items() if key != "kind"])
+        keywords = [_keyword(key, field) for key, field in cls.model_fields.items() if key != "kind"]
+        # Required ones first; all are given by name.
+        return call(name, ["*", *sorted(keywords, key=lambda keyword: "=" in keyword)])
     if dataclasses.is_dataclass(cls):
         fields = dataclasses.fields(cls)
         return call(name, [f"{f.name}: {f.type}" + (" = None" if f.default is None else "") for f in fields])
@@ -71,10 +77,18 @@ def _fields(cls: type) -> list[str]:
 def _section(name: str) -> str:
     thing = getattr(megalith, name)
     parts = [f"## {name}"]
-    if not isinstance(thing, type):
-        return "\n\n".join([*parts, fenced(signature(name, thing), "python"), docstring(_doc(thing))])
-    parts += [fenced(_constructor(name, thing), "python"), docstring(_doc(thing)), *_fields(thing)]
-    return "\n\n".join([*parts, *(_method(name, key, value) for key, value in _methods(thing))])
+    if isinstance(thing, type):
+        parts += [fenced(_constructor(name, thing), "python"), docstring(_doc(thing)), *_fields(thing)]
+        return "\n\n".join([*parts, *_method_parts(thing)])
+    parts += [fenced(signature(name, thing), "python"), docstring(_doc(thing))]
+    result = thing.__globals__.get(thing.__annotations__["return"])
+    if isinstance(result, type) and result.__name__ not in megalith.__all__ and _is_ours(result):
+        parts += [f"### {result.__name__}", docstring(_doc(result)), *_method_parts(result)]
+    return "\n\n".join(parts)
+
+
+def _method_parts(cls: type) -> list[str]:
+    return [_method(cls.__name__, key, value) for key, value in _methods(cls)]
 
 
 def _doc(thing: Any) -> str:

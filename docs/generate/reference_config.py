@@ -86,7 +86,7 @@ def type_text(annotation: Any, metadata: list[Any], sections: Sections | None) -
         return f"mapping of names to {type_text(parts[1], [], sections)}"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return sections.link(annotation) if sections else code(annotation.__name__)
-    name = NAMES.get(annotation, getattr(annotation, "__name__", str(annotation)))
+    name = NAMES.get(annotation) or code(annotation.__name__)
     if _BYTES in metadata:
         name = "bytes, as `4GiB`"
     return name + (_bounds(metadata) if annotation in (int, float, str) else "")
