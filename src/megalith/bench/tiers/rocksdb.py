@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,13 @@ from torch import Tensor
 
 from megalith.bench.tiers.candidates import GatheredTrainer
 from megalith.bench.tiers.stream import TierStream
+
+_BACKGROUND = (
+    "num-running-compactions",
+    "compaction-pending",
+    "num-running-flushes",
+    "mem-table-flush-pending",
+)
 
 
 class RocksTrainer(GatheredTrainer):
@@ -81,7 +89,12 @@ class RocksTrainer(GatheredTrainer):
         self._db.write(batch)
 
     def report(self) -> dict[str, Any]:
-        """Its options, as published with the result."""
+        """Its options, as published with the result; waits until it has compacted what was written.
+
+        That is not timed: whoever is measured next would share the disk with it otherwise.
+        """
+        while any(self._db.property_int_value(f"rocksdb.{name}") for name in _BACKGROUND):
+            time.sleep(0.1)
         return {"settings": self.settings}
 
     def close(self) -> None:
