@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping
 
 from megalith.core.errors import ConfigError
 
@@ -68,6 +70,26 @@ def format_duration(seconds: float) -> str:
     if seconds == 0 or seconds >= 1:
         return f"{seconds:.4g} s"
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
+
+
+def format_parts(parts: Mapping[str, float]) -> tuple[str, dict[str, str]]:
+    """Seconds of some parts and of all together, in one unit, rounded so that what is shown adds up.
+
+    >>> format_parts({"lookup": 57.94e-6, "exchange": 214.94e-6})
+    ('272.9 us', {'lookup': '57.9 us', 'exchange': '215.0 us'})
+    """
+    total = sum(parts.values())
+    unit, size = ("s", 1.0) if total >= 1 or total <= 0 else ("ms", 1e3) if total >= 1e-3 else ("us", 1e6)
+    decimals = max(0, 3 - math.floor(math.log10(total * size))) if total > 0 else 0
+    scale = size * 10**decimals
+    units = {name: math.floor(seconds * scale) for name, seconds in parts.items()}
+    # What flooring lost goes to the parts that lost most.
+    lost = sorted(parts, key=lambda name: units[name] - parts[name] * scale)
+    whole = round(total * scale)
+    for name in lost[: whole - sum(units.values())]:
+        units[name] += 1
+    shown = {name: f"{count / 10**decimals:.{decimals}f} {unit}" for name, count in units.items()}
+    return f"{whole / 10**decimals:.{decimals}f} {unit}", shown
 
 
 def format_bandwidth(bytes_per_second: float) -> str:

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from megalith.core.units import format_duration
+
+LATENCY = "latency"
+"""The part of a step that is in no phase: collectives that begin, vectors copied to the output."""
 USUAL_CACHE = 0.2
 """The share of a table on a slower tier that the first memory usually caches."""
 
@@ -84,6 +88,19 @@ class PlanEstimate:
     phases: dict[str, PhaseEstimate]
     workers: tuple[WorkerEstimate, ...]
     tables: tuple[TableEstimate, ...]
+    one_worker_seconds: float | None = None
+    """The same step on one worker; None where its tables do not fit one, or where nobody asked."""
+
+    def step_parts(self) -> dict[str, float]:
+        """What `step_seconds` consists of: the phases that a step waits for, and what no phase holds."""
+        counted = {name: phase.seconds for name, phase in self.phases.items() if phase.counted}
+        parts = {name: seconds for name, seconds in counted.items() if seconds}
+        return {**parts, LATENCY: self.step_seconds - sum(parts.values())}
+
+    @property
+    def one_worker_suffices(self) -> bool:
+        """Whether one worker holds all tables and is predicted to be no slower."""
+        return self.one_worker_seconds is not None and self.one_worker_seconds <= self.step_seconds
 
     @property
     def first_tier(self) -> str:
@@ -97,3 +114,14 @@ class PlanEstimate:
             for tier in self.memory_capacity_bytes
             if any(worker.memory_bytes[tier] for worker in self.workers)
         ]
+
+
+def one_worker_words(estimate: PlanEstimate, world_size: int) -> str:
+    """The advice to take one worker, where it suffices."""
+    assert estimate.one_worker_seconds is not None
+    alone, step = format_duration(estimate.one_worker_seconds), format_duration(estimate.step_seconds)
+    return (
+        f"One worker suffices: it holds all tables, and the embedding part of the same step is predicted to "
+        f"take {alone} on one, {step} on {world_size:,}. Take one (`--world-size 1`), unless the dense part "
+        "needs more."
+    )

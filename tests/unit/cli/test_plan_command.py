@@ -57,6 +57,28 @@ def test_tables_of_a_file_are_planned_written_and_drawn(tables: Path, tmp_path: 
     assert "items" in html
 
 
+def test_small_tables_are_told_that_one_worker_suffices(tables: Path, tmp_path: Path) -> None:
+    arguments = ("--tables", tables, "--hardware", "cpu-rack", "--world-size", "2", "--seconds", "0.5")
+    done = run(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout)
+    estimate = printed["estimate"]
+    assert printed["one_worker_suffices"] == (estimate["one_worker_seconds"] <= estimate["step_seconds"])
+    assert sum(printed["step_parts_seconds"].values()) == pytest.approx(estimate["step_seconds"])
+    alone = run(*arguments[:4], "--world-size", "1", "--global-batch", "128", "--seconds", "0.5", "--json")
+    assert json.loads(alone.stdout)["estimate"]["step_seconds"] == estimate["one_worker_seconds"]
+    assert ("One worker suffices" in unwrapped(run(*arguments).stdout)) == printed["one_worker_suffices"]
+
+
+def test_tables_that_no_worker_holds_alone_get_no_such_advice(tmp_path: Path) -> None:
+    path = tmp_path / "large.yaml"
+    large = [{"name": f"t{number}", "rows": 60_000_000, "dim": 128, "lookups": 1} for number in range(4)]
+    path.write_text(yaml.safe_dump({"batch_size": 64, "tables": large}))
+    done = run("--tables", path, "--world-size", "8", "--seconds", "0.5", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["estimate"]["one_worker_seconds"] is None
+
+
 def test_people_get_tables_and_the_step(tables: Path) -> None:
     done = run("--tables", tables, "--hardware", "cpu-rack", "--world-size", "20", "--seconds", "1")
     assert done.returncode == 0, done.stderr

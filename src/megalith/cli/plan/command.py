@@ -12,6 +12,7 @@ import typer
 
 from megalith.cli.output import JsonFlag, print_json, say
 from megalith.cli.plan.inputs import PlanRequest
+from megalith.cli.plan.one_worker import with_one_worker
 
 if TYPE_CHECKING:
     from megalith.sharding.plan import ShardingPlan
@@ -102,12 +103,14 @@ def plan(
         request = replace(request, world_size=given.world_size, workers_per_node=per_node)
     inputs = request.inputs()
     made = given or Planner(request.search(inputs, algorithm.value, local_search, seconds)).plan(inputs)
+    if given is None:
+        made = with_one_worker(made, request, inputs, algorithm.value, local_search, seconds)
     if out is not None:
         made.write(out)
     if dry_run:
         _check(made, inputs, request, json_output)
     elif json_output:
-        print_json({**made.model_dump(mode="json"), "global_batch": inputs.workload.global_batch})
+        _print(made, inputs)
     else:
         _show(made, inputs, out)
 
@@ -134,6 +137,14 @@ def _check(made: ShardingPlan, inputs: PlanInputs, request: PlanRequest, json_ou
         print_json(checked.to_dict())
     else:
         show_dry_run(checked)
+
+
+def _print(made: ShardingPlan, inputs: PlanInputs) -> None:
+    shown = {**made.model_dump(mode="json"), "global_batch": inputs.workload.global_batch}
+    if made.estimate is not None:
+        shown["step_parts_seconds"] = made.estimate.step_parts()
+        shown["one_worker_suffices"] = made.estimate.one_worker_suffices
+    print_json(shown)
 
 
 def _show(made: ShardingPlan, inputs: PlanInputs, out: Path | None) -> None:

@@ -18,7 +18,8 @@ SHOWN_TABLES = 40
 
 def show_plan(plan: ShardingPlan, estimate: PlanEstimate, global_batch: int) -> None:
     """Prints a plan that was just made."""
-    from megalith.core.units import format_bytes, format_count, format_duration
+    from megalith.core.units import format_bytes, format_count, format_duration, format_parts
+    from megalith.sharding.plan_estimate import one_worker_words
 
     tables = sorted(estimate.tables, key=lambda table: -table.seconds)
     rows = [
@@ -38,16 +39,17 @@ def show_plan(plan: ShardingPlan, estimate: PlanEstimate, global_batch: int) -> 
         f"Tables{more}", ["table", "placement", "rows", "dim", "ids", "bytes", "seconds in all"], rows
     )
     print_table(*_load_table(estimate))
-    slowest = ", ".join(
-        f"{name} {format_duration(phase.seconds)}" for name, phase in estimate.phases.items() if phase.counted
-    )
+    step, parts = format_parts(estimate.step_parts())
+    consists = ", ".join(f"{name} {seconds}" for name, seconds in parts.items())
     say(
         f"Embedding part of a step of {global_batch:,} samples on {plan.world_size:,} "
-        f"{estimate.device}: {format_duration(estimate.step_seconds)} ({slowest}), bound by "
+        f"{estimate.device}: {step} ({consists}), bound by "
         f"{estimate.bound_by}; at most {estimate.gap:.2%} above the best possible, "
         f"imbalance {estimate.imbalance:.1%}; found by {estimate.algorithm} in "
         f"{estimate.planning_seconds:.1f} s."
     )
+    if estimate.one_worker_suffices:
+        say(one_worker_words(estimate, plan.world_size))
     say(f"runnable: {plan.runnable}")
 
 
