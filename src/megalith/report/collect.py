@@ -14,6 +14,7 @@ from megalith.train.recipe import Recipe
 from megalith.train.run.folder import RunFolder
 from megalith.train.run.records import read_evaluation, read_metrics, read_prediction, read_summary
 from megalith.train.run.tiers import tier_totals
+from megalith.train.stopping import BestSoFar
 
 Values = dict[str, Any]
 
@@ -68,6 +69,28 @@ class RunFacts:
         return self.training[-1]["samples"] / seconds if seconds else None
 
     @property
+    def samples_per_epoch(self) -> float | None:
+        """Samples of an epoch, as training counted them; None before its first report."""
+        counted = [entry for entry in self.training if entry.get("epoch")]
+        return counted[-1]["samples"] / counted[-1]["epoch"] if counted else None
+
+    @property
+    def best_step(self) -> int | None:
+        """The step of the best evaluation, as training judges it; of those so far in a run that goes on."""
+        if self.summary.get("best_step") is not None:
+            return int(self.summary["best_step"])
+        best = BestSoFar(self.recipe.train.early_stopping)
+        for entry in self.evaluations:
+            best.update(entry["step"], {**dict.fromkeys(METRICS), **entry})
+        return best.step
+
+    @property
+    def best_evaluation(self) -> Values | None:
+        """What metrics.jsonl says of the best step."""
+        at_best = [entry for entry in self.evaluations if entry["step"] == self.best_step]
+        return at_best[-1] if at_best else None
+
+    @property
     def status(self) -> str:
         """How the run ended, in a few words."""
         if not self.summary:
@@ -78,7 +101,8 @@ class RunFacts:
 
     def headline(self) -> Values:
         """The numbers to quote: the final evaluation, or the last training window if there is none."""
-        values: Values = {"status": self.status, "step": self.step, "samples": self.samples}
+        values: Values = {"recipe": self.recipe.name, "status": self.status}
+        values |= {"step": self.step, "best_step": self.best_step, "samples": self.samples}
         values["seconds"], values["samples_per_second"] = self.seconds, self.samples_per_second
         if self.finals:
             source: Values = self.finals[0]

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from megalith.core.files import write_atomic
-from megalith.core.units import format_bytes, format_count, format_duration, format_seconds
+from megalith.core.units import format_bytes, format_count, format_duration
 from megalith.hardware.machine import this_machine
 from megalith.report.charts.adaptive import adaptive_bytes_chart, live_dims_chart
 from megalith.report.charts.dynamic_tables import id_chart, turnover_chart, unknown_chart
 from megalith.report.charts.embedding_tables import size_chart, traffic_chart
 from megalith.report.charts.quality import calibration_chart, loss_chart, metric_chart
-from megalith.report.charts.speed import rate_chart, time_chart
+from megalith.report.charts.speed import format_time, rate_chart, time_chart
 from megalith.report.charts.tiers import disk_rows_chart, hit_chart, tier_bytes_chart
 from megalith.report.collect import RunFacts, Values, collect
+from megalith.report.html_tables import NONE, filled_columns, shorten, table_html, text_html
 from megalith.report.shell import (
     code_html,
     figures_html,
@@ -27,9 +28,9 @@ from megalith.report.shell import (
     section_html,
     tile_html,
 )
+from megalith.report.tables import TableFacts
 
 _PACKAGES = ("megalith", "torch", "numpy", "pyarrow")
-_NONE = "\u2013"
 
 
 def write_report(run: Path, out: Path) -> Values:
@@ -75,7 +76,8 @@ def render(facts: RunFacts) -> str:
             footer_html(),
         )
     )
-    return html_page(facts.recipe.name, body, (*learning, *speed, *tiers, *adaptive, *dynamic, *tables))
+    title = f"{facts.recipe.name} · {_folder(facts)}"
+    return html_page(title, body, (*learning, *speed, *tiers, *adaptive, *dynamic, *tables))
 
 
 def _header(facts: RunFacts) -> str:
@@ -91,10 +93,15 @@ def _header(facts: RunFacts) -> str:
         facts_line.append(f"{format_count(facts.summary['dense_parameters'])} dense weights")
     return (
         f'<header><p class="eyebrow">Megalith · training report</p>'
-        f'<div class="title"><h1>{escape(facts.recipe.name)}</h1>'
+        f'<div class="title"><h1>{text_html(facts.recipe.name, 60)} · <span class="folder" '
+        f'title="{escape(str(facts.folder.absolute()))}">{escape(shorten(_folder(facts), 60))}</span></h1>'
         f'<span class="chip{good}">{escape(facts.status)}</span></div>'
         f'<p class="lead">{" · ".join(facts_line)}</p></header>'
     )
+
+
+def _folder(facts: RunFacts) -> str:
+    return facts.folder.absolute().resolve().name
 
 
 def _tiles(facts: RunFacts) -> str:
@@ -118,15 +125,26 @@ def _tiles(facts: RunFacts) -> str:
             f"best possible {best:.4f}" if best is not None else "nats a sample",
         ),
         tile_html("Calibration", _number(headline.get("calibration"), 3), "predicted over observed clicks"),
-        tile_html("Samples a second", _NONE if rate is None else format_count(rate), inside),
+        tile_html("Samples a second", NONE if rate is None else format_count(rate), inside),
         tile_html("Samples seen", format_count(facts.samples), steps),
-        tile_html("Time", format_seconds(facts.seconds), "evaluation and checkpoints included"),
+        tile_html("Time", format_time(facts.seconds), "evaluation and checkpoints included"),
     ]
-    shown = _main_tile(headline, where) + "".join(tiles)
+    shown = _main_tile(headline, where, _best_words(facts)) + "".join(tiles)
     return f'<section class="tiles" aria-label="Headline numbers">{shown}</section>'
 
 
-def _main_tile(headline: Values, where: str) -> str:
+def _best_words(facts: RunFacts) -> str:
+    """Which evaluation was the best, and how good it was."""
+    step, entry = facts.best_step, facts.best_evaluation
+    if step is None:
+        return ""
+    words = f"Best step {step:,}, the last" if step == facts.step else f"Best step {step:,} of {facts.step:,}"
+    if entry is None or entry.get("ne") is None:
+        return words
+    return f"{words}: NE {entry['ne']:.4f} on {entry['split']}"
+
+
+def _main_tile(headline: Values, where: str, best_words: str) -> str:
     ne, best = headline.get("ne"), headline.get("best_ne")
     gauge = ""
     note = "Below 1 is better than predicting the click rate"
@@ -138,13 +156,12 @@ def _main_tile(headline: Values, where: str) -> str:
             f'<div class="gauge" role="img" aria-label="{learnt:.0%} of what can be learnt">'
             f'<span class="reached" style="width:{100 * filled:.1f}%"></span></div>'
         )
-        note = (
-            f"Best possible {best:.4f}: {100 * headline['above_best']:.2f}% above it, "
-            f"{learnt:.0%} of what can be learnt"
-        )
+        share = f"{learnt:.0%} of what can be learnt" if learnt > 0 else "worse than the click rate alone"
+        note = f"Best possible {best:.4f}: {100 * headline['above_best']:.2f}% above it, {share}"
     return (
         f'<div class="card tile main"><div class="name">Normalized entropy (NE), {escape(where)}</div>'
-        f'<div class="value">{_number(ne)}</div>{gauge}<div class="note">{note}</div></div>'
+        f'<div class="value">{_number(ne)}</div>{gauge}<div class="note">{note}</div>'
+        f'<div class="note best">{escape(best_words)}</div></div>'
     )
 
 
@@ -161,7 +178,7 @@ def _evaluations(facts: RunFacts) -> str:
             _number(final.get("click_rate")),
             _number(final.get("ne")),
             _number(final.get("best_ne")),
-            f"{100 * final['above_best']:.2f}%" if final.get("above_best") is not None else _NONE,
+            f"{100 * final['above_best']:.2f}%" if final.get("above_best") is not None else NONE,
             _number(final.get("log_loss")),
             _number(final.get("auc")),
             _number(final.get("calibration"), 3),
@@ -169,7 +186,7 @@ def _evaluations(facts: RunFacts) -> str:
         ]
         for final in facts.finals
     ]
-    return _plain_table(columns, rows)
+    return table_html(columns, rows)
 
 
 def _tiers(facts: RunFacts) -> str:
@@ -186,20 +203,12 @@ def _tiers(facts: RunFacts) -> str:
         "Index and buffers": ("index_bytes", format_bytes),
     }
     columns, rows = ["", *shown], [["In this run"]]
-    rows[0] += [_NONE if real.get(key) is None else write(real[key]) for key, write in shown.values()]
+    rows[0] += [NONE if real.get(key) is None else write(real[key]) for key, write in shown.values()]
     if predicted:
         columns.append("Bound by")
-        row = [write(predicted[key]) if key in predicted else _NONE for key, write in shown.values()]
-        rows = [[*rows[0], _NONE], ["Predicted", *row, predicted["bound_by"]]]
-    return f'<div class="before-charts">{_plain_table(columns, rows)}</div>'
-
-
-def _plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f'<th scope="col">{name}</th>' for name in columns)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return (
-        f'<div class="card scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-    )
+        row = [write(predicted[key]) if key in predicted else NONE for key, write in shown.values()]
+        rows = [[*rows[0], NONE], ["Predicted", *row, predicted["bound_by"]]]
+    return f'<div class="before-charts">{table_html(columns, rows)}</div>'
 
 
 def _table_list(facts: RunFacts) -> str:
@@ -208,35 +217,40 @@ def _table_list(facts: RunFacts) -> str:
         return note
     columns = ["Table", "Rows", "Dim", "Type", "Bytes", "Ids seen", "Top 1", "Top 10", "Top 100"]
     columns += ["Ids seen once", "Missing", "Skew"]
-    rows = []
-    for table in facts.tables.tables:
-        traffic = table.traffic
-        row: list[tuple[Any, str]] = [
-            (table.name, table.name),
-            (table.rows, f"{table.rows:,}"),
-            (table.dim, str(table.dim)),
-            (table.dtype, table.dtype),
-            (table.weight_bytes, format_bytes(table.weight_bytes)),
-        ]
-        if traffic is None:
-            row += [("", _NONE)] * 7
-        else:
-            row.append((traffic.distinct_ids, f"{traffic.distinct_ids:,}"))
-            shares = [traffic.top_1_share, traffic.top_10_share, traffic.top_100_share]
-            shares += [traffic.seen_once_share, traffic.missing_share]
-            row += [(share, f"{100 * share:.1f}%") for share in shares]
-            row.append(("", _NONE) if traffic.skew is None else (traffic.skew, f"{traffic.skew:.2f}"))
-        rows.append(
-            "<tr>"
-            + "".join(f'<td data-value="{escape(str(value))}">{escape(text)}</td>' for value, text in row)
-            + "</tr>"
-        )
-    head = "".join(f'<th scope="col"><button type="button">{name}</button></th>' for name in columns)
+    rows = [_table_cells(table) for table in facts.tables.tables]
+    kept = filled_columns([[text for _, text in row] for row in rows])
+    body = "".join(
+        "<tr>"
+        + "".join(f'<td data-value="{escape(str(row[at][0]))}">{text_html(row[at][1])}</td>' for at in kept)
+        + "</tr>"
+        for row in rows
+    )
+    head = "".join(f'<th scope="col"><button type="button">{columns[at]}</button></th>' for at in kept)
     return (
         f'{note}<details class="card listing"><summary>All {len(rows)} tables</summary>'
         f'<div class="scroll"><table class="sortable"><thead><tr>{head}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div></details>"
+        f"<tbody>{body}</tbody></table></div></details>"
     )
+
+
+def _table_cells(table: TableFacts) -> list[tuple[Any, str]]:
+    """Of each column the value to sort by, and the text."""
+    cells: list[tuple[Any, str]] = [
+        (table.name, table.name),
+        (table.rows, f"{table.rows:,}"),
+        (table.dim, str(table.dim)),
+        (table.dtype, table.dtype),
+        (table.weight_bytes, format_bytes(table.weight_bytes)),
+    ]
+    traffic = table.traffic
+    if traffic is None:
+        return [*cells, *[("", NONE)] * 7]
+    cells.append((traffic.distinct_ids, f"{traffic.distinct_ids:,}"))
+    shares = [traffic.top_1_share, traffic.top_10_share, traffic.top_100_share]
+    shares += [traffic.seen_once_share, traffic.missing_share]
+    cells += [(share, f"{100 * share:.1f}%") for share in shares]
+    cells.append(("", NONE) if traffic.skew is None else (traffic.skew, f"{traffic.skew:.2f}"))
+    return cells
 
 
 def _details(facts: RunFacts) -> str:
@@ -244,8 +258,8 @@ def _details(facts: RunFacts) -> str:
     machine = recorded or this_machine(facts.folder).to_dict()
     shown: dict[str, str] = {
         "Processor": f"{machine['cpu']}, {machine['cores']} cores",
-        "Memory": format_bytes(machine["memory_bytes"]) if machine.get("memory_bytes") else _NONE,
-        "Vector instructions": ", ".join(machine["simd"]) or _NONE,
+        "Memory": format_bytes(machine["memory_bytes"]) if machine.get("memory_bytes") else NONE,
+        "Vector instructions": ", ".join(machine["simd"]) or NONE,
         "System": str(machine["system"]),
         "Python": platform.python_version(),
         **{name: package_version(name) for name in _PACKAGES},
@@ -261,4 +275,4 @@ def _details(facts: RunFacts) -> str:
 
 
 def _number(value: float | None, digits: int = 4) -> str:
-    return _NONE if value is None else f"{value:.{digits}f}"
+    return NONE if value is None else f"{value:.{digits}f}"

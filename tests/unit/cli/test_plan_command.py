@@ -63,11 +63,12 @@ def test_small_tables_are_told_that_one_worker_suffices(tables: Path, tmp_path: 
     assert done.returncode == 0, done.stderr
     printed = json.loads(done.stdout)
     estimate = printed["estimate"]
-    assert printed["one_worker_suffices"] == (estimate["one_worker_seconds"] <= estimate["step_seconds"])
+    assert estimate["one_worker_seconds"] <= estimate["step_seconds"]
+    assert printed["one_worker_suffices"]
     assert sum(printed["step_parts_seconds"].values()) == pytest.approx(estimate["step_seconds"])
     alone = run(*arguments[:4], "--world-size", "1", "--global-batch", "128", "--seconds", "0.5", "--json")
     assert json.loads(alone.stdout)["estimate"]["step_seconds"] == estimate["one_worker_seconds"]
-    assert ("One worker suffices" in unwrapped(run(*arguments).stdout)) == printed["one_worker_suffices"]
+    assert "One worker suffices" in unwrapped(run(*arguments).stdout)
 
 
 def test_tables_that_no_worker_holds_alone_get_no_such_advice(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from megalith.core.units import format_bytes
+from megalith.report.charts.axes import byte_axis, samples_axis
 from megalith.report.charts.lines import line, thin
 from megalith.report.collect import RunFacts
 from megalith.report.shell import Chart, Figure
@@ -36,7 +37,7 @@ def live_dims_chart(facts: RunFacts) -> Chart | None:
     caption = "Live columns for each row of a table, rows without any included, as rankings found them."
     if len(by_table) > len(shown):
         caption += f" The {len(shown)} of {len(by_table)} tables that moved most."
-    layout = _layout("columns a row")
+    layout = _layout(facts, "columns a row")
     return Chart("live-dims", "Live dims by table", caption, {"data": data, "layout": layout}, _HEIGHT)
 
 
@@ -53,19 +54,13 @@ def adaptive_bytes_chart(facts: RunFacts) -> Chart | None:
         data.append(trace)
     budget = [(samples, own["budget_bytes"]) for samples, own in entries if own.get("budget_bytes")]
     if budget:
-        trace = _line("budget", budget, "--text", "%{customdata}")
+        trace = _line("budget", budget, "--eval", "%{customdata}")
         trace["line"] = {"color": "--eval", "width": 2, "dash": "dot"}
         trace["customdata"] = [format_bytes(value) for value in trace["y"]]
         data.append(trace)
     high = max(sum(own[f"{part}_bytes"] for part in _PARTS) for _, own in entries)
-    ticks = [high * quarter / 4 for quarter in range(5)]
-    layout = _layout("bytes")
-    layout["yaxis"] |= {
-        "rangemode": "tozero",
-        "range": [0, 1.1 * high],
-        "tickvals": ticks,
-        "ticktext": [format_bytes(tick) for tick in ticks],
-    }
+    layout = _layout(facts, "bytes")
+    layout["yaxis"] = byte_axis(max([high, *(value for _, value in budget)]), "bytes")
     last = entries[-1][1]
     resident = last.get("resident_bytes")
     caption = (
@@ -81,8 +76,8 @@ def _line(name: str, points: Points, colour: str, shown: str) -> Figure:
     return {**trace, "hovertemplate": f"{shown}<extra>{name}</extra>"}
 
 
-def _layout(axis: str) -> Figure:
+def _layout(facts: RunFacts, axis: str) -> Figure:
     return {
-        "xaxis": {"title": {"text": "samples"}, "rangemode": "tozero"},
+        "xaxis": samples_axis(facts.samples_per_epoch, facts.samples),
         "yaxis": {"title": {"text": axis}, "rangemode": "tozero"},
     }

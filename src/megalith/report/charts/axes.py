@@ -60,8 +60,8 @@ def label_axis(labels: Sequence[str], most: int = MAX_LABEL) -> Figure:
     """An axis of names beside bars, long ones cut; bars say the whole name on hover."""
     return {
         "showgrid": False,
-        "ticksuffix": "  ",
         "tickmode": "array",
         "tickvals": list(labels),
-        "ticktext": [shorten(label, most) for label in labels],
+        # A suffix of the axis is not added to ticks of one's own.
+        "ticktext": [shorten(label, most) + "  " for label in labels],
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from megalith.report.charts.axes import samples_axis
 from megalith.report.charts.lines import line, thin
 from megalith.report.collect import RunFacts
 from megalith.report.shell import Chart, Figure
@@ -24,7 +25,7 @@ def id_chart(facts: RunFacts) -> Chart | None:
         },
     ]
     caption = "Of all dynamic tables together: the bound is never exceeded."
-    return Chart("dynamic-ids", "Ids with a row", caption, _figure(data, "ids"), _HEIGHT)
+    return Chart("dynamic-ids", "Ids with a row", caption, _figure(facts, data, "ids"), _HEIGHT)
 
 
 def turnover_chart(facts: RunFacts) -> Chart | None:
@@ -40,7 +41,7 @@ def turnover_chart(facts: RunFacts) -> Chart | None:
     if any(value for _, value in _rates(facts, expired)):
         data.append(_line("expired", _rates(facts, expired), "--best", "%{y:.1f}"))
     caption = "Ids that got a row and ids that lost theirs, between two reports."
-    figure = _figure(data, "ids a thousand samples")
+    figure = _figure(facts, data, "ids a thousand samples")
     return Chart("dynamic-turnover", "Ids that come and go", caption, figure, _HEIGHT)
 
 
@@ -49,7 +50,7 @@ def unknown_chart(facts: RunFacts) -> Chart | None:
     points = _points(facts, "unknown_share")
     if not points:
         return None
-    figure = _figure([_line("without a row", points, "--train", "%{y:.1%}")], "lookups")
+    figure = _figure(facts, [_line("without a row", points, "--train", "%{y:.1%}")], "lookups")
     figure["layout"]["yaxis"] |= {"tickformat": ".3~p"}
     caption = "Lookups of training that read the shared row, or zeros, since their id was not admitted."
     return Chart("dynamic-unknown", "Lookups without a row", caption, figure, _HEIGHT)
@@ -76,9 +77,9 @@ def _line(name: str, points: Points, colour: str, shown: str) -> Figure:
     return {**trace, "hovertemplate": f"{shown}<extra>{name}</extra>"}
 
 
-def _figure(data: list[Figure], axis: str) -> Figure:
+def _figure(facts: RunFacts, data: list[Figure], axis: str) -> Figure:
     layout = {
-        "xaxis": {"title": {"text": "samples"}, "rangemode": "tozero"},
+        "xaxis": samples_axis(facts.samples_per_epoch, facts.samples),
         "yaxis": {"title": {"text": axis}, "rangemode": "tozero"},
     }
     return {"data": data, "layout": layout}

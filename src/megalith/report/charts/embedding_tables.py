@@ -6,11 +6,14 @@ import math
 from collections.abc import Sequence
 
 from megalith.core.units import format_bytes, format_count
+from megalith.report.charts.axes import byte_tick, label_axis
 from megalith.report.collect import RunFacts
 from megalith.report.shell import Chart
 from megalith.report.tables import TableFacts
 
 MAX_TABLES = 40
+LABELLED_SHARE = 0.08
+"""Smaller shares have their number on hover only."""
 
 
 def size_chart(facts: RunFacts) -> Chart | None:
@@ -35,8 +38,10 @@ def size_chart(facts: RunFacts) -> Chart | None:
             "text": [format_bytes(table.weight_bytes) for table in tables],
             "textposition": "outside",
             "cliponaxis": False,
-            "customdata": [f"{format_count(table.rows)} rows of {table.dim}" for table in tables],
-            "hovertemplate": "%{y}: %{text}<br>%{customdata}<extra></extra>",
+            "customdata": [
+                [table.name, f"{format_count(table.rows)} rows of {table.dim}"] for table in tables
+            ],
+            "hovertemplate": "%{customdata[0]}: %{text}<br>%{customdata[1]}<extra></extra>",
             "showlegend": False,
         }
     ]
@@ -47,9 +52,9 @@ def size_chart(facts: RunFacts) -> Chart | None:
             "title": {"text": "bytes (logarithmic)"},
             "range": [low, low + (high - low) * 1.22 + 0.2],
             "tickvals": ticks,
-            "ticktext": [format_bytes(tick).replace(".0", "") for tick in ticks],
+            "ticktext": [byte_tick(tick) for tick in ticks],
         },
-        "yaxis": {"showgrid": False, "ticksuffix": "  ", "dtick": 1},
+        "yaxis": label_axis([table.name for table in tables]),
         "bargap": 0.3,
     }
     total = format_bytes(sum(table.weight_bytes for table in facts.tables.tables))
@@ -81,7 +86,13 @@ def traffic_chart(facts: RunFacts) -> Chart | None:
             "y": [table.name for table in tables],
             "x": [round(100 * value, 3) for value in values],
             "marker": {"color": colour},
-            "hovertemplate": f"%{{y}}, {name}: %{{x:.1f}}%<extra></extra>",
+            "customdata": [table.name for table in tables],
+            "hovertemplate": f"%{{customdata}}, {name}: %{{x:.1f}}%<extra></extra>",
+            "text": [f"{value:.0%}" if value >= LABELLED_SHARE else "" for value in values],
+            "textposition": "inside",
+            "insidetextanchor": "middle",
+            "textangle": 0,
+            "textfont": {"size": 10},
         }
         for name, colour, values in series
     ]
@@ -89,7 +100,7 @@ def traffic_chart(facts: RunFacts) -> Chart | None:
         "barmode": "stack",
         "hovermode": "closest",
         "xaxis": {"title": {"text": "share of lookups (%)"}, "range": [0, 100], "dtick": 25},
-        "yaxis": {"showgrid": False, "ticksuffix": "  ", "dtick": 1},
+        "yaxis": label_axis([table.name for table in tables]),
         "bargap": 0.3,
         "legend": {"traceorder": "normal"},
     }

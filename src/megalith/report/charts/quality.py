@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from html import escape
 
+from megalith.report.charts.axes import samples_axis
 from megalith.report.charts.lines import line, thin
 from megalith.report.collect import RunFacts, Values
 from megalith.report.shell import Chart, Figure
@@ -44,9 +46,10 @@ def _curves(
         data.append(line("training", thin(seen), "--train", markers=len(seen) < 3))
     if scored:
         data.append(line(split, scored, "--eval", markers=True))
+        data += best_step_mark(facts, key, "--eval")
     layout: Figure = {
-        "xaxis": {"title": {"text": "samples"}, "rangemode": "tozero"},
-        "yaxis": {"title": {"text": axis}, "range": _range(seen, scored, _best(facts, key))},
+        "xaxis": samples_axis(facts.samples_per_epoch, facts.samples),
+        "yaxis": metric_axis(axis, _range(seen, scored, _best(facts, key))),
     }
     best = _best(facts, key)
     if best is not None:
@@ -67,6 +70,35 @@ def _curves(
     if rows and min(rows) < max(rows):
         caption += f" On the way {split} is read to its first {min(rows):,} rows, at the end whole."
     return Chart(key, title, caption, {"data": data, "layout": layout}, 420 if key == "auc" else 320)
+
+
+def best_step_mark(facts: RunFacts, key: str, colour: str, name: str = "") -> list[Figure]:
+    """A star on a curve of evaluations where it was best."""
+    entry = facts.best_evaluation
+    if entry is None or entry.get(key) is None:
+        return []
+    words = f"best step {entry['step']:,}"
+    return [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": name or words,
+            "x": [entry["trained_samples"]],
+            "y": [entry[key]],
+            "marker": {
+                "color": colour,
+                "size": 15,
+                "symbol": "star",
+                "line": {"color": "--paper", "width": 1},
+            },
+            "hovertemplate": f"%{{y:.4f}}<extra>{escape(name + ', ' if name else '')}{words}</extra>",
+        }
+    ]
+
+
+def metric_axis(title: str, limits: list[float] | None = None) -> Figure:
+    """Of a metric: digits, never prefixes such as 300u."""
+    return {"title": {"text": title}, "range": limits, "exponentformat": "none"}
 
 
 def calibration_chart(facts: RunFacts) -> Chart | None:

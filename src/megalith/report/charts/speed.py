@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from megalith.core.units import format_seconds
+from megalith.core.units import format_duration, format_seconds
+from megalith.report.charts.axes import duration_unit
 from megalith.report.charts.lines import line, thin
 from megalith.report.collect import RunFacts
 from megalith.report.shell import Chart
@@ -16,6 +17,7 @@ def rate_chart(facts: RunFacts) -> Chart | None:
         points.append((elapsed, entry["samples_per_second"]))
     if not points:
         return None
+    highest = max(rate for _, rate in points)
     unit, divisor = ("minutes", 60.0) if elapsed > 180 else ("seconds", 1.0)
     points = [(seconds / divisor, rate) for seconds, rate in points]
     rate = line("samples a second", thin(points), "--train", markers=len(points) < 3)
@@ -23,7 +25,11 @@ def rate_chart(facts: RunFacts) -> Chart | None:
     rate["hovertemplate"] = "%{y:,.0f} samples/s<extra></extra>"
     layout = {
         "xaxis": {"title": {"text": f"{unit} of training"}, "rangemode": "tozero"},
-        "yaxis": {"title": {"text": "samples/s"}, "rangemode": "tozero", "tickformat": "~s"},
+        "yaxis": {
+            "title": {"text": "samples/s"},
+            "rangemode": "tozero",
+            "tickformat": "~s" if highest > 10 else "",
+        },
     }
     caption = "Between two reports; a dip is an evaluation or a checkpoint."
     return Chart("rate", "Rate", caption, {"data": [rate], "layout": layout}, 300)
@@ -37,27 +43,28 @@ def time_chart(facts: RunFacts) -> Chart | None:
     parts = {**spent.parts, "other": spent.other_seconds}
     names = list(parts)[::-1]
     seconds = [parts[name] for name in names]
+    unit, scale = duration_unit(max(seconds))
     shares = [value / spent.total_seconds for value in seconds]
     data = [
         {
             "type": "bar",
             "orientation": "h",
             "y": names,
-            "x": seconds,
+            "x": [scale * value for value in seconds],
             "marker": {"color": ["--soft" if name == "other" else "--train" for name in names]},
             "text": [
-                f"{_duration(value)} · {share:.1%}" for value, share in zip(seconds, shares, strict=True)
+                f"{format_time(value)} · {share:.1%}" for value, share in zip(seconds, shares, strict=True)
             ],
             "textposition": "outside",
             "cliponaxis": False,
-            "hovertemplate": "%{y}: %{x:.2f} s<extra></extra>",
+            "hovertemplate": "%{y}: %{text}<extra></extra>",
             "showlegend": False,
         }
     ]
     layout = {
         "hovermode": "closest",
         # Room for the label of the longest bar.
-        "xaxis": {"title": {"text": "seconds"}, "range": [0, max(seconds) * 1.6], "nticks": 6},
+        "xaxis": {"title": {"text": unit}, "range": [0, scale * max(seconds) * 1.6], "nticks": 6},
         "yaxis": {"showgrid": False, "ticksuffix": "  "},
         "bargap": 0.35,
     }
@@ -69,5 +76,6 @@ def time_chart(facts: RunFacts) -> Chart | None:
     return Chart("time", "Where the time went", caption, {"data": data, "layout": layout}, 300)
 
 
-def _duration(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 100 else format_seconds(seconds)
+def format_time(seconds: float) -> str:
+    """Of a run or of a part of it: hours and minutes where it is long, three digits where it is short."""
+    return format_duration(float(f"{seconds:.3g}")) if seconds < 100 else format_seconds(seconds)

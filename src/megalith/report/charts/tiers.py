@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from megalith.core.units import format_bytes
+from megalith.report.charts.axes import byte_tick, samples_axis
 from megalith.report.charts.lines import line, thin
 from megalith.report.collect import RunFacts
 from megalith.report.shell import Chart, Figure
@@ -22,7 +23,7 @@ def hit_chart(facts: RunFacts) -> Chart | None:
     data = [_line("hit rate", points, "--train", "%{y:.1%}")]
     data += _predicted(facts, "hit_rate", points, "%{y:.1%}", "predicted, whole run")
     low = min(value for trace in data for value in trace["y"])
-    layout = _layout("lookups")
+    layout = _layout(facts, "lookups")
     # 99% is far from 98%: where all values are high the axis does not begin at 0.
     low = max(0.0, low - 0.1 * (1.0 - low) - 0.01)
     layout["yaxis"] |= {"tickformat": ".3~p", "range": [low, 1.0 + 0.04 * (1.0 - low)]}
@@ -37,7 +38,7 @@ def disk_rows_chart(facts: RunFacts) -> Chart | None:
         return None
     data = [_line("read", reads, "--train", "%{y:.2f}"), _line("written", written, "--eval", "%{y:.2f}")]
     data += _predicted(facts, "reads_per_sample", reads, "%{y:.2f}", "predicted reads, whole run")
-    layout = _layout("rows a sample")
+    layout = _layout(facts, "rows a sample")
     layout["yaxis"] |= {"rangemode": "tozero"}
     caption = (
         "Rows read back, and changed rows written: as they leave memory, and at checkpoints (peaks). "
@@ -66,12 +67,12 @@ def tier_bytes_chart(facts: RunFacts) -> Chart | None:
     powers = range(math.floor(low), math.ceil(high) + 1)
     ticks = [2.0**power for power in powers][:: -(-len(powers) // 7)]
     room = 0.06 * (high - low) + 0.3
-    layout = _layout("bytes (logarithmic)")
+    layout = _layout(facts, "bytes (logarithmic)")
     layout["yaxis"] |= {
         "type": "log",
         "range": [(low - room) * math.log10(2), (high + room) * math.log10(2)],
         "tickvals": ticks,
-        "ticktext": [format_bytes(tick).replace(".0", "") for tick in ticks],
+        "ticktext": [byte_tick(tick) for tick in ticks],
     }
     caption = (
         "Of all ranks together. Files also hold rows that were written again since, until they are collected."
@@ -119,8 +120,8 @@ def _predicted(
     ]
 
 
-def _layout(axis: str) -> Figure:
+def _layout(facts: RunFacts, axis: str) -> Figure:
     return {
-        "xaxis": {"title": {"text": "samples"}, "rangemode": "tozero"},
+        "xaxis": samples_axis(facts.samples_per_epoch, facts.samples),
         "yaxis": {"title": {"text": axis}},
     }
