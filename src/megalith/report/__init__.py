@@ -6,8 +6,10 @@ collect.py       what the files of a run say
 timing.py        where its time went, from its trace
 tables.py        how large its embedding tables are and how uneven the traffic on them is
 charts/          the charts of a run, as plotly.js figures
+html_tables.py   tables of a page, without empty columns
 page.py          the page of a run; page.css and page.js lie beside it
 bench_page.py    the page of a saved benchmark
+compare/         the page of several runs
 plan_page.py     the page of a sharding plan: load by worker, tables
 explore/         the pages of the Explorer: a predicted step, a search
 """
@@ -20,6 +22,7 @@ from typing import Any
 # The Explorer's pages need no torch and the others do, so each is imported when it is asked for.
 _HOMES = {
     "write_bench_report": "bench_page",
+    "write_comparison": "compare",
     "write_plan_report": "plan_page",
     "write_prediction_report": "explore",
     "write_report": "page",
@@ -27,6 +30,7 @@ _HOMES = {
 }
 __all__ = [
     "write_bench_report",
+    "write_comparison",
     "write_plan_report",
     "write_prediction_report",
     "write_report",

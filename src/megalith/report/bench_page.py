@@ -9,9 +9,10 @@ from typing import Any
 
 from megalith.core.errors import DataError
 from megalith.core.files import read_json_object, write_atomic
-from megalith.core.units import format_bytes
+from megalith.core.units import format_bytes, format_count, format_duration
+from megalith.report.charts.axes import byte_axis, duration_unit, label_axis
 from megalith.report.charts.quality_bytes import quality_bytes_chart
-from megalith.report.shell import Chart, figures_html, html_page, section_html
+from megalith.report.shell import Chart, Figure, figures_html, html_page, section_html
 
 Values = dict[str, Any]
 _COLOURS = ("--train", "--eval", "--best", "--soft")
@@ -79,11 +80,11 @@ def _embedding(results: Values) -> list[Chart]:
         labels = [_label(entry["shape"]) for entry in plain]
         for step in ("forward", "backward", "total"):
             series = {
-                name: [_milliseconds(entry["candidates"].get(name, {}), step) for entry in plain]
+                name: [_seconds(entry["candidates"].get(name, {}), step) for entry in plain]
                 for name in _names(plain)
             }
-            caption = "Milliseconds of a step, medians; shorter is better."
-            charts.append(_bars(step, step.capitalize(), caption, labels, series, "ms"))
+            caption = "Time of a step, medians; shorter is better."
+            charts.append(_bars(step, step.capitalize(), caption, labels, series, "s"))
         roofs = [entry["roofline"]["share"] for entry in plain if "roofline" in entry]
         if len(roofs) == len(plain):
             parts = {step: [100 * roof[step] for roof in roofs] for step in ("forward", "backward")}
@@ -102,22 +103,20 @@ def _embedding(results: Values) -> list[Chart]:
 
 def _train(results: Values) -> list[Chart]:
     sides = results["candidates"]
-    times = {"a step": [1e3 * entry["median_seconds"] for entry in sides.values()]}
-    caption = "Milliseconds, medians."
+    times = {"a step": [entry["median_seconds"] for entry in sides.values()]}
+    caption = "Medians; shorter is better."
     if "parallel_efficiency" in results:
         caption += f" Parallel efficiency of the ranks: {results['parallel_efficiency']:.0%}."
-    charts = [_bars("steps", "A training step", caption, list(sides), times, "ms")]
+    charts = [_bars("steps", "A training step", caption, list(sides), times, "s")]
     if "parts" in results:
         step_parts = results["parts"]
-        parts = {"megalith": [1e3 * entry["median_seconds"] for entry in step_parts.values()]}
-        charts.append(
-            _bars("parts", "Where ours goes", "Milliseconds, medians.", list(step_parts), parts, "ms")
-        )
+        parts = {"megalith": [entry["median_seconds"] for entry in step_parts.values()]}
+        charts.append(_bars("parts", "Where ours goes", "Medians.", list(step_parts), parts, "s"))
     if "sent_bytes_a_step" in results:
         sent = results["sent_bytes_a_step"]
-        sizes = {"megalith": [count / 1e6 for count in sent.values()]}
-        caption = "What all ranks of ours send for the tables in a step, in megabytes."
-        charts.append(_bars("sent", "Sent between ranks", caption, list(sent), sizes, "MB"))
+        sizes = {"megalith": list(sent.values())}
+        caption = "What all ranks of ours send for the tables in a step."
+        charts.append(_bars("sent", "Sent between ranks", caption, list(sent), sizes, "B"))
     return charts
 
 
@@ -153,15 +152,23 @@ def _bars(
     series: Mapping[str, Sequence[float | None]],
     unit: str,
 ) -> Chart:
+    """Bars with their values; `unit` is s, B, % or /s."""
+    known = [value for values in series.values() for value in values if value is not None]
+    longest = max(known, default=0.0)
+    axis, scale, write = _value_axis(unit, longest)
     data = [
         {
             "type": "bar",
             "orientation": "h",
             "name": name,
             "y": list(labels),
-            "x": list(values),
+            "x": [None if value is None else scale * value for value in values],
             "marker": {"color": colour},
-            "hovertemplate": f"%{{y}}: %{{x:,.3~f}} {unit}<extra>{escape(name)}</extra>",
+            "text": ["" if value is None else write(value) for value in values],
+            "textposition": "outside",
+            "cliponaxis": False,
+            "customdata": list(labels),
+            "hovertemplate": f"%{{customdata}}: %{{text}}<extra>{escape(name)}</extra>",
             "showlegend": len(series) > 1,
         }
         for (name, values), colour in zip(series.items(), _COLOURS, strict=False)
@@ -169,13 +176,26 @@ def _bars(
     layout = {
         "barmode": "group",
         "hovermode": "closest",
-        "xaxis": {"title": {"text": unit}, "rangemode": "tozero"},
+        "xaxis": axis,
         # Read from above, ours first.
-        "yaxis": {"showgrid": False, "ticksuffix": "  ", "dtick": 1, "autorange": "reversed"},
+        "yaxis": {**label_axis(labels, 34), "autorange": "reversed"},
         "legend": {"traceorder": "normal"},
     }
     height = 110 + len(labels) * (12 + 18 * len(series))
     return Chart(key, title, caption, {"data": data, "layout": layout}, height)
+
+
+def _value_axis(unit: str, longest: float) -> tuple[Figure, float, Callable[[float], str]]:
+    """The axis of bars with room for the value of the longest, what to multiply by, and how to write."""
+    if unit == "B":
+        return byte_axis(longest, room=1.25), 1.0, format_bytes
+    if unit == "s":
+        title, scale = duration_unit(longest)
+        return {"title": {"text": title}, "range": [0, 1.25 * scale * longest]}, scale, format_duration
+    axis: Figure = {"title": {"text": unit}, "range": [0, 1.25 * longest]}
+    if unit == "%":
+        return axis, 1.0, lambda share: f"{share:.0f}%"
+    return axis | {"tickformat": "~s"}, 1.0, lambda rate: f"{format_count(rate)}{unit}"
 
 
 def _curve(axis: str, zipf: float | None, points: list[Values]) -> Chart:
@@ -185,7 +205,7 @@ def _curve(axis: str, zipf: float | None, points: list[Values]) -> Chart:
             "mode": "lines+markers",
             "name": name,
             "x": [entry["shape"][axis] for entry in points],
-            "y": [_milliseconds(entry["candidates"].get(name, {}), "total") for entry in points],
+            "y": _in_milliseconds([_seconds(entry["candidates"].get(name, {}), "total") for entry in points]),
             "line": {"color": colour, "width": 2.2},
             "marker": {"color": colour, "size": 6},
             "hovertemplate": f"%{{y:.3f}} ms<extra>{escape(name)}</extra>",
@@ -194,7 +214,7 @@ def _curve(axis: str, zipf: float | None, points: list[Values]) -> Chart:
     ]
     layout = {
         "xaxis": {"title": {"text": f"{_AXES[axis]} (logarithmic)"}, "type": "log"},
-        "yaxis": {"title": {"text": "ms a step (logarithmic)"}, "type": "log"},
+        "yaxis": {"title": {"text": "ms a step (logarithmic)"}, "type": "log", "exponentformat": "none"},
     }
     ids = "uniform" if zipf is None else f"Zipf {zipf:g}"
     caption = f"Forward and backward, {ids} ids; where a line has a gap that side cannot run the shape."
@@ -206,8 +226,12 @@ def _names(measured: Sequence[Values]) -> list[str]:
     return list(dict.fromkeys(name for entry in measured for name in entry["candidates"]))
 
 
-def _milliseconds(candidate: Values, step: str) -> float | None:
-    return 1e3 * float(candidate[step]["median_seconds"]) if step in candidate else None
+def _seconds(candidate: Values, step: str) -> float | None:
+    return float(candidate[step]["median_seconds"]) if step in candidate else None
+
+
+def _in_milliseconds(seconds: Sequence[float | None]) -> list[float | None]:
+    return [None if value is None else 1e3 * value for value in seconds]
 
 
 def _label(shape: Values) -> str:

@@ -38,8 +38,10 @@ def table_html(
     *,
     words: Collection[str] = (),
     marked: Collection[tuple[int, int]] = (),
+    narrow: bool = False,
 ) -> str:
-    """A table in a card. Columns of `words` wrap; cells of `marked` (row, column) stand out."""
+    """A table in a card. Columns of `words` wrap, cells of `marked` (row, column) stand out, a `narrow`
+    one has room for more columns."""
     kept = filled_columns(rows)
     kind = {column: ' class="words"' for column in kept if columns[column] in words}
     head = "".join(f'<th scope="col"{kind.get(column, "")}>{escape(columns[column])}</th>' for column in kept)
@@ -52,8 +54,10 @@ def table_html(
                 shown = f"<mark>{shown}</mark>"
             body += f"<td{kind.get(column, '')}>{shown}</td>"
         body += "</tr>"
+    kind_of_table = ' class="narrow"' if narrow else ""
     return (
-        f'<div class="card scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+        f'<div class="card scroll"><table{kind_of_table}><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
     )
 
 
