@@ -10,7 +10,7 @@ from typing import Any
 from megalith.core.errors import DataError
 from megalith.core.files import read_json_object, write_atomic
 from megalith.core.units import format_bytes, format_count, format_duration
-from megalith.report.charts.axes import byte_axis, duration_unit, label_axis
+from megalith.report.charts.axes import byte_axis, duration_unit, label_axis, log_axis
 from megalith.report.charts.quality_bytes import quality_bytes_chart
 from megalith.report.shell import Chart, Figure, figures_html, html_page, section_html
 
@@ -199,7 +199,7 @@ def _value_axis(unit: str, longest: float) -> tuple[Figure, float, Callable[[flo
 
 
 def _curve(axis: str, zipf: float | None, points: list[Values]) -> Chart:
-    data = [
+    data: list[Figure] = [
         {
             "type": "scatter",
             "mode": "lines+markers",
@@ -212,9 +212,11 @@ def _curve(axis: str, zipf: float | None, points: list[Values]) -> Chart:
         }
         for name, colour in zip(_names(points), _COLOURS, strict=False)
     ]
+    times = [time for trace in data for time in trace["y"] if time is not None]
+    sizes = [entry["shape"][axis] for entry in points]
     layout = {
-        "xaxis": {"title": {"text": f"{_AXES[axis]} (logarithmic)"}, "type": "log"},
-        "yaxis": {"title": {"text": "ms a step (logarithmic)"}, "type": "log", "exponentformat": "none"},
+        "xaxis": log_axis(sizes, _AXES[axis], format_count),
+        "yaxis": log_axis(times, "ms a step"),
     }
     ids = "uniform" if zipf is None else f"Zipf {zipf:g}"
     caption = f"Forward and backward, {ids} ids; where a line has a gap that side cannot run the shape."
@@ -241,4 +243,6 @@ def _label(shape: Values) -> str:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -58,3 +58,15 @@ def test_another_file_is_refused_with_a_sentence(content: str, tmp_path: Path) -
     with pytest.raises(DataError, match=r"other\.json (is no result|is empty|holds a list).*megalith bench"):
         write_bench_report(path, tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
+
+
+def test_bars_have_their_values_in_units_that_fit(tmp_path: Path) -> None:
+    content = bench_train(SHAPE, [], repeats=1)
+    content["results"]["sent_bytes_a_step"] = {"indices": 300, "vectors": 5 << 20}
+    charts = charts_of(content, tmp_path)
+    (sent,) = charts["sent"]["data"]
+    assert (sent["x"], sent["text"]) == ([300, 5 << 20], ["300 B", "5.0 MiB"])
+    assert "5 MiB" in charts["sent"]["layout"]["xaxis"]["ticktext"]
+    (parts,) = charts["parts"]["data"]
+    assert all(re.fullmatch(r"[\d.e+-]+ (s|ms|us)", text) for text in parts["text"])
+    assert charts["parts"]["layout"]["xaxis"]["range"][1] > max(parts["x"])

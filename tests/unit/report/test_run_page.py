@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from megalith.report.charts.axes import byte_axis, label_axis, samples_axis
+from megalith.report.charts.axes import byte_axis, label_axis, log_axis, samples_axis
 from megalith.report.charts.embedding_tables import size_chart, traffic_chart
 from megalith.report.charts.speed import format_time
 from megalith.report.collect import RunFacts, collect
@@ -138,3 +138,13 @@ def test_short_times_are_not_shown_as_zero() -> None:
         "2:20",
         "1:02:05",
     ]
+
+
+@pytest.mark.parametrize("values", [[3.0, 4.0], [1.2, 140.0], [0.003, 9000.0]])
+def test_logarithmic_axes_have_whole_numbers_at_few_ticks(values: list[float]) -> None:
+    axis = log_axis(values, "ms")
+    assert 1 <= len(axis["tickvals"]) <= 13
+    assert [float(text) for text in axis["ticktext"]] == pytest.approx(axis["tickvals"])
+    low, high = (10**end for end in axis["range"])
+    assert low < min(values) < max(values) < high
+    assert all(low <= tick <= high for tick in axis["tickvals"])

@@ -60,7 +60,7 @@ def adaptive_bytes_chart(facts: RunFacts) -> Chart | None:
         data.append(trace)
     high = max(sum(own[f"{part}_bytes"] for part in _PARTS) for _, own in entries)
     layout = _layout(facts, "bytes")
-    layout["yaxis"] = byte_axis(max([high, *(value for _, value in budget)]), "bytes")
+    layout["yaxis"] = byte_axis(max(high, budget[-1][1] if budget else 0), "bytes")
     last = entries[-1][1]
     resident = last.get("resident_bytes")
     caption = (

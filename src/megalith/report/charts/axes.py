@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from megalith.core.units import format_bytes, format_count
 from megalith.report.html_tables import shorten
@@ -12,6 +12,7 @@ from megalith.report.shell import Figure
 MAX_LABEL = 26
 """Characters of a label beside a bar."""
 _MAX_EPOCH_TICKS = 6
+_MAX_LOG_TICKS = 13
 
 
 def byte_axis(highest: float, title: str = "", room: float = 1.1) -> Figure:
@@ -32,6 +33,29 @@ def byte_tick(size: float) -> str:
     return format_bytes(size).replace(".0 ", " ")
 
 
+def log_axis(values: Sequence[float], title: str, write: Callable[[float], str] = "{:g}".format) -> Figure:
+    """A logarithmic axis around some values, with whole numbers at its ticks: 1, 2, 5, 10 and so on."""
+    low, high = math.log10(min(values)), math.log10(max(values))
+    room = 0.06 * (high - low) + 0.04
+    ticks = [
+        digit * 10.0**power
+        for power in range(math.floor(low) - 1, math.ceil(high) + 1)
+        for digit in (1, 2, 5)
+        if low - room <= math.log10(digit * 10.0**power) <= high + room
+    ]
+    if len(ticks) < 2:
+        ticks = sorted({float(f"{end:.3g}") for end in (min(values), max(values))})
+    if len(ticks) > _MAX_LOG_TICKS:
+        ticks = [tick for tick in ticks if math.isclose(math.log10(tick), round(math.log10(tick)))]
+    return {
+        "title": {"text": f"{title} (logarithmic)"},
+        "type": "log",
+        "range": [low - room, high + room],
+        "tickvals": ticks,
+        "ticktext": [write(tick) for tick in ticks],
+    }
+
+
 def duration_unit(longest: float) -> tuple[str, float]:
     """The unit of an axis of seconds, and how many of it are a second."""
     if longest >= 1:
@@ -42,6 +66,9 @@ def duration_unit(longest: float) -> tuple[str, float]:
 def samples_axis(samples_per_epoch: float | None, last: float) -> Figure:
     """Samples trained on; where there was more than one epoch, its number below the samples."""
     axis: Figure = {"title": {"text": "samples"}, "rangemode": "tozero", "tickformat": "~s"}
+    if last > 0:
+        # The last tick is at the end of the last epoch, and is to be seen.
+        axis["range"] = [0, 1.04 * last]
     epochs = last / samples_per_epoch if samples_per_epoch else 0.0
     if samples_per_epoch is None or epochs <= 1.001:
         return axis

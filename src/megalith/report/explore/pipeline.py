@@ -16,6 +16,7 @@ from math import floor, log10
 from megalith.core.units import format_duration
 from megalith.explore.pipeline.chrome_trace import link_name
 from megalith.explore.pipeline.timeline import Timeline, TimelineSpan
+from megalith.report.html_tables import shorten
 
 WIDTH = 1120
 _LABELS = 116
@@ -134,9 +135,7 @@ def _svg(spans: Sequence[TimelineSpan], rows: dict[Hashable, str], begin: float,
         )
         if not isinstance(place, int) or index % step == 0:
             middle = top + box / 2 + 3.5
-            parts.append(
-                f'<text x="{_LABELS - 8}" y="{middle:.1f}" text-anchor="end">{escape(_short(label))}</text>'
-            )
+            parts.append(f'<text x="{_LABELS - 8}" y="{middle:.1f}" text-anchor="end">{_label(label)}</text>')
     # Shades tell chunks apart where a device has several, else one micro-batch from the next.
     by_chunk = any(span.chunk > 0 for span in inside)
     boxes = (
@@ -235,8 +234,11 @@ def _round_step(rough: float) -> float:
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
 
 
-def _short(label: str) -> str:
-    return label if len(label) <= 18 else f"{label[:17]}…"
+def _label(label: str) -> str:
+    """The name of a row, cut where it is long; the whole of it shows on hover."""
+    if len(label) <= 18:
+        return escape(label)
+    return f"<title>{escape(label)}</title>{escape(shorten(label, 18))}"
 
 
 def _count(places: Iterable[Hashable]) -> dict[Hashable, int]:

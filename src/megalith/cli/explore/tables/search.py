@@ -58,14 +58,15 @@ def show_search(cluster: Cluster, result: SearchResult) -> None:
     for sentence in result.explanation:
         say(f"- {sentence}")
     say()
-    print_table(
-        "What a better part would bring",
-        ["had one", "saved", "step"],
-        [
-            [sensitivity_name(part), f"{100 * part.gain:.1f}%", format_duration(part.step_seconds)]
-            for part in sorted(result.sensitivities, key=lambda part: -part.gain)
-        ],
-    )
+    if result.sensitivities:
+        print_table(
+            "What a better part would bring",
+            ["had one", "saved", "step"],
+            [
+                [sensitivity_name(part), f"{100 * part.gain:.1f}%", format_duration(part.step_seconds)]
+                for part in sorted(result.sensitivities, key=lambda part: -part.gain)
+            ],
+        )
     _pareto(result)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from megalith.core.units import format_bytes, format_count
+from megalith.core.units import format_bytes, format_count, format_duration
 from megalith.explore.job import Job
 from megalith.explore.search.result import RankedPlan, Sensitivity
 
@@ -79,7 +79,7 @@ def _what_bounds(plan: RankedPlan) -> str:
         limit = (
             f"by the links of level '{level}', over which {format_bytes(carried)} leave its busiest member"
         )
-    return f"The step of {step:.4g} s is bound {limit} ({shown})."
+    return f"The step of {format_duration(step)} is bound {limit} ({shown})."
 
 
 def _how_sure(bound: float, gap: float, examined: int, pruned: int, unexamined: int) -> str:
