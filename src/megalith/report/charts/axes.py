@@ -28,6 +28,21 @@ def byte_axis(highest: float, title: str = "", room: float = 1.1) -> Figure:
     }
 
 
+def byte_log_axis(values: Sequence[float], title: str) -> Figure:
+    """A logarithmic axis of bytes around some values, with ticks at powers of two."""
+    low, high = math.log2(min(values)), math.log2(max(values))
+    room = 0.06 * (high - low) + 0.3
+    powers = range(math.ceil(low - room), math.floor(high + room) + 1)
+    ticks = [2.0**power for power in powers][:: -(-len(powers) // 7) or 1] or [min(values)]
+    return {
+        "title": {"text": f"{title} (logarithmic)"},
+        "type": "log",
+        "range": [(low - room) * math.log10(2), (high + room) * math.log10(2)],
+        "tickvals": ticks,
+        "ticktext": [byte_tick(tick) for tick in ticks],
+    }
+
+
 def byte_tick(size: float) -> str:
     """Bytes as a tick: without a `.0`."""
     return format_bytes(size).replace(".0 ", " ")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from megalith.core.units import format_bytes
+from megalith.report.charts.axes import byte_log_axis
+from megalith.report.charts.quality import metric_axis
 from megalith.report.shell import Chart, Figure
 
 _COLOURS = ("#c4553b", "#3b6fc4", "#3d9a63", "#8a6fb0", "#5c9ead", "#b08f6f", "#b0567f", "#7a8b3a", "#777777")
@@ -34,17 +36,8 @@ def quality_bytes_chart(results: dict[str, Any]) -> Chart:
                 "hovertemplate": f"%{{y:.5f}}, {format_bytes(round(dense['bytes']))}<extra>dense</extra>",
             }
         )
-    ticks = _ticks(sizes)
-    layout: Figure = {
-        "hovermode": "closest",
-        "xaxis": {
-            "title": {"text": "all bytes (logarithmic)"},
-            "type": "log",
-            "tickvals": ticks,
-            "ticktext": [format_bytes(round(tick)) for tick in ticks],
-        },
-        "yaxis": {"title": {"text": metric}},
-    }
+    layout: Figure = {"hovermode": "closest", "yaxis": metric_axis(metric)}
+    layout["xaxis"] = byte_log_axis(sizes, "all bytes") if sizes else {}
     caption = (
         f"Mean {metric} over seeds, at all bytes that a method takes: weights, optimizer state, index and "
         "bookkeeping. Whiskers are two standard errors."
@@ -76,15 +69,3 @@ def _line(method: str, rows: list[dict[str, Any]], colour: str, is_ours: bool) -
         "customdata": [[format_bytes(round(row["bytes"])), f"{row['true_ratio']:.1f}"] for row in rows],
         "hovertemplate": f"%{{y:.5f}}, %{{customdata[0]}}, %{{customdata[1]}}x<extra>{method}</extra>",
     }
-
-
-def _ticks(sizes: list[float]) -> list[float]:
-    """Powers of four between the smallest and the largest."""
-    if not sizes:
-        return []
-    ticks: list[float] = []
-    size = max(sizes)
-    while size >= min(sizes) / 2 and len(ticks) < 12:
-        ticks.append(size)
-        size /= 4
-    return ticks

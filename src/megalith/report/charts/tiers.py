@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from megalith.core.units import format_bytes
-from megalith.report.charts.axes import byte_tick, samples_axis
+from megalith.report.charts.axes import byte_log_axis, samples_axis
 from megalith.report.charts.lines import line, thin
 from megalith.report.collect import RunFacts
 from megalith.report.shell import Chart, Figure
@@ -62,18 +61,8 @@ def tier_bytes_chart(facts: RunFacts) -> Chart | None:
             data.append(trace)
     if not data:
         return None
-    values = [value for trace in data for value in trace["y"]]
-    low, high = math.log2(min(values)), math.log2(max(values))
-    powers = range(math.floor(low), math.ceil(high) + 1)
-    ticks = [2.0**power for power in powers][:: -(-len(powers) // 7)]
-    room = 0.06 * (high - low) + 0.3
-    layout = _layout(facts, "bytes (logarithmic)")
-    layout["yaxis"] |= {
-        "type": "log",
-        "range": [(low - room) * math.log10(2), (high + room) * math.log10(2)],
-        "tickvals": ticks,
-        "ticktext": [byte_tick(tick) for tick in ticks],
-    }
+    layout = _layout(facts, "bytes")
+    layout["yaxis"] = byte_log_axis([value for trace in data for value in trace["y"]], "bytes")
     caption = (
         "Of all ranks together. Files also hold rows that were written again since, until they are collected."
     )
