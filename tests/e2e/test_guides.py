@@ -36,6 +36,7 @@ def run_guide(name: str, folder: Path) -> None:
 def test_the_guide_to_a_first_model_is_true(tmp_path: Path) -> None:
     run_guide("first-model.md", tmp_path)
     assert (tmp_path / "runs/first/report.html").exists()
+    assert (tmp_path / "compare.html").exists()
     assert (tmp_path / "test.json").stat().st_size > 100
     scores, expected = (pq.read_table(tmp_path / f"{name}.parquet") for name in ("scores", "expected"))
     assert scores["score"].equals(expected["score"])
