@@ -15,7 +15,7 @@ from commands import megalith
 from megalith.core.errors import ConfigError
 from megalith.report import write_comparison
 from megalith.report.compare import facts
-from megalith.report.compare.facts import Column, Comparison, compare, differences, distinct_names
+from megalith.report.compare.facts import ResultColumn, RunComparison, compare, differences, distinct_names
 
 Runs = tuple[Path, Path]
 
@@ -79,11 +79,11 @@ def test_the_best_of_each_column_is_marked(two_runs: Runs, tmp_path: Path) -> No
 
 def test_ties_are_all_marked_and_equal_columns_not_at_all(two_runs: Runs) -> None:
     comparison = compare(two_runs)
-    column = Column("x", "x", str, float)
+    column = ResultColumn("x", "x", str, float)
 
     def best(*values: float | None) -> list[int]:
         rows = tuple({"x": value} for value in values)
-        return Comparison((), comparison.runs, (column,), rows, {}).best(column)
+        return RunComparison((), comparison.runs, (column,), rows, {}).best(column)
 
     assert best(2.0, 1.0, 1.0) == [1, 2]
     assert best(1.0, 1.0) == []

@@ -7,7 +7,7 @@ from html import escape
 from megalith.report.charts.axes import samples_axis
 from megalith.report.charts.lines import line, thin
 from megalith.report.charts.quality import best_step_mark, metric_axis
-from megalith.report.compare.facts import METRIC_NAMES, Comparison
+from megalith.report.compare.facts import METRIC_NAMES, RunComparison
 from megalith.report.html_tables import shorten
 from megalith.report.shell import Chart, Figure
 
@@ -26,12 +26,12 @@ def run_colour(number: int) -> str:
     return COLOURS[number % len(COLOURS)]
 
 
-def curve_charts(comparison: Comparison) -> list[Chart | None]:
+def curve_charts(comparison: RunComparison) -> list[Chart | None]:
     """A chart for each metric that any run has."""
     return [_curves(comparison, key) for key in ("ne", "log_loss", "auc")]
 
 
-def _curves(comparison: Comparison, key: str) -> Chart | None:
+def _curves(comparison: RunComparison, key: str) -> Chart | None:
     data: list[Figure] = []
     for number, run in enumerate(comparison.runs):
         name = shorten(comparison.names[number], 28)

@@ -17,7 +17,7 @@ METRIC_NAMES = {"ne": "NE", "log_loss": "log loss", "auc": "AUC", "calibration":
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ResultColumn:
     """A column of the comparison."""
 
     key: str
@@ -28,19 +28,19 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class RunComparison:
     """Everything the page shows."""
 
     names: tuple[str, ...]
     """Of the runs: as much of each path as tells them apart."""
     runs: tuple[RunFacts, ...]
-    columns: tuple[Column, ...]
+    columns: tuple[ResultColumn, ...]
     rows: tuple[Values, ...]
     """Of each run the value of each column by its key, None where it has none."""
     differences: dict[str, list[Any]]
     """By key of the recipe, such as `model.dim`, the value of each run; None where a run has no such key."""
 
-    def best(self, column: Column) -> list[int]:
+    def best(self, column: ResultColumn) -> list[int]:
         """The runs that are best in a column; none where all are equal or only one has a value."""
         values = [(number, row[column.key]) for number, row in enumerate(self.rows)]
         known = [(number, value) for number, value in values if value is not None]
@@ -86,7 +86,7 @@ class Comparison:
         }
 
 
-def compare(folders: Sequence[Path]) -> Comparison:
+def compare(folders: Sequence[Path]) -> RunComparison:
     """The comparison of some runs, or one sentence that says which is not one."""
     whole = [folder.absolute().resolve() for folder in folders]
     for number, folder in enumerate(whole):
@@ -94,7 +94,7 @@ def compare(folders: Sequence[Path]) -> Comparison:
             raise ConfigError(f"{folders[number]} is named twice; name each run once.")
     runs = tuple(collect(folder) for folder in folders)
     splits = _splits(runs)
-    return Comparison(
+    return RunComparison(
         names=tuple(distinct_names(whole)),
         runs=runs,
         columns=tuple(_columns(splits)),
@@ -164,12 +164,12 @@ def _row(run: RunFacts, splits: Sequence[str]) -> Values:
     return row
 
 
-def _columns(splits: Sequence[str]) -> list[Column]:
+def _columns(splits: Sequence[str]) -> list[ResultColumn]:
     columns = [
-        Column("recipe", "recipe", str),
-        Column("status", "status", str),
-        Column("steps", "steps", lambda steps: f"{steps:,}"),
-        Column("best_step", "best step", lambda step: f"{step:,}"),
+        ResultColumn("recipe", "recipe", str),
+        ResultColumn("status", "status", str),
+        ResultColumn("steps", "steps", lambda steps: f"{steps:,}"),
+        ResultColumn("best_step", "best step", lambda step: f"{step:,}"),
     ]
     badness: dict[str, Callable[[float], float]] = {
         "auc": lambda value: -value,
@@ -179,7 +179,7 @@ def _columns(splits: Sequence[str]) -> list[Column]:
         for key in METRICS:
             digits = 3 if key == "calibration" else 4
             columns.append(
-                Column(
+                ResultColumn(
                     f"{split}.{key}",
                     f"{METRIC_NAMES[key]}, {split}",
                     f"{{:.{digits}f}}".format,
@@ -188,14 +188,14 @@ def _columns(splits: Sequence[str]) -> list[Column]:
             )
     return [
         *columns,
-        Column("samples_per_second", "samples/s", format_count, lambda rate: -rate),
-        Column("table_bytes", "tables", format_bytes, float),
-        Column("dense_weights", "dense weights", format_count, float),
-        Column("seconds", "time", format_time, float),
+        ResultColumn("samples_per_second", "samples/s", format_count, lambda rate: -rate),
+        ResultColumn("table_bytes", "tables", format_bytes, float),
+        ResultColumn("dense_weights", "dense weights", format_count, float),
+        ResultColumn("seconds", "time", format_time, float),
     ]
 
 
-def cell(column: Column, row: Values) -> str:
+def cell(column: ResultColumn, row: Values) -> str:
     """The text of a cell."""
     value = row[column.key]
     return NONE if value is None else column.write(value)

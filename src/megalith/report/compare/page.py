@@ -11,7 +11,7 @@ from typing import Any
 from megalith.core.files import write_atomic
 from megalith.report.collect import Values
 from megalith.report.compare.charts import curve_charts, run_colour
-from megalith.report.compare.facts import Comparison, cell, compare
+from megalith.report.compare.facts import RunComparison, cell, compare
 from megalith.report.html_tables import NONE, shorten, table_html, text_html
 from megalith.report.shell import figures_html, footer_html, html_page, section_html
 
@@ -23,7 +23,7 @@ def write_comparison(folders: Sequence[Path], out: Path) -> Values:
     return comparison.to_dict()
 
 
-def render_comparison(comparison: Comparison) -> str:
+def render_comparison(comparison: RunComparison) -> str:
     """The complete HTML."""
     charts = curve_charts(comparison)
     recipes = list(dict.fromkeys(run.recipe.name for run in comparison.runs))
@@ -50,7 +50,7 @@ def render_comparison(comparison: Comparison) -> str:
     return html_page(title, body, charts)
 
 
-def _results(comparison: Comparison) -> str:
+def _results(comparison: RunComparison) -> str:
     """A row a run; the best of each column is marked."""
     rows = [
         [name, *(cell(column, row) for column in comparison.columns)]
@@ -66,7 +66,7 @@ def _results(comparison: Comparison) -> str:
     )
 
 
-def _differences(comparison: Comparison) -> str:
+def _differences(comparison: RunComparison) -> str:
     """A row a key, a column a run."""
     if not comparison.differences:
         return '<p class="note-line">Nothing: their recipes are the same.</p>'
