@@ -188,7 +188,7 @@ def test_parquet_columns_are_typed_by_themselves(tmp_path: Path) -> None:
     assert rows["clicked"] == [1.0, 0.0, 1.0, 0.0]
     assert rows["price"] == [1.5, 0.0, -2.0, 0.0]
     assert values(tmp_path / "out", "age") == ["30", "40", "", "30"]
-    assert values(tmp_path / "out", "city") == ["Ulm", None, "", "Ulm"]
+    assert values(tmp_path / "out", "city") == ["Ulm", "a city with a long name", "", "Ulm"]
     assert values(tmp_path / "out", "tags") == [["a", "b"], [], [], ["b"]]
     assert values(tmp_path / "out", "items") == [["5"], ["6", "5"], [], ["7"]]
 

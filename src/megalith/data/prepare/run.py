@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from megalith.data.prepare.pipeline import OrderedPipeline
 from megalith.data.prepare.recipe import ALL_RAW, PrepareRecipe, make_prepare_recipe
 from megalith.data.prepare.rows import BadRows, NumberedBlock, RowNumbers
 from megalith.data.prepare.splits import ValidRule
+from megalith.data.prepare.texts import MetTexts, VocabularyTexts
 from megalith.data.prepare.vocabulary import (
     FeatureIds,
     counted_ids,
@@ -92,6 +93,14 @@ def prepare(
     return PrepareResult(schema, time.perf_counter() - begin, run.num_spills)
 
 
+class _OutputRows(NamedTuple):
+    """The rows of a block as columns to write."""
+
+    kept: list[OutputColumn]
+    held_out: list[OutputColumn] | None
+    texts: list[MetTexts]
+
+
 class _Run:
     def __init__(
         self,
@@ -106,6 +115,7 @@ class _Run:
         self.progress = progress
         self.num_spills = 0
         self.num_rows: int | None = None
+        self.texts: VocabularyTexts | None = None
         self.source = recipe.open(options.files, options.chunk_bytes)
         self.id_sources = recipe.id_sources(self.source.features, options)
 
@@ -119,6 +129,7 @@ class _Run:
         ids = self._ids(rule)
         bad_rows = BadRows(options.max_bad_rows)
         splits = self._write("train", self.source, ids, rule, bad_rows)
+        self._save_texts()
         total = sum(split.rows for split in splits.values())
         if total == 0:
             raise DataError(f"{options.files[0]} holds no rows; check the file.")
@@ -177,9 +188,17 @@ class _Run:
             self.num_rows = rows.num_rows
             self.num_spills = counter.num_spills
             self.progress("writing vocabularies", rows.num_rows, None)
-            return counted_ids(
+            counted = counted_ids(
                 counter, sources, self.folder, self.work_folder, options.memory_bytes, options.threads
             )
+        self.texts = VocabularyTexts(sources, counted, self.work_folder, options.memory_bytes // 8)
+        return [FeatureIds(ids.to_ids, ids.num_ids) for ids in counted]
+
+    def _save_texts(self) -> None:
+        """Every value that has an id was met in the training files; other files have nothing to add."""
+        if self.texts is not None:
+            self.texts.save(self.folder, self.options.threads)
+            self.texts = None
 
     def _check_sizes(self, ids: Sequence[FeatureIds], names: Sequence[str], origin: Path) -> None:
         """A vocabulary of another size than its data set says would give ids that its tables do not have."""
@@ -197,20 +216,24 @@ class _Run:
         total = self.num_rows if split == "train" else None
         rows = RowNumbers(bad_rows, self.options.limit_rows, self._report(f"writing {split}", total))
         schema = output_schema(self.recipe, source)
+        texts = self.texts
 
-        def to_columns(numbered: NumberedBlock) -> tuple[list[OutputColumn], list[OutputColumn] | None]:
+        def to_columns(numbered: NumberedBlock) -> _OutputRows:
             block = numbered.block
             optional = [column for column in (block.weights, block.times) if column is not None]
             columns: list[OutputColumn] = [block.labels, *optional, *block.numbers]
-            for column, (to_ids, _) in zip(block.keys, ids, strict=True):
-                if isinstance(column, Bag):
-                    columns.append((to_ids(column.keys), column.row_ends))
-                else:
-                    columns.append(to_ids(column))
+            ids_of = [
+                to_ids(column.keys if isinstance(column, Bag) else column)
+                for column, (to_ids, _) in zip(block.keys, ids, strict=True)
+            ]
+            met = [] if texts is None else texts.met(block, ids_of)
+            for column, mapped in zip(block.keys, ids_of, strict=True):
+                columns.append((mapped, column.row_ends) if isinstance(column, Bag) else mapped)
             valid = rule.mask(numbered.first_row, block.num_rows)
             if valid is None:
-                return columns, None
-            return [_take(column, ~valid) for column in columns], [_take(column, valid) for column in columns]
+                return _OutputRows(columns, None, met)
+            kept, held_out = ([_take(column, rows) for column in columns] for rows in (~valid, valid))
+            return _OutputRows(kept, held_out, met)
 
         num_ids = {
             feature.name: id_map.num_ids
@@ -221,10 +244,12 @@ class _Run:
         writers = {name: SplitWriter(self.folder, name, schema, num_ids) for name in names}
         try:
             with closing(self._pipeline(source, rows, to_columns)) as results:
-                for kept, held_out in results:
+                for kept, held_out, met in results:
                     writers[split].add(kept)
                     if held_out is not None:
                         writers["valid"].add(held_out)
+                    if texts is not None:
+                        texts.add(met)
             return {name: writer.close() for name, writer in writers.items()}
         finally:
             for writer in writers.values():

@@ -1,7 +1,8 @@
 """Vocabularies: from counts to `vocabulary/<feature>.parquet`, and from there to ids. One that several
 features share has the name of the first.
 
-A vocabulary file has a row for each value: key (uint64), count, id, and its text where the key holds it.
+A vocabulary file has a row for each value: key (uint64), count, id, and its text. The key holds a short text;
+longer ones are added by `texts`, and are null in files of older versions.
 """
 
 from __future__ import annotations
@@ -41,6 +42,15 @@ class FeatureIds(NamedTuple):
     num_ids: int | None
 
 
+class CountedIds(NamedTuple):
+    """The ids of a new vocabulary."""
+
+    to_ids: ToIds
+    num_ids: int
+    num_hashed: int
+    """Values whose key is a hash, so that it does not hold their text."""
+
+
 def ids_by_feature(sources: Sequence[IdSource], of_vocabularies: Sequence[FeatureIds]) -> list[FeatureIds]:
     """The ids of all features, in their order, from those of the sources that have a vocabulary."""
     known = iter(of_vocabularies)
@@ -66,7 +76,7 @@ def counted_ids(
     work_folder: Path,
     memory_bytes: int,
     threads: int,
-) -> list[FeatureIds]:
+) -> list[CountedIds]:
     """Writes the vocabulary of each source below `folder` and gives the ids; the counter is closed."""
     paths = [work_folder / f"entries-{number}" for number in range(len(sources))]
 
@@ -80,8 +90,11 @@ def counted_ids(
         lookups = _lookups(sizes, work_folder, memory_bytes)
         (folder / FOLDER).mkdir()
         targets = [vocabulary_path(folder, source.name) for source in sources]
-        list(pool.map(_save, paths, targets, lookups))
-    return [FeatureIds(lookup.map, FIRST_ID + size) for lookup, size in zip(lookups, sizes, strict=True)]
+        num_hashed = list(pool.map(_save, paths, targets, lookups))
+    return [
+        CountedIds(lookup.map, FIRST_ID + size, hashed)
+        for lookup, size, hashed in zip(lookups, sizes, num_hashed, strict=True)
+    ]
 
 
 def loaded_ids(
@@ -143,16 +156,24 @@ def _lookups(sizes: Sequence[int], work_folder: Path, memory_bytes: int) -> list
     return [lookups[number] for number in range(len(sizes))]
 
 
-def _save(entries: Path, target: Path, lookup: KeyLookup) -> None:
-    """Counted entries, already in the order of their ids, to the vocabulary file and into the table."""
-    first_id = FIRST_ID
-    with pq.ParquetWriter(target, _SCHEMA, compression="lz4", use_dictionary=False) as writer:
+def open_writer(path: Path) -> pq.ParquetWriter:
+    """A new vocabulary file."""
+    return pq.ParquetWriter(path, _SCHEMA, compression="lz4", use_dictionary=False)
+
+
+def _save(entries: Path, target: Path, lookup: KeyLookup) -> int:
+    """Counted entries, already in the order of their ids, to the vocabulary file and into the table; the
+    number of hashed ones."""
+    first_id, num_hashed = FIRST_ID, 0
+    with open_writer(target) as writer:
         for keys, counts in _pieces(entries):
             lookup.insert(keys, first_id)
             ids = np.arange(first_id, first_id + len(keys), dtype=np.int32)
             writer.write_batch(pa.record_batch([keys, counts, ids, key_texts(keys)], schema=_SCHEMA))
             first_id += len(keys)
+            num_hashed += int(np.count_nonzero(keys >= HASHED_KEY))
     entries.unlink()
+    return num_hashed
 
 
 def _pieces(path: Path) -> Iterator[tuple[Keys, NDArray[np.uint64]]]:

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from megalith.data.readers.key_texts import TextsOf
 from megalith.ops.text.keys import Keys
 
 Numeric = Literal["log", "bucket", "none"]
@@ -75,6 +76,8 @@ class LogBlock:
     """Event times in seconds, where they were asked for."""
     weights: NDArray[np.float32] | None = None
     """Sample weights, where there are any."""
+    texts_of: TextsOf | None = None
+    """Finds the texts of hashed keys that occur in these rows."""
 
     @property
     def num_rows(self) -> int:

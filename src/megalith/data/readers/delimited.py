@@ -13,6 +13,7 @@ from megalith.core.errors import DataError, nearest
 from megalith.data.readers.block import BadRow, Feature, LogBlock, Numeric, shown
 from megalith.data.readers.event_time import EventTimeColumn, hour_seconds
 from megalith.data.readers.formats import DelimitedFormat, TextColumn
+from megalith.data.readers.key_texts import text_texts
 from megalith.data.readers.streams import CHUNK_BYTES, TextChunk, read_chunks
 from megalith.ops.text.rows import (
     PROBLEM_COLUMNS,
@@ -105,7 +106,14 @@ class DelimitedSource:
                 )
             bad.append(BadRow(str(chunk.path), chunk.first_line + line, problem, before))
         times = None if self._event_time is None else self._times(item, rows.problems, self._event_time)
-        return LogBlock(rows.labels, tuple(rows.numbers), tuple(rows.keys), tuple(bad), times)
+        return LogBlock(
+            rows.labels,
+            tuple(rows.numbers),
+            tuple(rows.keys),
+            tuple(bad),
+            times,
+            texts_of=text_texts(chunk.text, self.text_format.delimiter.encode()),
+        )
 
     def _times(
         self, item: DelimitedChunk, problems: NDArray[np.int64], column: EventTimeColumn

@@ -3,12 +3,13 @@
     id       int64        the row of the table; of dynamic tables the raw id
     kind     string       `value`; `missing` and `unknown`, the rows of values that are missing or were rare;
                           `bucket` of hashed values; `id` where ids are what the data holds
-    value    string       what stands in the raw data; null where it is longer than 8 bytes and only its hash
-                          was kept. The number of a bucket, or of an id
+    value    string       what stands in the raw data; null where it is no UTF-8, longer than 4096 bytes, or
+                          longer than 8 and the data was prepared by a version that kept only its hash. The
+                          number of a bucket, or of an id
     vector   fixed_size_list<float>[dim]
 
 A table that several features look up has a column of values for each, named after it. Of dynamic tables
-there is `value` only where raw values are text, and no `kind`.
+there is `value` only where raw values are text, null where they are longer than 8 bytes, and no `kind`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,14 @@
 """Vectors of tables out to files: those of the model, beside the values that they stand for."""
 
 import json
+import shutil
 
 import numpy as np
 import pandas
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from scored_runs import make_place, trained
 
 import megalith as mg
 from commands import megalith, sentence_of
@@ -26,10 +29,31 @@ def test_vectors_are_the_weights_of_the_model_beside_their_values(place, tmp_pat
         np.testing.assert_array_equal(np.array(found["vector"].to_pylist(), np.float32), weight.numpy())
         vocabulary = pq.read_table(run.inputs.folder / "vocabulary" / f"{table}.parquet")
         assert found["value"].to_pylist() == [None, None, *vocabulary["text"].to_pylist()]
+        assert None not in found["value"].to_pylist()[2:]
         assert found["id"].to_pylist() == list(range(len(weight)))
         assert found["kind"].to_pylist() == ["missing", "unknown", *["value"] * (len(weight) - 2)]
-    # Longer than a key: the vocabulary has its hash alone.
-    assert None in loaded.embeddings("page")["value"].to_pylist()[2:]
+
+
+def test_long_values_have_the_vectors_that_raw_rows_look_up(place):
+    """Rows and vectors meet by the text: what `value` names is what the transform gives that id."""
+    loaded = mg.load_run(place.folder / "run")
+    found = loaded.embeddings("page")
+    ids = dict(zip(found["value"].to_pylist(), found["id"].to_pylist(), strict=True))
+    pages = pq.read_table(place.folder / "train.parquet")["page"].to_pylist()
+    prepared = pq.read_table(place.folder / "data" / "train")["page"].to_pylist()
+    assert any(len(page) > 8 for page in ids if page)
+    assert [ids.get(page, 1) for page in pages] == prepared
+
+
+def test_data_of_older_versions_has_null_for_long_values(tmp_path):
+    folder = make_place(tmp_path).folder
+    path = folder / "data" / "vocabulary" / "page.parquet"
+    table = pq.read_table(path)
+    short = [text if len(text) <= 8 else None for text in table["text"].to_pylist()]
+    pq.write_table(table.set_column(3, "text", pa.array(short, pa.string())), path)
+    shutil.rmtree(folder / "run")
+    trained(folder)
+    assert mg.load_run(folder / "run").embeddings("page")["value"].to_pylist() == [None, None, *short]
 
 
 def test_the_command_writes_every_format(place, tmp_path):

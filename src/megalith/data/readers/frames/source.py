@@ -22,9 +22,11 @@ from megalith.data.readers.frames.values import (
     cast_texts,
     read_keys,
     read_numbers,
+    read_texts,
     read_times,
     read_vectors,
 )
+from megalith.data.readers.key_texts import TextsOf, array_tokens
 from megalith.ops.text.keys import Keys
 
 _Floats = NDArray[np.float64]
@@ -105,6 +107,7 @@ class FrameSource:
             found.bad_rows(),
             None if times is None else times[good],
             None if weights is None else weights[good].astype(np.float32),
+            self._texts_of(rows.path, batch),
         )
 
     def _labels(self, found: _Problems) -> _Floats:
@@ -183,6 +186,13 @@ class FrameSource:
         if most is None or not isinstance(keys, Bag):
             return keys
         return keys.cut(most, self.columns.keep)
+
+    def _texts_of(self, path: Path, batch: pa.RecordBatch) -> TextsOf:
+        def texts_of(feature: int, wanted: Keys) -> pa.Array:
+            name, _ = self.features[feature]
+            return array_tokens(read_texts(path, batch.column(name), name)).texts(wanted)
+
+        return texts_of
 
     def _output(self, name: str, values: _Floats) -> tuple[str, tuple[NDArray[np.float32], ...]]:
         if name in self.columns.vectors:

@@ -19,8 +19,9 @@ from megalith.core.errors import DataError
 from megalith.data.readers.block import Bag
 from megalith.data.readers.event_time import EventTimeColumn, is_time, seconds
 from megalith.data.readers.frames.types import is_binary, is_integer, is_list, is_text
+from megalith.data.readers.key_texts import array_tokens
 from megalith.data.readers.raw_ids import integer_keys
-from megalith.ops.text.keys import Keys, token_keys
+from megalith.ops.text.keys import Keys
 
 RawKind = Literal["integers", "texts"]
 MISSING_WORDS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
@@ -133,7 +134,7 @@ def bucket_keys(values: NDArray[np.float64]) -> Keys:
     logs = np.log(np.maximum(values, 2.0, where=~missing, out=np.full_like(values, 2.0)))
     buckets = np.where(values > 2, np.floor(logs * logs) + 3, np.floor(np.maximum(values, -9999999)))
     texts = pa.array(np.where(missing, 0, buckets).astype(np.int64), mask=missing).cast(pa.large_string())
-    return _text_keys(pc.fill_null(texts, ""))
+    return array_tokens(pc.fill_null(texts, "")).keys
 
 
 def _scalar_keys(path: Path, column: pa.Array, name: str, raw: RawKind | None) -> Keys:
@@ -143,6 +144,13 @@ def _scalar_keys(path: Path, column: pa.Array, name: str, raw: RawKind | None) -
         keys = integer_keys(values.to_numpy(zero_copy_only=False))
         keys[column.is_null().to_numpy(zero_copy_only=False)] = 0
         return keys
+    return array_tokens(read_texts(path, column, name)).keys
+
+
+def read_texts(path: Path, column: pa.Array, name: str) -> pa.Array:
+    """The values of a feature, those of lists one after the other, as text or bytes; empty where missing."""
+    if is_list(column.type):
+        column = pc.list_flatten(column)
     try:
         if pa.types.is_floating(column.type):
             texts = _float_texts(column)
@@ -152,7 +160,7 @@ def _scalar_keys(path: Path, column: pa.Array, name: str, raw: RawKind | None) -
         raise DataError(
             f"{path}: column '{name}' cannot be read as categories ({error}); leave it out."
         ) from error
-    return _text_keys(pc.fill_null(texts, b"" if is_binary(texts.type) else ""))
+    return pc.fill_null(texts, b"" if is_binary(texts.type) else "")
 
 
 def _float_texts(column: pa.Array) -> pa.Array:
@@ -162,14 +170,6 @@ def _float_texts(column: pa.Array) -> pa.Array:
     integers = pc.if_else(whole, values, None).cast(pa.int64(), safe=False).cast(pa.large_string())
     texts = pc.coalesce(integers, column.cast(pa.large_string()))
     return pc.if_else(pc.is_nan(values), None, texts)
-
-
-def _text_keys(texts: pa.Array) -> Keys:
-    _, offsets, data = texts.buffers()
-    if len(texts) == 0:
-        return np.empty(0, np.uint64)
-    bounds = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    return token_keys(b"" if data is None else memoryview(data), bounds)
 
 
 def as_string(column: pa.Array) -> pa.Array:

@@ -1,0 +1,84 @@
+"""The texts behind hashed keys, found again in the rows that the keys came from.
+
+A key of a long value is a hash, so its text is looked for: tokens of the same rows are hashed once more, and
+those whose key is asked for are taken. Only `data prepare` asks, for values that it has not seen before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from megalith.ops.text.keys import HASHED_KEY, Keys, token_keys
+
+TextsOf = Callable[[int, Keys], pa.Array]
+"""Given the place of a feature and hashed keys, ascending: their texts as bytes, null where there is none."""
+
+_LINE_FEED, _RETURN = 10, 13
+
+
+class Tokens(NamedTuple):
+    """Tokens data[begins[i] : ends[i]] and the key of each."""
+
+    data: NDArray[np.uint8]
+    begins: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    keys: Keys
+
+    def texts(self, wanted: Keys) -> pa.Array:
+        """The first token of each wanted key, null where there is none; `wanted` ascends."""
+        places = np.minimum(np.searchsorted(wanted, self.keys), len(wanted) - 1)
+        hits = np.flatnonzero(wanted[places] == self.keys)[::-1]
+        first = np.full(len(wanted), -1, np.int64)
+        # Of several tokens with one key the last that is written stays: backwards, it is the first.
+        first[places[hits]] = hits
+        found = [
+            None if at < 0 else self.data[self.begins[at] : self.ends[at]].tobytes() for at in first.tolist()
+        ]
+        return pa.array(found, pa.large_binary())
+
+
+def array_tokens(texts: pa.Array) -> Tokens:
+    """The tokens of a large string or binary array without nulls."""
+    if len(texts) == 0:
+        return Tokens(np.empty(0, np.uint8), *(np.empty(0, np.int64),) * 2, np.empty(0, np.uint64))
+    _, offsets, data = texts.buffers()
+    content = b"" if data is None else memoryview(data)
+    bounds = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    return Tokens(np.frombuffer(content, np.uint8), bounds[:-1], bounds[1:], token_keys(content, bounds))
+
+
+def text_texts(text: memoryview | bytes | bytearray, separators: bytes) -> TextsOf:
+    """Texts of keys from a chunk of lines, whatever feature they belong to."""
+    tokens: list[Tokens] = []
+
+    def texts_of(feature: int, wanted: Keys) -> pa.Array:
+        if not tokens:
+            tokens.append(hashed_tokens(text, separators))
+        return tokens[0].texts(wanted)
+
+    return texts_of
+
+
+def hashed_tokens(text: memoryview | bytes | bytearray, separators: bytes) -> Tokens:
+    """The tokens of some lines that have a hashed key."""
+    data = np.frombuffer(text, np.uint8)
+    splits = np.isin(np.arange(256), [*separators, _LINE_FEED])
+    ends = np.append(np.flatnonzero(splits[data]), len(data))
+    begins = np.append(0, ends[:-1] + 1)
+    # A carriage return before the line feed is no part of a token.
+    at_line_end = np.append(data[ends[:-1]] == _LINE_FEED, True)
+    returns = at_line_end & (ends > begins) & (data[np.maximum(ends, 1) - 1] == _RETURN)
+    ends = ends - returns
+    lengths = ends - begins
+    maybe = (lengths >= 8) | ((lengths > 0) & (data[np.maximum(ends, 1) - 1] == 0))
+    begins, ends = begins[maybe], ends[maybe]
+    # Keys of the tokens and of what stands between them, in one call.
+    bounds = np.append(np.stack([begins, ends], axis=1).ravel(), len(data))
+    keys = token_keys(memoryview(text), bounds)[0::2]
+    hashed = keys >= HASHED_KEY
+    return Tokens(data, begins[hashed], ends[hashed], keys[hashed])
