@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megalith.data.readers.key_texts import array_tokens, text_texts
+from megalith.data.readers.key_texts import HashedValues, line_texts
 from megalith.ops.text.keys import HASHED_KEY, Keys
 from megalith.ops.text.keys_twin import token_key_twin
 from megalith.ops.text.rows import Role, parse_delimited, parse_entries, plan_columns
@@ -19,7 +18,8 @@ _ends = st.sampled_from(["\n", "\r\n", "\n\n", ""])
 def assert_found(text: bytes, separators: bytes, keys: Keys) -> None:
     wanted = np.unique(keys[keys >= HASHED_KEY])
     if len(wanted):
-        found = text_texts(text, separators)(0, wanted).to_pylist()
+        places = np.zeros(len(wanted), np.int64)
+        found = line_texts(text, separators)(HashedValues(0, wanted, places)).to_pylist()
         assert [token_key_twin(token) for token in found] == wanted.tolist()
 
 
@@ -37,12 +37,3 @@ def test_every_long_index_of_entries_is_found(rows: list[tuple[str, str, str]], 
     field = "3:" if with_fields else ""
     text = "".join(f"1 {field}{left}:1\t{field}{right}:1{end}" for left, right, end in rows).encode()
     assert_found(text, b": \t", parse_entries(text, with_fields).keys)
-
-
-@settings(deadline=None)
-@given(st.lists(_tokens, min_size=1, max_size=20), st.integers(0, 5))
-def test_the_texts_of_an_array_are_found_behind_an_offset(tokens: list[str], start: int) -> None:
-    texts = pa.array(tokens, pa.large_string()).slice(start)
-    known = {token_key_twin(token.encode()): token.encode() for token in tokens[start:]}
-    wanted = np.unique(np.array([*known, 1 << 63], np.uint64))
-    assert array_tokens(texts).texts(wanted).to_pylist() == [known.get(key) for key in wanted.tolist()]

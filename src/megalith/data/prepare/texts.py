@@ -23,6 +23,7 @@ from megalith.data.dataset import FIRST_ID
 from megalith.data.prepare.id_sources import IdSource
 from megalith.data.prepare.vocabulary import CountedIds, open_writer, vocabulary_path
 from megalith.data.readers import Bag, LogBlock
+from megalith.data.readers.key_texts import HashedValues
 from megalith.ops.text.keys import HASHED_KEY, Keys
 
 MOST_BYTES = 4096
@@ -65,9 +66,10 @@ class VocabularyTexts:
         for place, number in self._features:
             column = block.keys[place]
             keys = column.keys if isinstance(column, Bag) else column
-            new_keys, new_ids = self._texts[number].missing(keys, ids[place])
-            if len(new_keys) and block.texts_of is not None:
-                found.append(MetTexts(number, new_ids, block.texts_of(place, new_keys)))
+            places = self._texts[number].missing(keys, ids[place])
+            if len(places) and block.texts_of is not None:
+                texts = block.texts_of(HashedValues(place, keys[places], places))
+                found.append(MetTexts(number, ids[place][places], texts))
         return found
 
     def add(self, met: Sequence[MetTexts]) -> None:
@@ -101,14 +103,13 @@ class HashedTexts:
         self._writer: pa.RecordBatchFileWriter | None = None
         self._run_ends: list[int] = []
 
-    def missing(self, keys: Keys, ids: Ids) -> tuple[Keys, Ids]:
-        """The hashed keys that have an id and no text, ascending, and their ids."""
+    def missing(self, keys: Keys, ids: Ids) -> NDArray[np.int64]:
+        """Where hashed keys that have an id and were not met stand first, by ascending key."""
         if self._num_unknown == 0:
-            return keys[:0], ids[:0]
+            return np.empty(0, np.int64)
         places = np.flatnonzero((keys >= HASHED_KEY) & (ids >= FIRST_ID))
         places = places[~self._is_known(ids[places])]
-        new_keys, first = np.unique(keys[places], return_index=True)
-        return new_keys, ids[places[first]]
+        return places[np.unique(keys[places], return_index=True)[1]]
 
     def add(self, ids: Ids, texts: pa.Array) -> None:
         """Takes the texts, as bytes, of ids that were not met before; one that is not UTF-8 is dropped."""

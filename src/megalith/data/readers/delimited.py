@@ -13,7 +13,7 @@ from megalith.core.errors import DataError, nearest
 from megalith.data.readers.block import BadRow, Feature, LogBlock, Numeric, shown
 from megalith.data.readers.event_time import EventTimeColumn, hour_seconds
 from megalith.data.readers.formats import DelimitedFormat, TextColumn
-from megalith.data.readers.key_texts import text_texts
+from megalith.data.readers.key_texts import line_texts
 from megalith.data.readers.streams import CHUNK_BYTES, TextChunk, read_chunks
 from megalith.ops.text.rows import (
     PROBLEM_COLUMNS,
@@ -112,7 +112,7 @@ class DelimitedSource:
             tuple(rows.keys),
             tuple(bad),
             times,
-            texts_of=text_texts(chunk.text, self.text_format.delimiter.encode()),
+            texts_of=line_texts(chunk.text, self.text_format.delimiter.encode()),
         )
 
     def _times(

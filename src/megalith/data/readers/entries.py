@@ -17,7 +17,7 @@ import numpy as np
 from megalith.core.config import Config
 from megalith.core.errors import DataError
 from megalith.data.readers.block import BadRow, Bag, Feature, LogBlock, shown
-from megalith.data.readers.key_texts import text_texts
+from megalith.data.readers.key_texts import line_texts
 from megalith.data.readers.streams import CHUNK_BYTES, TextChunk, read_chunks
 from megalith.ops.text.keys import Keys
 from megalith.ops.text.rows import EntryRows, ParseProblem, parse_entries
@@ -75,7 +75,7 @@ class EntrySource:
         positions = shape.num_positions if shape.kind == "positional" else None
         rows = parse_entries(item.text, shape.kind == "named", positions)
         bad = tuple(_bad_row(item, problem, shape) for problem in rows.problems.tolist())
-        texts_of = text_texts(item.text, _SEPARATORS)
+        texts_of = line_texts(item.text, _SEPARATORS)
         return LogBlock(rows.labels, (), self._columns(item, rows), bad, texts_of=texts_of)
 
     def _columns(self, chunk: TextChunk, rows: EntryRows) -> tuple[Keys | Bag, ...]:

@@ -1,7 +1,8 @@
 """The texts behind hashed keys, found again in the rows that the keys came from.
 
-A key of a long value is a hash, so its text is looked for: tokens of the same rows are hashed once more, and
-those whose key is asked for are taken. Only `data prepare` asks, for values that it has not seen before.
+Only `data prepare` asks, and only for values that it has not met before, so blocks hold no texts. Tables know
+where a value stands. Lines of text are cut into tokens and hashed once more, and those whose key is asked for
+are taken.
 """
 
 from __future__ import annotations
@@ -15,14 +16,26 @@ from numpy.typing import NDArray
 
 from megalith.ops.text.keys import HASHED_KEY, Keys, token_keys
 
-TextsOf = Callable[[int, Keys], pa.Array]
-"""Given the place of a feature and hashed keys, ascending: their texts as bytes, null where there is none."""
+
+class HashedValues(NamedTuple):
+    """Some hashed keys of a feature in a block."""
+
+    feature: int
+    """Its place among the features of the source."""
+    keys: Keys
+    """Distinct, ascending."""
+    places: NDArray[np.int64]
+    """Where each stands in the block's column of keys."""
+
+
+TextsOf = Callable[[HashedValues], pa.Array]
+"""The text of each key, as bytes."""
 
 _LINE_FEED, _RETURN = 10, 13
 
 
-class Tokens(NamedTuple):
-    """Tokens data[begins[i] : ends[i]] and the key of each."""
+class _Tokens(NamedTuple):
+    """_Tokens data[begins[i] : ends[i]] and the key of each."""
 
     data: NDArray[np.uint8]
     begins: NDArray[np.int64]
@@ -42,29 +55,19 @@ class Tokens(NamedTuple):
         return pa.array(found, pa.large_binary())
 
 
-def array_tokens(texts: pa.Array) -> Tokens:
-    """The tokens of a large string or binary array without nulls."""
-    if len(texts) == 0:
-        return Tokens(np.empty(0, np.uint8), *(np.empty(0, np.int64),) * 2, np.empty(0, np.uint64))
-    _, offsets, data = texts.buffers()
-    content = b"" if data is None else memoryview(data)
-    bounds = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    return Tokens(np.frombuffer(content, np.uint8), bounds[:-1], bounds[1:], token_keys(content, bounds))
+def line_texts(text: memoryview | bytes | bytearray, separators: bytes) -> TextsOf:
+    """Finds texts in a chunk of lines, whatever feature they belong to."""
+    tokens: list[_Tokens] = []
 
-
-def text_texts(text: memoryview | bytes | bytearray, separators: bytes) -> TextsOf:
-    """Texts of keys from a chunk of lines, whatever feature they belong to."""
-    tokens: list[Tokens] = []
-
-    def texts_of(feature: int, wanted: Keys) -> pa.Array:
+    def texts_of(values: HashedValues) -> pa.Array:
         if not tokens:
-            tokens.append(hashed_tokens(text, separators))
-        return tokens[0].texts(wanted)
+            tokens.append(_hashed_tokens(text, separators))
+        return tokens[0].texts(values.keys)
 
     return texts_of
 
 
-def hashed_tokens(text: memoryview | bytes | bytearray, separators: bytes) -> Tokens:
+def _hashed_tokens(text: memoryview | bytes | bytearray, separators: bytes) -> _Tokens:
     """The tokens of some lines that have a hashed key."""
     data = np.frombuffer(text, np.uint8)
     splits = np.isin(np.arange(256), [*separators, _LINE_FEED])
@@ -81,4 +84,4 @@ def hashed_tokens(text: memoryview | bytes | bytearray, separators: bytes) -> To
     bounds = np.append(np.stack([begins, ends], axis=1).ravel(), len(data))
     keys = token_keys(memoryview(text), bounds)[0::2]
     hashed = keys >= HASHED_KEY
-    return Tokens(data, begins[hashed], ends[hashed], keys[hashed])
+    return _Tokens(data, begins[hashed], ends[hashed], keys[hashed])

@@ -15,6 +15,7 @@ from megalith.data.readers.block import BadRow, Bag, Feature, LogBlock, Numeric
 from megalith.data.readers.event_time import EventTimeColumn
 from megalith.data.readers.frames.columns import ColumnChoice
 from megalith.data.readers.frames.files import FrameFormat, FrameRows
+from megalith.data.readers.frames.types import is_view
 from megalith.data.readers.frames.values import (
     RawKind,
     as_string,
@@ -25,8 +26,9 @@ from megalith.data.readers.frames.values import (
     read_texts,
     read_times,
     read_vectors,
+    row_ends,
 )
-from megalith.data.readers.key_texts import TextsOf, array_tokens
+from megalith.data.readers.key_texts import HashedValues, TextsOf
 from megalith.ops.text.keys import Keys
 
 _Floats = NDArray[np.float64]
@@ -182,15 +184,26 @@ class FrameSource:
             # What the values are in all files; a feature with a vocabulary may differ.
             raw = "integers" if name in self.columns.integers else "texts"
         keys = read_keys(path, batch.column(name), name, multi_hot, raw)
+        return self._cut(name, keys) if isinstance(keys, Bag) else keys
+
+    def _cut(self, name: str, bag: Bag) -> Bag:
         most = self.columns.max_lengths.get(name)
-        if most is None or not isinstance(keys, Bag):
-            return keys
-        return keys.cut(most, self.columns.keep)
+        return bag if most is None else bag.cut(most, self.columns.keep)
 
     def _texts_of(self, path: Path, batch: pa.RecordBatch) -> TextsOf:
-        def texts_of(feature: int, wanted: Keys) -> pa.Array:
-            name, _ = self.features[feature]
-            return array_tokens(read_texts(path, batch.column(name), name)).texts(wanted)
+        def texts_of(values: HashedValues) -> pa.Array:
+            name, multi_hot = self.features[values.feature]
+            column, places = batch.column(name), values.places
+            if multi_hot:
+                ends = row_ends(column)
+                column = pc.list_flatten(column)
+                # The places of all values, cut as their keys were.
+                kept = self._cut(name, Bag(np.arange(len(column), dtype=np.uint64), ends)).keys
+                places = kept[places].astype(np.int64)
+            if is_view(column.type):
+                # Arrow cannot take from views.
+                column = read_texts(path, column, name)
+            return read_texts(path, column.take(pa.array(places)), name).cast(pa.large_binary())
 
         return texts_of
 

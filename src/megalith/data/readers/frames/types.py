@@ -32,8 +32,12 @@ def is_binary(kind: pa.DataType) -> bool:
 
 def is_text(kind: pa.DataType) -> bool:
     """Text or bytes."""
-    views = pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or is_binary(kind) or views
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or is_binary(kind) or is_view(kind)
+
+
+def is_view(kind: pa.DataType) -> bool:
+    """Text or bytes by reference, as Polars writes them."""
+    return pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)
 
 
 def is_category(kind: pa.DataType) -> bool:

@@ -19,9 +19,8 @@ from megalith.core.errors import DataError
 from megalith.data.readers.block import Bag
 from megalith.data.readers.event_time import EventTimeColumn, is_time, seconds
 from megalith.data.readers.frames.types import is_binary, is_integer, is_list, is_text
-from megalith.data.readers.key_texts import array_tokens
 from megalith.data.readers.raw_ids import integer_keys
-from megalith.ops.text.keys import Keys
+from megalith.ops.text.keys import Keys, token_keys
 
 RawKind = Literal["integers", "texts"]
 MISSING_WORDS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
@@ -123,9 +122,14 @@ def read_keys(path: Path, column: pa.Array, name: str, multi_hot: bool, raw: Raw
         )
     if not multi_hot:
         return _scalar_keys(path, column, name, raw)
-    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
     # A null inside a list says nothing; it is kept as the missing value so that lengths stay.
-    return Bag(_scalar_keys(path, pc.list_flatten(column), name, raw), np.cumsum(lengths, dtype=np.int64))
+    return Bag(_scalar_keys(path, pc.list_flatten(column), name, raw), row_ends(column))
+
+
+def row_ends(column: pa.Array) -> NDArray[np.int64]:
+    """Where the values of each list end among those of all."""
+    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+    return np.cumsum(lengths, dtype=np.int64)
 
 
 def bucket_keys(values: NDArray[np.float64]) -> Keys:
@@ -134,7 +138,7 @@ def bucket_keys(values: NDArray[np.float64]) -> Keys:
     logs = np.log(np.maximum(values, 2.0, where=~missing, out=np.full_like(values, 2.0)))
     buckets = np.where(values > 2, np.floor(logs * logs) + 3, np.floor(np.maximum(values, -9999999)))
     texts = pa.array(np.where(missing, 0, buckets).astype(np.int64), mask=missing).cast(pa.large_string())
-    return array_tokens(pc.fill_null(texts, "")).keys
+    return _text_keys(pc.fill_null(texts, ""))
 
 
 def _scalar_keys(path: Path, column: pa.Array, name: str, raw: RawKind | None) -> Keys:
@@ -144,13 +148,11 @@ def _scalar_keys(path: Path, column: pa.Array, name: str, raw: RawKind | None) -
         keys = integer_keys(values.to_numpy(zero_copy_only=False))
         keys[column.is_null().to_numpy(zero_copy_only=False)] = 0
         return keys
-    return array_tokens(read_texts(path, column, name)).keys
+    return _text_keys(read_texts(path, column, name))
 
 
 def read_texts(path: Path, column: pa.Array, name: str) -> pa.Array:
-    """The values of a feature, those of lists one after the other, as text or bytes; empty where missing."""
-    if is_list(column.type):
-        column = pc.list_flatten(column)
+    """Single values as the text or bytes that their keys stand for; empty where they are missing."""
     try:
         if pa.types.is_floating(column.type):
             texts = _float_texts(column)
@@ -170,6 +172,14 @@ def _float_texts(column: pa.Array) -> pa.Array:
     integers = pc.if_else(whole, values, None).cast(pa.int64(), safe=False).cast(pa.large_string())
     texts = pc.coalesce(integers, column.cast(pa.large_string()))
     return pc.if_else(pc.is_nan(values), None, texts)
+
+
+def _text_keys(texts: pa.Array) -> Keys:
+    _, offsets, data = texts.buffers()
+    if len(texts) == 0:
+        return np.empty(0, np.uint64)
+    bounds = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    return token_keys(b"" if data is None else memoryview(data), bounds)
 
 
 def as_string(column: pa.Array) -> pa.Array:
