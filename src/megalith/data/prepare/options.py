@@ -50,7 +50,8 @@ class PrepareOptions(Config):
     max_bad_rows: int = Field(default=0, ge=0)
     limit_rows: int | None = Field(default=None, ge=1)
     memory_bytes: int = Field(default=512 << 20, ge=1)
-    """For the tables of counts and of ids; the process itself takes some 200 MiB more."""
+    """For the tables of counts and of ids; the process itself takes some 200 MiB more, and texts of values
+    longer than 8 bytes that wait to be written an eighth of it."""
     threads: int = Field(default_factory=_available_cores, ge=1)
     overwrite: bool = False
     fields: Literal["auto", "positional", "bag", "named"] = "auto"

@@ -29,6 +29,8 @@ from megalith.ops.text.keys import HASHED_KEY, Keys
 MOST_BYTES = 4096
 """A longer value has no text in the vocabulary: a batch of them must fit in memory."""
 _BATCH_ROWS = 1 << 15
+_RUN_BATCH_BYTES = 1 << 18
+"""What a merge holds of each run."""
 _SCHEMA = pa.schema([("id", pa.int32()), ("text", pa.large_string())])
 
 Ids = NDArray[np.int32] | NDArray[np.int64]
@@ -133,7 +135,7 @@ class HashedTexts:
         table = pa.Table.from_batches(self._waiting).sort_by("id")
         if self._writer is None:
             self._writer = pa.ipc.new_file(self._file, _SCHEMA)
-        batches = table.to_batches(_BATCH_ROWS)
+        batches = table.to_batches(max(1, table.num_rows * _RUN_BATCH_BYTES // table.nbytes))
         for batch in batches:
             self._writer.write_batch(batch)
         self._run_ends.append(sum(self._run_ends[-1:]) + len(batches))
@@ -146,8 +148,8 @@ class HashedTexts:
             return
         self._writer.close()
         target = self._file.with_suffix(".parquet")
-        with pa.memory_map(str(self._file)) as memory, pq.ParquetFile(path) as file:
-            reader = pa.ipc.open_file(memory)
+        with pa.OSFile(str(self._file)) as spilled, pq.ParquetFile(path) as file:
+            reader = pa.ipc.open_file(spilled)
             runs = [
                 _Run(reader, first, end)
                 for first, end in zip([0, *self._run_ends], self._run_ends, strict=False)
