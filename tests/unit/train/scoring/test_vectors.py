@@ -2,13 +2,14 @@
 
 import json
 import shutil
+from collections import Counter
 
 import numpy as np
 import pandas
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from scored_runs import make_place, trained
+from scored_runs import make_place, prepared, trained
 
 import megalith as mg
 from commands import megalith, sentence_of
@@ -40,9 +41,29 @@ def test_long_values_have_the_vectors_that_raw_rows_look_up(place):
     found = loaded.embeddings("page")
     ids = dict(zip(found["value"].to_pylist(), found["id"].to_pylist(), strict=True))
     pages = pq.read_table(place.folder / "train.parquet")["page"].to_pylist()
-    prepared = pq.read_table(place.folder / "data" / "train")["page"].to_pylist()
+    page_ids = pq.read_table(place.folder / "data" / "train")["page"].to_pylist()
     assert any(len(page) > 8 for page in ids if page)
-    assert [ids.get(page, 1) for page in pages] == prepared
+    assert [ids.get(page, 1) for page in pages] == page_ids
+
+
+def test_features_with_one_vocabulary_have_long_values_each(tmp_path):
+    draw = np.random.default_rng(0)
+    items = [f"Artikel für Küche Nr. {number}" for number in draw.integers(0, 40, 400)]
+    lists = [[f"Artikel für Küche Nr. {n}" for n in draw.integers(30, 50, row % 4)] for row in range(400)]
+    columns = {"label": pa.array(draw.integers(0, 2, 400), pa.int8()), "item": items, "history": lists}
+    parts = [pa.table(columns).slice(start, 200) for start in (0, 200)]
+    for number, part in enumerate(parts):
+        pq.write_table(part, tmp_path / f"{number}.parquet", row_group_size=50)
+    files = tuple(tmp_path / f"{number}.parquet" for number in range(2))
+    prepared(tmp_path, files, (), share=("item,history",), min_count=12, threads=4)
+    trained(tmp_path)
+    found = mg.load_run(tmp_path / "run").embeddings("item")
+    counts = Counter([*items, *(value for values in lists for value in values)])
+    expected = {value for value, count in counts.items() if count >= 12}
+    assert 0 < len(expected) < len(counts)
+    for feature in ("item", "history"):
+        assert set(found[feature].to_pylist()[2:]) == expected
+        assert found[feature].to_pylist()[:2] == [None, None]
 
 
 def test_data_of_older_versions_has_null_for_long_values(tmp_path):
