@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from megalith.data.readers.key_texts import HashedValues, line_texts
@@ -25,6 +25,9 @@ def assert_found(text: bytes, separators: bytes, keys: Keys) -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(_tokens, _tokens, _ends), max_size=8))
+@example([("a\0", "b\0", "\r\n"), ("", "\u00e9" * 4, "\r\n"), ("\r", "\u00e9" * 4 + "\r", "\r")])
+@example([("", "", "\n"), ("a" * 9, "\0", "")])
+@example([("", "b" * 8, "\r\n"), ("a" * 8, "b" * 8, "\r\r\n")])
 def test_every_long_field_of_delimited_text_is_found(rows: list[tuple[str, str, str]]) -> None:
     text = "".join(f"{left}\t{right}{end}" for left, right, end in rows).encode()
     parsed = parse_delimited(text, "\t", plan_columns([Role.CATEGORY, Role.CATEGORY]))

@@ -70,16 +70,18 @@ def line_texts(text: memoryview | bytes | bytearray, separators: bytes) -> Texts
 def _hashed_tokens(text: memoryview | bytes | bytearray, separators: bytes) -> _Tokens:
     """The tokens of some lines that have a hashed key."""
     data = np.frombuffer(text, np.uint8)
-    splits = np.isin(np.arange(256), [*separators, _LINE_FEED])
-    ends = np.append(np.flatnonzero(splits[data]), len(data))
-    begins = np.append(0, ends[:-1] + 1)
+    splits = data == _LINE_FEED
+    for separator in separators:
+        splits |= data == separator
+    ends = np.append(np.flatnonzero(splits), len(data))
+    lengths = np.diff(ends, prepend=-1) - 1
+    # Most tokens fit a key and are left out early: up to 8 bytes, of which the last is plain ASCII.
+    last = data[ends - 1]
+    maybe = (lengths > 8) | (last >= 128) | (last == 0) | (last == _RETURN)
+    ends, begins, last = ends[maybe], (ends - lengths)[maybe], last[maybe]
     # A carriage return before the line feed is no part of a token.
-    at_line_end = np.append(data[ends[:-1]] == _LINE_FEED, True)
-    returns = at_line_end & (ends > begins) & (data[np.maximum(ends, 1) - 1] == _RETURN)
-    ends = ends - returns
-    lengths = ends - begins
-    maybe = (lengths >= 8) | ((lengths > 0) & (data[np.maximum(ends, 1) - 1] == 0))
-    begins, ends = begins[maybe], ends[maybe]
+    at_line_end = (ends == len(data)) | (data[np.minimum(ends, len(data) - 1)] == _LINE_FEED)
+    ends = ends - (at_line_end & (last == _RETURN) & (ends > begins))
     # Keys of the tokens and of what stands between them, in one call.
     bounds = np.append(np.stack([begins, ends], axis=1).ravel(), len(data))
     keys = token_keys(memoryview(text), bounds)[0::2]
