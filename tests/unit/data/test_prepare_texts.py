@@ -14,6 +14,7 @@ from criteo_rows import criteo_lines, write_text
 from frames import frame, options_of, prepared, write_frame
 
 from megalith.data.prepare import PrepareOptions, prepare
+from megalith.data.prepare import texts as texts_module
 from megalith.data.prepare.texts import HashedTexts
 from megalith.data.prepare.vocabulary import open_writer
 from megalith.data.readers import AVAZU
@@ -128,6 +129,18 @@ def test_threads_and_memory_change_no_byte(tmp_path: Path, memory_bytes: int) ->
     prepared(path, tmp_path / "roomy", **settings)
     assert files_of(tmp_path / "roomy") == expected
     assert None not in vocabulary(tmp_path / "roomy", "city")["text"]
+
+
+@pytest.mark.parametrize("memory_bytes", [1, 100_000, 1 << 29])
+def test_runs_of_many_batches_are_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory_bytes: int
+) -> None:
+    monkeypatch.setattr(texts_module, "_RUN_BATCH_BYTES", 300)
+    monkeypatch.setattr(texts_module, "_BATCH_ROWS", 17)
+    values = names(3000, kinds=2000)
+    path = write_frame(tmp_path / "in.csv", frame(3000, city=pa.array(values)))
+    prepared(path, tmp_path / "out", chunk_bytes=3000, memory_bytes=memory_bytes)
+    assert_texts_are_those_of_the_keys(tmp_path / "out", "city", set(values) - {""})
 
 
 def test_bytes_that_are_no_text_and_huge_values_have_none(tmp_path: Path) -> None:
