@@ -90,11 +90,11 @@ def train_in_step(recipe, folder, overrides):
     learner, both = trainer.learner, threading.Barrier(2, timeout=PATIENCE_SECONDS)
     exchange, step, exchanges = learner.embeddings.exchange, learner.step, []
 
-    def meet_in_exchange(*ids):
+    def meet_in_exchange(*ids, **times):
         exchanges.append(ids)
         if 1 < len(exchanges) <= trainer.total_steps:
             both.wait()
-        return exchange(*ids)
+        return exchange(*ids, **times)
 
     def meet_in_step(*arguments):
         if trainer.step + 1 < trainer.total_steps:

@@ -98,7 +98,7 @@ def test_wrong_plans_are_refused_in_one_sentence(
         main()
     printed = capsys.readouterr()
     assert ended.value.code == 2
-    assert printed.out == ""
+    assert said in json.loads(printed.out)["error"]
     assert said in printed.err
     assert printed.err.startswith("megalith: ")
     assert printed.err.count("\n") == 1

@@ -73,7 +73,7 @@ def test_a_run_is_not_overwritten_unless_asked(recipe, tmp_path):
     ("override", "sentence"),
     [
         ("train.epoch=3", "unknown key 'train.epoch'; did you mean 'epochs'?"),
-        ("model.dims=3", "Command line, model.dims=3: unknown key 'model.dims'; did you mean 'dim'?"),
+        ("model.botom=3", "Command line, model.botom=3: unknown key 'model.botom'; did you mean 'bottom'?"),
         ("model.kind=dlmr", "key 'model'"),
         ("model.dim=0", "greater than or equal to 1"),
         ("data.path=nowhere", "nowhere is not a prepared data set"),

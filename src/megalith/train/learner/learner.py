@@ -81,7 +81,8 @@ class Learner:
         `make_tables` gives one process tables of another kind."""
         tables = config.embeddings.with_stores(config.model.tables(schema.categorical))
         _check_pooling(tables)
-        _check_order(tables, schema)
+        if make_tables is None:
+            _check_order(tables, schema)
         self.config = config
         # Without a plan this process is on its own, whatever group it is in.
         ranks = Ranks() if plan is None else Ranks.all()

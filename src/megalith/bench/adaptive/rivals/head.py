@@ -7,13 +7,14 @@ added), or in another order. Projections are parameters of the dense model: its 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from megalith.core.schema import FeatureSpec, TableSpec
 from megalith.models.base import ClickModel, ModelInputs
+from megalith.models.registry import AnyModel, build_model
 
 Combination = Literal["copy", "pad", "project", "multiply", "add"]
 
@@ -28,16 +29,13 @@ class VectorSource(NamedTuple):
     how: Combination = "copy"
 
 
-class _BuildsModel(Protocol):
-    def build(self, inputs: ModelInputs) -> ClickModel: ...
-
-
 class RivalModel:
     """The settings of a model whose tables are replaced; a learner uses it as any model's."""
 
-    def __init__(
-        self, model: _BuildsModel, stored: Sequence[TableSpec], sources: Sequence[VectorSource]
-    ) -> None:
+    dims: ClassVar[dict[str, int]] = {}
+    """Vectors have the dims that the model itself reads."""
+
+    def __init__(self, model: AnyModel, stored: Sequence[TableSpec], sources: Sequence[VectorSource]) -> None:
         self._model, self.stored, self.sources = model, list(stored), list(sources)
 
     def tables(self, features: Sequence[FeatureSpec]) -> list[TableSpec]:
@@ -47,7 +45,7 @@ class RivalModel:
 
     def build(self, inputs: ModelInputs) -> ClickModel:
         """The model behind its vectors; its own start values are those that it has without a method."""
-        model = self._model.build(inputs)
+        model = build_model(self._model, inputs)
         return VectorHead(model, self.stored, self.sources)
 
 
