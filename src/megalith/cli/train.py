@@ -46,9 +46,9 @@ def train(
     """
     from megalith.train.run.existing import refuse_existing
 
-    restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
-    if out is not None and not (resume or overwrite or restarted or from_step is not None):
-        # Before torch is imported, which takes seconds.
+    under_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
+    if out is not None and not (resume or overwrite or under_torchrun or from_step is not None):
+        # Before torch is imported, which takes seconds. Of many ranks the first looks, and one tells.
         refuse_existing(out)
     from megalith.train.job import TrainRequest, build, parse
     from megalith.train.session import training_session
