@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,7 +57,7 @@ class FrameBatch(NamedTuple):
     batch: pa.RecordBatch
 
 
-class _BatchFormat:
+class _BatchFormat(ABC):
     """What Parquet and Arrow files share: they hold record batches."""
 
     kind = ""
@@ -112,14 +113,17 @@ class _BatchFormat:
         with file:
             yield self._schema(file), lambda names: self._batches(file, names)
 
+    @abstractmethod
     def _open(self, path: Path) -> Any:
-        raise NotImplementedError
+        """The file, to be closed by whoever opened it."""
 
+    @abstractmethod
     def _schema(self, file: Any) -> pa.Schema:
-        raise NotImplementedError
+        """Its columns."""
 
+    @abstractmethod
     def _batches(self, file: Any, names: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-        raise NotImplementedError
+        """Its rows, of some columns or all."""
 
 
 class ParquetFormat(_BatchFormat):
