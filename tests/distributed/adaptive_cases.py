@@ -14,6 +14,7 @@ from megalith.comm.ranks import Ranks
 from megalith.core.store_spec import unit_edges
 from megalith.embeddings.stores.adaptive.figures import AdaptiveFigures
 from megalith.sharding.plan import Placement, Shard, ShardingPlan
+from stored_rows import rows_by_id
 
 CHUNKED = {"kind": "adaptive", "chunk": 4}
 TABLES = [
@@ -93,13 +94,7 @@ def train(embeddings, first, last, *, ahead=0):
 
 def contents(embeddings):
     """Rows and units of this process by table and id, every part of them, and what all agree on."""
-    rows = {}
-    for name, state in embeddings.table_states().items():
-        for block in state.blocks(1 << 20):
-            for number, one in enumerate(block.ids):
-                parts = {part: values[number].tolist() for part, values in block.parts.items()}
-                rows[name, int(one)] = block.columns, parts
-    return rows, embeddings.policy_state(), embeddings.adaptive()
+    return rows_by_id(embeddings), embeddings.policy_state(), embeddings.adaptive()
 
 
 def together(of_ranks):

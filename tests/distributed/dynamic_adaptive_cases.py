@@ -11,6 +11,7 @@ from megalith.checkpoint.store import CheckpointStore
 from megalith.comm.ranks import Ranks
 from megalith.core.store_spec import partition_edges, unit_edges
 from megalith.sharding.plan import Placement, Shard, ShardingPlan
+from stored_rows import rows_by_id
 
 POLICY = mg.AdaptivePolicy(budget="96KiB", chunk=4, end_step=20, warm_up=4, interval=6, gamma=0.95)
 OVER = {"a": "adaptive", "b": "adaptive", "c": "adaptive", "d": "adaptive", "e": "dense"}
@@ -66,14 +67,12 @@ def train(embeddings, first, last, *, ahead=0):
 
 def contents(embeddings):
     """Rows and units of this process with every part of them, what all agree on, and what is counted."""
-    rows = {}
-    for name, state in embeddings.table_states().items():
-        for block in state.blocks(1 << 12):
-            for number, one in enumerate(block.ids):
-                parts = {part: values[number].tolist() for part, values in block.parts.items()}
-                assert (name, int(one)) not in rows
-                rows[name, int(one)] = block.columns, parts
-    return rows, embeddings.policy_state(), embeddings.adaptive().counts, embeddings.dynamic_counts()
+    return (
+        rows_by_id(embeddings),
+        embeddings.policy_state(),
+        embeddings.adaptive().counts,
+        embeddings.dynamic_counts(),
+    )
 
 
 def together(of_ranks):

@@ -14,6 +14,7 @@ from megalith.core.store_spec import partition_edges
 from megalith.embeddings.stores.dynamic.counts import DynamicCounts
 from megalith.ops.ids.changes import LEAVING_REASONS
 from megalith.sharding.plan import Placement, Shard, ShardingPlan
+from stored_rows import rows_by_id
 
 BOUNDS = {"a": 150, "b": 200, "c": 130, "d": 64, "e": 170}
 POLICIES = {
@@ -130,13 +131,7 @@ def evaluate(embeddings, own):
 
 def contents(embeddings):
     """Rows of this process by table and id with every part of them, and what is counted."""
-    rows = {}
-    for name, state in embeddings.table_states().items():
-        for block in state.blocks(1 << 12):
-            for number, one in enumerate(block.ids):
-                parts = {part: values[number].tolist() for part, values in block.parts.items()}
-                assert (name, int(one)) not in rows
-                rows[name, int(one)] = parts
+    rows = {key: parts for key, (_, parts) in rows_by_id(embeddings).items()}
     return rows, embeddings.dynamic_counts()._replace(map_bytes=0)
 
 

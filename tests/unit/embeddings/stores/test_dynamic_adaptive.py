@@ -13,6 +13,7 @@ from megalith.embeddings.optimizers import LAMB, SGD, AdaGrad, Adam, RowWiseAdaG
 from megalith.embeddings.stores.adaptive.store import AdaptiveStore
 from megalith.ops.ids.policies import bound_for
 from megalith.ops.stores.start_values import start_values_twin
+from stored_rows import rows_by_id
 
 POLICY = mg.AdaptivePolicy(budget="80KiB", chunk=4, end_step=20, warm_up=4, interval=6, gamma=0.95)
 ROOMY = mg.AdaptivePolicy(ratio=1, chunk=4, end_step=20, warm_up=4, interval=6)
@@ -103,14 +104,7 @@ def train(embeddings, first, last, *, ahead=0, check=None):
 
 def contents(embeddings):
     """Every number by table and id, with the columns that live."""
-    rows = {}
-    for name, state in embeddings.table_states().items():
-        for block in state.blocks(1 << 12):
-            for number, one in enumerate(block.ids):
-                parts = {part: values[number].tolist() for part, values in block.parts.items()}
-                assert (name, int(one)) not in rows
-                rows[name, int(one)] = block.columns, parts
-    return rows, embeddings.policy_state()
+    return rows_by_id(embeddings), embeddings.policy_state()
 
 
 def same(outputs, others):
