@@ -17,7 +17,9 @@ def main() -> None:
     try:
         try:
             from megalith.cli.app import CommandLineError, app
+            from megalith.cli.thread_waiting import choose_waiting
 
+            choose_waiting()
             try:
                 code = app(standalone_mode=False)
             except CommandLineError as error:

@@ -90,16 +90,18 @@ def _machine() -> Iterator[Check]:
 
 
 def _load(cores: int) -> Iterator[Check]:
-    """Threads that wait spin, so beside other busy programs training can be many times slower."""
+    """Beside other busy programs training is slow: `cli.thread_waiting`."""
     import os
+
+    from megalith.cli.thread_waiting import BUSY
 
     if not hasattr(os, "getloadavg"):
         return
     busy = os.getloadavg()[0]
-    if busy < 1.25 * cores:
+    if busy <= BUSY * cores:
         yield Check("load", "ok", f"{busy:.1f} processes on {cores} cores")
     else:
-        fix = "training is slow beside them; OMP_WAIT_POLICY=passive helps much"
+        fix = "training is slow beside them; start a loop of your own with OMP_WAIT_POLICY=passive"
         yield Check("load", "optional", f"{busy:.1f} processes on {cores} cores", fix)
 
 
