@@ -32,3 +32,20 @@ def split_by_column(option: str, given: Sequence[str] | None) -> tuple[int | Non
         else:
             for_all = value
     return for_all, by_name
+
+
+def separators_by_column(given: Sequence[str] | None) -> dict[str, str]:
+    """What stands between the ids of each column that --list names.
+
+    >>> separators_by_column(["genres=|", "tags=, "])
+    {'genres': '|', 'tags': ', '}
+    """
+    found: dict[str, str] = {}
+    for text in given or ():
+        name, equals, separator = text.partition("=")
+        if not equals or not name.strip() or not separator:
+            raise ConfigError(f"--list {text} must name a column and what stands between ids: 'genres=|'.")
+        if name.strip() in found:
+            raise ConfigError(f"--list names '{name.strip()}' twice; name it once.")
+        found[name.strip()] = "\t" if separator == "\\t" else separator
+    return found

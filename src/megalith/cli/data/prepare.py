@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from megalith.cli.data import prepare_options as options
 from megalith.cli.data.column_listing import print_listing, show_listing
-from megalith.cli.data.column_values import split_by_column
+from megalith.cli.data.column_values import separators_by_column, split_by_column
 from megalith.cli.output import JsonFlag, print_json, print_table, progress_console, say, text_column
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def prepare(
     share: options.ShareOption = None,
     max_length: options.MaxLengthOption = None,
     keep: options.KeepOption = options.KeepName.last,
+    lists: options.ListOption = None,
     delimiter: options.DelimiterOption = ",",
     dry_run: options.DryRunFlag = False,
     overwrite: options.OverwriteFlag = False,
@@ -105,6 +106,7 @@ def prepare(
         "max_length": length,
         "max_length_of": length_of,
         "keep": keep.value,
+        "separators": separators_by_column(lists),
         "delimiter": "\t" if delimiter == "\\t" else delimiter,
         "overwrite": overwrite,
         **({} if threads is None else {"threads": threads}),

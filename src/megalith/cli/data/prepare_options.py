@@ -145,6 +145,15 @@ MaxLengthOption = Annotated[
     typer.Option(metavar="<n|name=n>", help=f"{_TABLES}: most ids of a list; NAME=N for one column, repeat."),
 ]
 KeepOption = Annotated[KeepName, typer.Option(help="Which ids of a longer list stay.")]
+ListOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--list",
+        metavar="<name=separator>",
+        help=f"{_TABLES}: a column of text with several ids and what stands between them, such as "
+        "'genres=|'; repeat.",
+    ),
+]
 DelimiterOption = Annotated[
     str, typer.Option(help="csv: the character between fields; \\t is a tab.", show_default=True)
 ]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+import pyarrow as pa
 
 from megalith.core.errors import ConfigError, nearest
 from megalith.data.prepare.options import PrepareOptions
@@ -19,6 +21,7 @@ from megalith.data.readers.frames.rules import (
     list_columns,
     split_names,
 )
+from megalith.data.readers.frames.text_lists import split_sample
 
 TellListing = Callable[[ColumnListing], None]
 
@@ -44,7 +47,7 @@ def choose_frame(options: PrepareOptions, tell: TellListing) -> FrameColumns:
     """From the options and the first rows of the first file; `tell` hears of the listing before anything is
     refused."""
     path = options.files[0]
-    table = frame_format(options.source, options.delimiter, options.chunk_bytes).sample(path)
+    table = _sample(options, options.separators)
     names = table.column_names
     named = NamedColumns(
         options.label,
@@ -53,6 +56,7 @@ def choose_frame(options: PrepareOptions, tell: TellListing) -> FrameColumns:
         split_names(options.dropped, names),
         options.weight,
         options.event_time,
+        tuple(options.separators),
     )
     listing = list_columns(table, path, named)
     tell(listing)
@@ -64,6 +68,7 @@ def choose_frame(options: PrepareOptions, tell: TellListing) -> FrameColumns:
             "features": _neighbours(columns.features, groups),
             "max_lengths": _max_lengths(options, columns),
             "keep": options.keep,
+            "separators": dict(options.separators),
         }
     )
     _refuse_name_twice(columns, path)
@@ -76,7 +81,7 @@ def existing_listing(
 ) -> ColumnListing:
     """The listing of a file whose columns another data set has chosen."""
     path = options.files[0]
-    table = frame_format(options.source, options.delimiter, options.chunk_bytes).sample(path)
+    table = _sample(options, columns.separators)
     known: dict[str, TakenAs] = {columns.label: "label"}
     known |= {name: "list of floats" if name in columns.vectors else "number" for name in columns.numbers}
     known |= {name: "list of ids" if multi_hot else "category" for name, multi_hot in columns.features}
@@ -92,6 +97,12 @@ def existing_listing(
         sample_rows=table.num_rows,
         columns=tuple(_as_known(entry, known, origin) for entry in entries),
     )
+
+
+def _sample(options: PrepareOptions, separators: Mapping[str, str]) -> pa.Table:
+    """The first rows of the first file, texts of several ids as lists."""
+    table = frame_format(options.source, options.delimiter, options.chunk_bytes).sample(options.files[0])
+    return split_sample(table, separators)
 
 
 def _as_known(entry: ColumnEntry, known: dict[str, TakenAs], origin: Path) -> ColumnEntry:

@@ -71,6 +71,8 @@ class PrepareOptions(Config):
     max_length_of: dict[str, Annotated[int, Field(ge=1)]] = {}
     keep: Literal["last", "first"] = "last"
     """Which ids of a longer list stay."""
+    separators: dict[str, Annotated[str, Field(min_length=1)]] = {}
+    """By column of text that holds several ids, what stands between them."""
     delimiter: str = ","
     """csv: what stands between fields."""
     raw: tuple[str, ...] = ()
@@ -88,6 +90,8 @@ class PrepareOptions(Config):
             )
         if self.vocabulary_from and self.share:
             raise ValueError("--vocabulary-from decides which features share one; leave out --share")
+        if self.vocabulary_from and self.separators:
+            raise ValueError("--vocabulary-from decides which columns are lists; leave out --list")
         if self.vocabulary_from and self.raw:
             raise ValueError("--vocabulary-from decides which features have raw ids; leave out --raw")
         if self.hash_buckets and self.max_vocabulary:
@@ -109,6 +113,7 @@ class PrepareOptions(Config):
             "--number": self.numbers,
             "--category": self.categories,
             "--drop": self.dropped,
+            "--list": self.separators,
         }
         option = next((option for option, value in given.items() if value), None)
         if option is not None and self.source not in FRAME_SOURCES:

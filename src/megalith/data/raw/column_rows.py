@@ -16,6 +16,7 @@ from megalith.data.raw.record_files import ColumnNames, Records
 from megalith.data.raw.row_source import RawBlock, refuse_bad_rows
 from megalith.data.readers import ColumnChoice, FrameSource
 from megalith.data.readers.frames.files import FrameBatch, ParquetFormat
+from megalith.data.readers.frames.text_lists import split_columns
 from megalith.ops.text.keys import Keys
 from megalith.ops.text.rows import Role, parse_delimited, plan_columns
 
@@ -58,9 +59,10 @@ class ColumnRows:
         """The columns of a batch, in types that the reader takes, with labels that nobody looks at."""
 
         def column(name: str) -> Column:
-            return Column(item.where, item.first_row, name, item.batch.column(name))
+            return Column(item.where, item.first_row, name, batch.column(name))
 
         choice = self._choice
+        batch = split_columns(item.batch, choice.separators)
         columns = {choice.label: pa.array(np.zeros(item.batch.num_rows, np.float32))}
         columns |= {
             name: as_vectors(column(name)) if name in choice.vectors else as_numbers(column(name))

@@ -26,6 +26,8 @@ class ColumnChoice(Config):
     """By multi-hot feature, how many ids of a row are kept."""
     keep: Literal["last", "first"] = "last"
     """Which ids of a longer list stay."""
+    separators: dict[str, str] = {}
+    """By multi-hot feature that is text, what stands between its ids."""
 
     def number_columns(self, name: str) -> tuple[str, ...]:
         """The columns that one of `numbers` becomes: itself, or NAME_0, NAME_1, ... for a vector."""

@@ -57,6 +57,7 @@ class NamedColumns(NamedTuple):
     dropped: tuple[str, ...] = ()
     weight: str | None = None
     event_time: str | None = None
+    lists: tuple[str, ...] = ()
 
     def by_option(self) -> list[tuple[str, str]]:
         """(option, column) of every name."""
@@ -64,6 +65,7 @@ class NamedColumns(NamedTuple):
         options += [("--number", name) for name in self.numbers]
         options += [("--category", name) for name in self.categories]
         options += [("--drop", name) for name in self.dropped]
+        options += [("--list", name) for name in self.lists]
         options += [] if self.weight is None else [("--weight", self.weight)]
         return options if self.event_time is None else [*options, ("--event-time", self.event_time)]
 
@@ -243,6 +245,15 @@ def _vector(sample: ColumnSample, rule: str) -> _Verdict:
     )
 
 
+def _separator(texts: pa.ChunkedArray) -> str | None:
+    """What stands inside a quarter of all texts, as between values of a list."""
+    for separator in "|;":
+        inside = pc.sum(pc.match_substring(texts, separator)).as_py()
+        if 4 * (inside or 0) >= len(texts) > 0:
+            return separator
+    return None
+
+
 def _plural(kind: pa.DataType) -> str:
     return "integers" if is_integer(kind) else "texts" if is_text(kind) else "true or false"
 
@@ -259,6 +270,11 @@ def _note(sample: ColumnSample, verdict: _Verdict) -> str:
                 "holds whole numbers and missing ones, as integers of a pandas frame do that lack some; "
                 f"if they are ids pass --category {sample.name}"
             )
+    if verdict.rule == "text" and (separator := _separator(sample.flat.drop_null())):
+        return (
+            f"holds several values with '{separator}' between them; if it is a list pass "
+            f"--list '{sample.name}={separator}'"
+        )
     distinct = sample.distinct()
     if verdict.taken_as == "category" and distinct is not None and len(given) >= _OWN_VALUE_ROWS:
         if distinct > _OWN_VALUE_SHARE * len(given):

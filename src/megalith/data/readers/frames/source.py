@@ -15,6 +15,7 @@ from megalith.data.readers.block import BadRow, Bag, Feature, LogBlock, Numeric
 from megalith.data.readers.event_time import EventTimeColumn
 from megalith.data.readers.frames.columns import ColumnChoice
 from megalith.data.readers.frames.files import FrameFormat, FrameRows
+from megalith.data.readers.frames.text_lists import split_columns
 from megalith.data.readers.frames.types import is_view
 from megalith.data.readers.frames.values import (
     RawKind,
@@ -89,6 +90,7 @@ class FrameSource:
     def parse(self, item: Any) -> LogBlock:
         """The rows of one piece."""
         rows = self._format.rows(item)
+        rows = rows._replace(batch=split_columns(rows.batch, self.columns.separators))
         found = _Problems(rows)
         labels = self._labels(found)
         numbers = {

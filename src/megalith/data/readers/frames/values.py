@@ -182,6 +182,13 @@ def _text_keys(texts: pa.Array) -> Keys:
     return token_keys(b"" if data is None else memoryview(data), bounds)
 
 
+def read_texts_plainly(column: pa.Array) -> pa.Array:
+    """Single values of any type as text."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    return _float_texts(column) if pa.types.is_floating(column.type) else as_string(column)
+
+
 def as_string(column: pa.Array) -> pa.Array:
     """Text or bytes as text."""
     try:
