@@ -17,6 +17,9 @@
 
 #include "chunks/lookup_kernels.h"
 #include "chunks/update_kernels.h"
+
+#include "frozen/encode_kernels.h"
+#include "frozen/pool_kernels.h"
 #include "simd/kernels.h"
 
 namespace megalith {
@@ -29,6 +32,7 @@ constexpr Kernels kKernels{
     {interact, interact_backward},
     {read_scattered, update_scattered},
     {pool_chunked, copy_chunked, chunked_weight_gradient, update_chunked},
+    {pool_frozen, encode_frozen},
 };
 
 }  // namespace MG_VARIANT

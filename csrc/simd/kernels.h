@@ -7,6 +7,7 @@
 
 #include "chunks/kernels.h"
 #include "embedding/kernels.h"
+#include "frozen/kernels.h"
 #include "interaction/kernels.h"
 #include "machine/kernels.h"
 #include "optimizer/kernels.h"
@@ -19,6 +20,7 @@ struct Kernels {
   InteractionKernels interaction;
   BandwidthKernels bandwidth;
   ChunkedKernels chunked;
+  FrozenKernels frozen;
 };
 
 // The table in use; chosen at the first call.

@@ -15,9 +15,9 @@ from typing import Any
 
 from megalith.core.errors import CacheFullError, MegalithError, NativeError, OutOfMemoryError, StorageError
 
-ABI_VERSION = 23
+ABI_VERSION = 24
 """That of csrc/abi.h; both are raised when a signature changes."""
-ABI_DIGEST = "7025726428035a83"
+ABI_DIGEST = "f0bdf49ed73df547"
 """Of the signatures together with the version; `tests/architecture` says what to put here."""
 SIMD_LEVELS = ("portable", "avx2", "avx512")
 """The builds of the kernels, the narrowest vector instructions first."""
@@ -191,9 +191,22 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "mg_ranking_changes": (_Code, (*(_pointer,) * 3, _int64, _pointer)),
     "mg_ranking_apply": (_Code, (_pointer, _pointer, _pointer, _int64)),
     "mg_ranking_forget": (None, (_pointer,)),
+    # Frozen rows (ops/frozen).
+    "mg_frozen_encode": (_Code, (_pointer, *(_int64,) * 4, *(_pointer,) * 2)),
+    "mg_frozen_create": (_Code, (_pointer, _int64, _pointer)),
+    "mg_frozen_destroy": (None, (_pointer,)),
+    "mg_frozen_id_bytes": (_int64, (_pointer,)),
+    "mg_frozen_lookup": (
+        _Code,
+        (
+            *(_pointer, _pointer, _int32, _int64, _pointer, _int32, *(_int64,) * 2),
+            *(*(_pointer,) * 2, _int64, _pointer),
+        ),
+    ),
     # The machine's own speed (bench/embedding/roofline.py, ops/stores/disk_probe.py).
     "mg_disk_probe": (_Code, (_text, _pointer, _pointer, _pointer)),
     "mg_random_row_read": (_Code, (_pointer, _int64, _pointer, _int64, _int64, _int32, _pointer)),
+    "mg_packed_row_read": (_Code, (_pointer, _int64, _pointer, _int64, _int64, _int32, _pointer)),
     "mg_random_row_update": (_Code, (_pointer, _int64, _pointer, _int64, _int64, _int32)),
 }
 

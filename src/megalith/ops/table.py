@@ -298,11 +298,31 @@ OPERATORS = (
         twin="megalith.ops.chunks.ranking_twin:RankingTwin",
         torch_name=None,
     ),
+    Operator(
+        name="frozen_rows",
+        native=("mg_frozen_encode",),
+        facade="megalith.ops.frozen.encode:encode_rows",
+        twin="megalith.ops.frozen.encode_twin:encode_rows_twin",
+        torch_name=None,
+    ),
+    Operator(
+        name="frozen_lookup",
+        native=("mg_frozen_create", "mg_frozen_lookup", "mg_frozen_id_bytes", "mg_frozen_destroy"),
+        facade="megalith.ops.frozen.lookup:FrozenLookup",
+        twin="megalith.ops.frozen.lookup_twin:frozen_lookup_twin",
+        torch_name=None,
+    ),
 )
 
 # Exported, but not operators: loading, threads, what the processor, the memory and the system offer.
 PLUMBING = (
     *("mg_abi_version", "mg_last_error", "mg_simd_level", "mg_simd_level_for", "mg_use_simd_level"),
     *("mg_use_torch_threads", "mg_set_num_threads", "mg_num_threads"),
-    *("mg_advise_huge_pages", "mg_random_row_read", "mg_random_row_update", "mg_disk_probe"),
+    *(
+        "mg_advise_huge_pages",
+        "mg_random_row_read",
+        "mg_random_row_update",
+        "mg_packed_row_read",
+        "mg_disk_probe",
+    ),
 )

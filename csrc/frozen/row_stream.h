@@ -1,0 +1,194 @@
+// The rows of a batch on their way: found from ids, asked for ahead of their turn, and handed over in order.
+//
+// Rows are found up to kAhead before they are read, across bags and across tables, so that memory is never idle
+// where one bag ends. The lines that a row covers are asked for, one or two of most, and no more. What an id needs
+// before its row is known (the bucket of a listed id, the start of a row of unequal length) is asked for a stage earlier.
+#pragma once
+
+#include <cstdint>
+
+#include "frozen/format.h"
+#include "simd/scalar.h"
+
+namespace megalith {
+inline namespace MG_VARIANT {
+
+constexpr int64_t kAhead = 64;  // rows
+constexpr int64_t kRing = 512;  // rows that are found and not yet read, a power of two
+
+inline void prefetch_packed(const uint8_t* row, int64_t bytes) {
+  __asm__ volatile("");
+  __builtin_prefetch(row, 0, 3);
+  if (bytes <= 64) {
+    // At most two lines: asking for one twice costs less than a branch that nobody foresees.
+    __builtin_prefetch(row + bytes - 1, 0, 3);
+    return;
+  }
+  const uintptr_t end = reinterpret_cast<uintptr_t>(row) + static_cast<uintptr_t>(bytes);
+  for (uintptr_t line = (reinterpret_cast<uintptr_t>(row) & ~uintptr_t{63}) + 64; line < end; line += 64) {
+    __builtin_prefetch(reinterpret_cast<const void*>(line), 0, 3);
+  }
+}
+
+inline uint64_t bucket_of(int64_t id, int64_t num_buckets) {
+  return static_cast<uint64_t>((static_cast<unsigned __int128>(mix(static_cast<uint64_t>(id))) *
+                                static_cast<uint64_t>(num_buckets)) >> 64);
+}
+
+// The row of a listed id, or -1.
+inline int64_t listed_row(const FrozenSource& source, int64_t id) {
+  int64_t at = static_cast<int64_t>(bucket_of(id, source.num_buckets));
+  for (int64_t seen = 0; seen < source.num_buckets; ++seen) {
+    const IdBucket& bucket = source.buckets[at];
+    for (int i = 0; i < bucket.used; ++i) {
+      if (bucket.ids[i] == id) return bucket.rows[i];
+    }
+    if (!bucket.passed) break;
+    at = at + 1 == source.num_buckets ? 0 : at + 1;
+  }
+  return -1;
+}
+
+class RowStream {
+ public:
+  // What stands for a row that is not read: padding, which counts for nothing, and a row of zeros.
+  static constexpr uintptr_t kPadding = 0, kZeros = 1;
+
+  RowStream(const FrozenSource* lookups, const FrozenBatch& batch, const FrozenPlace& first, const FrozenPlace& last)
+      : lookups_(lookups), batch_(batch), last_(last) {
+    enter(first.lookup, first.bag);
+  }
+
+  // Finds rows until `count` of them were found since the beginning, or all were.
+  __attribute__((noinline)) void find(int64_t count) {
+    while (found_ < count && lookup_ >= 0) {
+      const int64_t some = least(count - found_, stop_ - next_);
+      if (batch_.index_bytes == 4) {
+        find_some(static_cast<const int32_t*>(batch_.values), some);
+      } else {
+        find_some(static_cast<const int64_t*>(batch_.values), some);
+      }
+      found_ += some;
+      if (next_ == stop_) enter(lookup_ + 1, 0);
+    }
+  }
+
+  int64_t found() const { return found_; }
+  // Of the rows found, by their number since the beginning.
+  const uint8_t* row(int64_t number) const { return rows_[number & (kRing - 1)]; }
+  // Columns that are stored of it, in tables of unequal rows.
+  int64_t width(int64_t number) const { return widths_[number & (kRing - 1)]; }
+  const FrozenFault& fault() const { return fault_; }
+
+ private:
+  // Goes on with this lookup, or the next one that has ids.
+  void enter(int64_t lookup, int64_t bag) {
+    for (; lookup < last_.lookup || (lookup == last_.lookup && last_.bag > 0); ++lookup, bag = 0) {
+      const int64_t base = lookups_[lookup].feature * batch_.size;
+      next_ = batch_.offset(base + bag);
+      stop_ = batch_.offset(base + (lookup == last_.lookup ? last_.bag : batch_.size));
+      if (next_ == stop_) continue;
+      lookup_ = lookup;
+      numbered_ = bucketed_ = next_;
+      return;
+    }
+    lookup_ = -1;
+  }
+
+  template <class Index>
+  void find_some(const Index* ids, int64_t count) {
+    const FrozenSource& source = lookups_[lookup_];
+    if (source.buckets || source.starts || source.has_padding) return find_staged(ids, count);
+    const uint8_t* const rows = source.rows;
+    const int64_t bytes = source.row_bytes;
+    const uint64_t num_rows = static_cast<uint64_t>(source.num_rows);
+    bool outside = false;
+    const Index* const from = ids + next_;
+    for (int64_t i = 0; i < count; ++i) {
+      const uint64_t id = static_cast<uint64_t>(static_cast<int64_t>(from[i]));
+      const bool is_row = id < num_rows;
+      outside |= !is_row;
+      const uint8_t* row = rows + (is_row ? id : 0) * static_cast<uint64_t>(bytes);
+      rows_[(found_ + i) & (kRing - 1)] = is_row ? row : nullptr;
+      prefetch_packed(row, bytes);
+    }
+    if (outside) note(ids, count);
+    next_ += count;
+  }
+
+  template <class Index>
+  __attribute__((noinline)) void note(const Index* ids, int64_t count) {
+    if (fault_.lookup >= 0) return;
+    const uint64_t num_rows = static_cast<uint64_t>(lookups_[lookup_].num_rows);
+    int64_t at = next_;
+    while (at + 1 < next_ + count && static_cast<uint64_t>(static_cast<int64_t>(ids[at])) < num_rows) ++at;
+    fault_ = {lookup_, at};
+  }
+
+  // The same where ids are listed, rows of unequal length, or some id is padding.
+  template <class Index>
+  __attribute__((noinline)) void find_staged(const Index* ids, int64_t count) {
+    const FrozenSource& source = lookups_[lookup_];
+    if (source.buckets) {
+      for (const int64_t until = least(stop_, next_ + count + 2 * kAhead); bucketed_ < until; ++bucketed_) {
+        __builtin_prefetch(source.buckets + bucket_of(static_cast<int64_t>(ids[bucketed_]), source.num_buckets));
+      }
+    }
+    for (const int64_t until = least(stop_, next_ + count + kAhead); numbered_ < until; ++numbered_) {
+      const int64_t id = static_cast<int64_t>(ids[numbered_]);
+      const int64_t number = number_of(source, id, numbered_);
+      numbers_[numbered_ & (kRing - 1)] = number;
+      if (source.starts && number >= 0) __builtin_prefetch(source.starts + number);
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t number = numbers_[(next_ + i) & (kRing - 1)], place = (found_ + i) & (kRing - 1);
+      if (number < 0) {
+        rows_[place] = reinterpret_cast<const uint8_t*>(number == kPaddingNumber ? kPadding : kZeros);
+        widths_[place] = 0;
+        continue;
+      }
+      int64_t begin = number * source.row_bytes, bytes = source.row_bytes;
+      widths_[place] = source.dim;
+      if (source.starts) {
+        begin = static_cast<int64_t>(source.starts[number]) * source.unit;
+        bytes = static_cast<int64_t>(source.starts[number + 1]) * source.unit - begin;
+        const int64_t chunks = (bytes - source.header_bytes + source.chunk_bytes - 1) / source.chunk_bytes;
+        widths_[place] = least(chunks * source.chunk, source.dim);
+      }
+      if (bytes == 0) {
+        rows_[place] = reinterpret_cast<const uint8_t*>(kZeros);
+        continue;
+      }
+      rows_[place] = source.rows + begin;
+      prefetch_packed(rows_[place], bytes);
+    }
+    next_ += count;
+  }
+
+  static constexpr int64_t kZerosNumber = -1, kPaddingNumber = -2;
+
+  int64_t number_of(const FrozenSource& source, int64_t id, int64_t value) {
+    if (source.has_padding && id == source.padding) return kPaddingNumber;
+    if (source.buckets) {
+      const int64_t number = listed_row(source, id);
+      return number < 0 ? source.unknown : number;
+    }
+    if (static_cast<uint64_t>(id) < static_cast<uint64_t>(source.num_rows)) return id;
+    if (fault_.lookup < 0) fault_ = {lookup_, value};
+    return kPaddingNumber;
+  }
+
+  const FrozenSource* const lookups_;
+  const FrozenBatch& batch_;
+  const FrozenPlace last_;
+  int64_t lookup_ = -1, next_ = 0, stop_ = 0;  // where ids are read, by position
+  int64_t numbered_ = 0, bucketed_ = 0;        // how far the stages before are
+  int64_t found_ = 0;
+  FrozenFault fault_;
+  const uint8_t* rows_[kRing];
+  int64_t widths_[kRing];
+  int64_t numbers_[kRing];
+};
+
+}  // namespace MG_VARIANT
+}  // namespace megalith
