@@ -22,11 +22,16 @@ class LinearReLU(nn.Linear):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """[batch, in] -> [batch, out]; fused where the CPU has the operator."""
-        plain = torch.float32 == inputs.dtype == self.weight.dtype and inputs.device.type == "cpu"
-        if _FUSED is None or not plain or self.bias is None or inputs.dim() != 2 or not len(inputs):
-            return F.relu(super().forward(inputs))
-        out: Tensor = _LinearReLU.apply(inputs, self.weight, self.bias)
-        return out
+        return linear_relu(inputs, self.weight, self.bias)
+
+
+def linear_relu(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """relu(inputs @ weight.T + bias); fused where the CPU has the operator."""
+    plain = torch.float32 == inputs.dtype == weight.dtype and inputs.device.type == "cpu"
+    if _FUSED is None or not plain or bias is None or inputs.dim() != 2 or not len(inputs):
+        return F.relu(F.linear(inputs, weight, bias))
+    out: Tensor = _LinearReLU.apply(inputs, weight, bias)
+    return out
 
 
 class _LinearReLU(torch.autograd.Function):
