@@ -1,0 +1,2 @@
+"""The dense part of a served model: linear layers of reduced precision, and whole programs in one native call;
+`csrc/dense` is the native side."""
