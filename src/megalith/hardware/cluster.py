@@ -30,7 +30,7 @@ class Device:
 
     name: str
     flops: Mapping[str, float] = field(hash=False)
-    """Peak FLOP/s of dense matrix products by type: fp32, tf32, fp16, bf16, fp8."""
+    """Peak FLOP/s of dense matrix products by type: fp32, tf32, fp16, bf16, fp8, int8 (operations)."""
     memory: tuple[MemoryTier, ...]
     """Fastest first; the first is where weights and activations live."""
     watts: float = 0.0
@@ -43,6 +43,9 @@ class Device:
     """Of a processor: what several workers on it share; 0 where that is not known or does not matter."""
     core_bytes_per_second: float = 0.0
     """What one core reaches of the first memory while the others idle; 0 takes its part of what all reach."""
+    on_chip_bytes: int = 0
+    """Of a card: memory on the chip. Weights of a dense part that fits there are not read from the first
+    memory."""
 
     @property
     def bytes(self) -> int:
@@ -95,6 +98,10 @@ class Cluster:
     """Between processes of one host, one a core: what each writes for the others, all at the same time."""
     loopback: Link | None = None
     """The same through sockets, where memory is not shared."""
+    host: Device | None = None
+    """The processor beside the devices of the innermost level, where these are cards that serve."""
+    uplink: Link | None = None
+    """Between that host and the switch behind which its cards are: they share it."""
 
     @property
     def devices(self) -> int:

@@ -19,6 +19,9 @@ DEVICES = (
     "cpu",
     "yosemite-card",
     "yosemite-host",
+    "nnpi-1150",
+    "mtia-v1",
+    "mtia-v2",
 )
 LINKS = [
     "nvlink3",
@@ -57,6 +60,22 @@ def test_rates_are_bytes_each_way() -> None:
     assert found.link("ib-hdr200x8").bytes_per_second == 8 * 200e9 / 8
     assert found.link("nvlink3").bytes_per_second == 300e9
     assert found.device("a100-80g").memory[0].bytes == 80 * 2**30
+
+
+@pytest.mark.parametrize("name", ["yosemite-v2", "yosemite-v2-mtia-v1", "yosemite-v2-mtia-v2"])
+def test_hosts_of_cards_have_both(name: str) -> None:
+    cluster = catalog().cluster(name)
+    assert cluster.levels[0].count == 6
+    assert cluster.host == catalog().device("yosemite-host")
+    # Cards share what the host has toward their switch, so one of them has no more.
+    assert cluster.uplink is not None
+    assert cluster.uplink.bytes_per_second >= cluster.levels[0].link.bytes_per_second
+    assert cluster.device.flops["int8"] >= cluster.device.flops["fp16"]
+    assert cluster.device.on_chip_bytes < cluster.device.bytes
+
+
+def test_other_clusters_have_no_host() -> None:
+    assert catalog().cluster("zionex").host is None
 
 
 def test_a_user_s_file_adds_and_replaces(tmp_path: Path) -> None:

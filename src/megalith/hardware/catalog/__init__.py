@@ -46,6 +46,7 @@ class DeviceEntry(Config):
     price_per_hour: float = Field(default=0.0, ge=0)
     cores: int = Field(default=0, ge=0)
     core_gigabytes_per_second: float = Field(default=0.0, ge=0)
+    on_chip_mebibytes: float = Field(default=0.0, ge=0)
 
     def build(self, name: str) -> Device:
         """The device, in bytes and bytes a second."""
@@ -59,6 +60,7 @@ class DeviceEntry(Config):
         return Device(
             *(name, self.flops, tiers, self.watts, self.multiprocessors, self.price_per_hour),
             *(self.generation, self.cores, self.core_gigabytes_per_second * 1e9),
+            int(self.on_chip_mebibytes * 2**20),
         )
 
 
@@ -107,11 +109,17 @@ class LevelSpec(Config):
 
 
 class ClusterSpec(Config):
-    """A cluster as a user writes it: a device's name and levels from the innermost out."""
+    """A cluster as a user writes it: a device's name and levels from the innermost out.
+
+    Cards that serve have a `host` (a device too) beside those of the innermost level, and may share its
+    `uplink`.
+    """
 
     name: str = ""
     device: str
     levels: tuple[LevelSpec, ...] = Field(min_length=1)
+    host: str | None = None
+    uplink: str | None = None
 
 
 class CatalogFile(Config):
@@ -160,6 +168,8 @@ class Catalog:
             *(spec.name, self.device(spec.device), levels),
             shared_memory=self.link(SHARED_MEMORY),
             loopback=self.link(LOOPBACK),
+            host=None if spec.host is None else self.device(spec.host),
+            uplink=None if spec.uplink is None else self.link(spec.uplink),
         )
 
     def _link_of(self, level: LevelSpec) -> Link:
