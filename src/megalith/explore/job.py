@@ -78,6 +78,10 @@ class DlrmModel(Config):
     dense: int = Field(default=13, ge=0)
     bottom: tuple[int, ...] = (512, 256)
     top: tuple[int, ...] = (1024, 1024, 512)
+    num_crosses: int = Field(default=0, ge=0)
+    """Cross layers over all vectors side by side, before the top MLP; 0: pairwise dot products instead."""
+    cross_rank: int | None = Field(default=None, gt=0)
+    """None: full cross matrices."""
     table_dtype: Literal["fp32", "fp16", "bf16"] = "fp32"
     mflops_per_sample: float | None = Field(default=None, gt=0)
     """Forward, when a source gives the total and not the layers."""

@@ -22,6 +22,7 @@ CONFIGS = [
     DLRMConfig(dim=5, bottom=SMALL, top=SMALL),
     DLRMConfig(dim=5, bottom=SMALL, top=SMALL, interaction="concat"),
     DLRMConfig(dim=5, bottom=SMALL, top=SMALL, interaction="dot_concat", embedding_dropout=0.5),
+    DLRMConfig(dim=5, bottom=SMALL, top=SMALL, interaction="dcn", num_crosses=2, rank=3),
     DCNv2Config(dim=1, mlp=SMALL),
     DCNv2Config(dim=5, mlp=SMALL, rank=2, structure="stacked", input_dropout=0.1),
     DeepFMConfig(dim=7, mlp=MLPConfig(layers=(8,), norm="batch", dropout=0.2)),
@@ -65,6 +66,36 @@ def test_a_low_rank_cross_has_fewer_weights():
 
     assert count(None) == 20 * 20 + 20
     assert count(2) == 2 * 20 * 2 + 20
+
+
+@pytest.mark.parametrize("rank", [None, 4])
+def test_dlrm_with_crosses_is_dlrm_dcn(rank):
+    """As TorchRec defines it: crosses x_0 * (W (V x) + b) + x over [bottom's vector | all vectors]."""
+    torch.manual_seed(0)
+    config = DLRMConfig(dim=5, bottom=SMALL, top=SMALL, interaction="dcn", num_crosses=2, rank=rank)
+    model = config.build(ModelInputs(3, FEATURES))
+    dense, embedded = torch.randn(6, 3), torch.randn(6, 15)
+    start = crossed = torch.cat([model.begin(dense), embedded], dim=1)
+    for layer in model.cross.layers:
+        mixed = crossed @ layer.weight.T + layer.bias if rank is None else _low_rank(layer, crossed)
+        crossed = start * mixed + crossed
+    torch.testing.assert_close(model(dense, embedded), model.top(crossed).squeeze(1))
+    assert len(model.cross.layers) == 2
+    assert model.top[0].in_features == 20
+
+
+def _low_rank(layer, crossed):
+    down, up = layer
+    assert down.weight.shape == (4, 20)
+    assert down.bias is None
+    return crossed @ down.weight.T @ up.weight.T + up.bias
+
+
+@pytest.mark.parametrize(("key", "value"), [("num_crosses", 2), ("rank", 8)])
+def test_settings_of_crosses_are_refused_without_them(key, value):
+    with pytest.raises(ValueError, match=f"{key} is for interaction: dcn, not dot; leave it out"):
+        DLRMConfig(**{key: value})
+    assert getattr(DLRMConfig(interaction="dcn", **{key: value}), key) == value
 
 
 def test_linear_tables_have_one_column_and_start_at_zero():

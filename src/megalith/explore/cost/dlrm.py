@@ -78,7 +78,7 @@ class DlrmSeconds:
     bottom: float
     """Forward of the bottom MLP."""
     top: float
-    """Forward of the top MLP."""
+    """Forward of cross layers and the top MLP."""
     output_dist: float
     """All-to-all of pooled vectors, one way."""
     input_dist: float
@@ -160,7 +160,8 @@ def dlrm_memory(plan: DlrmPlan) -> DlrmMemory:
     model, device, devices, batch = plan.model, plan.cluster.device, plan.devices, plan.batch
     tables = table_bytes(model) / devices
     dense = 16.0 * _layer_parameters(model)
-    activations = 4.0 * batch * (2 * model.tables * model.dim + sum(model.bottom) + sum(model.top))
+    widths = sum(model.bottom) + sum(_crosses(model)) + sum(model.top)
+    activations = 4.0 * batch * (2 * model.tables * model.dim + widths)
     room = device.bytes * CACHE_SHARE - dense - activations
     if room <= 0:
         raise PlanError(
@@ -237,11 +238,20 @@ def _layer_parameters(model: DlrmModel) -> float:
 
 
 def _widths(model: DlrmModel) -> tuple[list[int], list[int]]:
-    """Layer widths of the bottom and the top MLP, from input to output."""
+    """Layer widths of the bottom and the top MLP, from input to output; crosses come before the top's."""
     bottom = [max(1, model.dense), *model.bottom, model.dim]
     features = model.tables + 1
-    top = [model.dim + min(features * (features - 1) // 2, 4096), *model.top, 1]
-    return bottom, top
+    joined = model.dim + min(features * (features - 1) // 2, 4096)
+    if model.num_crosses:
+        joined = features * model.dim
+    return bottom, [joined, *_crosses(model), *model.top, 1]
+
+
+def _crosses(model: DlrmModel) -> list[int]:
+    """Widths of the matrix products in the cross layers, one after the other."""
+    width = (model.tables + 1) * model.dim
+    rank = width if model.cross_rank is None else model.cross_rank
+    return ([rank, width] if rank < width else [width]) * model.num_crosses
 
 
 def _all_to_all_egress(ranks: Group, level: int, sent: float) -> float:
