@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from megalith.embeddings.optimizers import LAMB, LARS, SGD, AdaGrad, Adam, RowWiseAdaGrad, RowWiseAdam
     from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
     from megalith.embeddings.stores.settings import TieredMemory
+    from megalith.export.model import load_model
     from megalith.sharding.plan import ShardingPlan
     from megalith.sharding.planner.planner import make_plan
     from megalith.sharding.runtime.collection import ShardedEmbeddingCollection
@@ -49,6 +50,7 @@ _HOMES = {
     "TieredMemory": "megalith.embeddings.stores.settings",
     "Trainer": "megalith.train.trainer",
     "clip_grad_norm_": "megalith.embeddings.module.gradient_norm",
+    "load_model": "megalith.export.model",
     "load_recipe": "megalith.train.recipe",
     "load_run": "megalith.train.scoring.loaded_run",
     "make_plan": "megalith.sharding.planner.planner",
@@ -75,6 +77,7 @@ __all__ = [
     "TieredMemory",
     "Trainer",
     "clip_grad_norm_",
+    "load_model",
     "load_recipe",
     "load_run",
     "make_plan",

@@ -7,6 +7,7 @@
     ├── StorageError         a disk or file system that refuses
     ├── CheckpointError      a checkpoint that is missing, damaged or of another shape
     ├── ServeError           a request or an exported model that cannot be served
+    ├── QualityError         a frozen model that loses more than its budget allows
     ├── BoundError           a lower bound that does not hold: a defect of Megalith, not of what it was given
     └── NativeError          the native core could not do what it was asked to
         └── OutOfMemoryError for want of memory; the sentence says what that leaves behind
@@ -56,6 +57,10 @@ class CheckpointError(MegalithError):
 
 class ServeError(MegalithError):
     """A request or an exported model cannot be served."""
+
+
+class QualityError(MegalithError):
+    """A frozen model loses more of the trained one's quality than its budget allows."""
 
 
 class BoundError(MegalithError):

@@ -18,18 +18,9 @@ from torch import Tensor
 from megalith.core.errors import ConfigError, DataError
 from megalith.core.files import check_target, new_file, remove_partials
 from megalith.data.table_file import check_ending, open_table_writer
+from megalith.metrics.scores import scores_of
 
 SCORE, LABEL = "score", "label"
-
-
-def scores_of(logits: Tensor) -> NDArray[np.float32]:
-    """The probability that each logit stands for, whatever its place among the others.
-
-    In double precision: `torch.sigmoid` rounds the last ones of a tensor otherwise than those before.
-    """
-    with np.errstate(over="ignore"):
-        scores: NDArray[np.float32] = (1 / (1 + np.exp(-logits.double().numpy()))).astype(np.float32)
-    return scores
 
 
 def check_score_file(path: Path) -> None:

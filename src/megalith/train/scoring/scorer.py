@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from megalith.checkpoint.store import CheckpointStore
 from megalith.data.raw import RowTransform
+from megalith.metrics.scores import scores_of
 from megalith.train.checkpoints import Checkpoint, choose_step, open_learner
-from megalith.train.evaluation.score_file import scores_of
 from megalith.train.learner.learner import Learner
 from megalith.train.pipeline import BatchSource, Pipeline
 from megalith.train.run.folder import RunFolder

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from megalith.core.errors import ConfigError, DataError
-from megalith.train.evaluation.score_file import ScoreFile, scores_of
+from megalith.metrics.scores import scores_of
+from megalith.train.evaluation.score_file import ScoreFile
 
 
 def test_a_score_does_not_depend_on_the_place_of_its_row():
