@@ -1,4 +1,7 @@
-"""Runs a program in plain torch: what every backend's dense part must equal."""
+"""Runs a program in plain torch: what every backend's dense part must equal.
+
+Layers in few bits are those of `megalith.ops.dense`, whose twins define every bit of them.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,12 @@ from megalith.export.program import (
 )
 from megalith.models.layers.interaction import factorization_term
 from megalith.models.layers.linear import linear_relu
+from megalith.ops.dense.linear_twin import bf16_linear_twin, int8_linear_twin
+from megalith.ops.dense.quantise import Products, quantise_weight
 from megalith.ops.interaction.dot import dot_interaction
+
+PRODUCTS: Products = "u8s7"
+"""Of layers in eight bits: exact on every machine, also by sums of 16 bits."""
 
 _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda values: values,
@@ -101,7 +109,11 @@ def _linear(operation: Linear, weights: Mapping[str, Tensor], given: Tensor) -> 
     vectors = (
         given if operation.groups == 1 else given.reshape(len(given) * operation.groups, weight.shape[1])
     )
-    if operation.function == "relu":
+    if operation.precision == "int8":
+        found = int8_linear_twin(vectors, quantise_weight(weight, PRODUCTS), bias, operation.function)
+    elif operation.precision == "bfloat16":
+        found = bf16_linear_twin(vectors, weight, bias, operation.function)
+    elif operation.function == "relu":
         found = linear_relu(vectors, weight, bias)
     else:
         found = _FUNCTIONS[operation.function](F.linear(vectors, weight, bias))

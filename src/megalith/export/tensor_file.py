@@ -48,7 +48,7 @@ def create_tensors(
         file.truncate(len(head) + end)
     if not end:
         return {name: torch.empty(shape, dtype=dtype) for name, (dtype, shape) in ordered.items()}
-    storage = torch.UntypedStorage.from_file(str(path), shared=True, nbytes=len(head) + end)
+    storage: Any = torch.UntypedStorage.from_file(str(path), shared=True, nbytes=len(head) + end)
     content = torch.tensor([], dtype=torch.uint8).set_(storage)[len(head) :]
     return {
         name: content[slice(*header[name]["data_offsets"])].view(dtype).view(shape)

@@ -1,1 +1,1 @@
-"""Freezing a trained run: opens it, hands `megalith.export` what it needs, and writes the folder of a model."""
+"""Freezing a trained run: opens it, and hands `megalith.export` what it needs to write a model."""

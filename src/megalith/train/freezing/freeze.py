@@ -23,6 +23,7 @@ from megalith.export.folder import FrozenModel, list_files, new_model, table_fil
 from megalith.export.gate.costs import with_precision
 from megalith.export.gate.gate import Gate, GateInputs, GateResult
 from megalith.export.gate.samples import GateBatch
+from megalith.export.interpret import PRODUCTS
 from megalith.export.manifest import (
     CHECKS_FILE,
     DENSE_FILE,
@@ -175,7 +176,7 @@ def _write(
 def _contract(program: Program) -> Contract:
     used = {each.precision for each in program.operations if isinstance(each, Linear)}
     return Contract(
-        products="u8s7" if "int8" in used else "bfloat16" if "bfloat16" in used else "float32",
+        products=PRODUCTS if "int8" in used else "bfloat16" if "bfloat16" in used else "float32",
         simd=simd_level(),
         versions={"megalith": __version__, "torch": torch.__version__},
     )

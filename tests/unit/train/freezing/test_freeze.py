@@ -1,4 +1,4 @@
-"""Runs of every kind of table, frozen and scored: as the run itself in float32, within the gate in few bits."""
+"""Runs of every kind of table, frozen: scores of the run in float32, within the gate in few bits."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ KINDS = {
     "pooled": ("model.pooling=mean", "model.kind=dcnv2"),
     "half": ("model.dtype=float16",),
     "dims": ('model.dims={"C1": 2, "C2": 7}',),
-    "tiered": ("memory={dram: 64KiB}", 'embeddings.stores={"*": "tiered"}'),
+    "tiered": ("memory={dram: 1MiB}", 'embeddings.stores={"*": "tiered"}'),
     "adaptive": (ADAPTIVE,),
     "dynamic": (stores(),),
     "zeros": (stores(unknown="zeros"),),
-    "dynamic over tiered": (stores(over={"kind": "tiered"}), "memory={dram: 64KiB}"),
+    "dynamic over tiered": (stores(over={"kind": "tiered"}), "memory={dram: 1MiB}"),
     "dynamic over adaptive": (stores(over={"kind": "adaptive"}), ADAPTIVE.replace("16", "4")),
 }
 
@@ -74,7 +74,7 @@ def test_a_model_in_float32_scores_as_its_run_to_the_bit(run, small_data, tmp_pa
 
 
 @pytest.mark.parametrize("precision", ["float16", "int8", "int4"])
-def test_few_bits_lose_little_and_take_what_they_should(run, small_data, tmp_path, precision):
+def test_few_bits_lose_little_and_take_what_they_should(request, run, small_data, tmp_path, precision):
     budget = {"float16": 0.0005, "int8": 0.0005, "int4": 0.02}[precision]
     result = freeze_run(FreezeRequest(run, tmp_path / "model", {"*": precision}, budget=budget))
     assert result["gate"]["ne_loss"] <= budget
@@ -89,7 +89,9 @@ def test_few_bits_lose_little_and_take_what_they_should(run, small_data, tmp_pat
     ours = scores(mg.load_model(tmp_path / "model"), small_data)
     wanted = scores(Scorer(run), small_data)
     assert np.abs(ours - wanted).max() < (0.2 if precision == "int4" else 0.02)
-    assert not np.array_equal(ours, wanted)
+    # Weights that were trained in float16 lose nothing in it.
+    lossless = precision == "float16" and "half" in request.node.callspec.params["run"]
+    assert np.array_equal(ours, wanted) == lossless
 
 
 def test_a_second_export_has_the_same_bytes(run, tmp_path):
