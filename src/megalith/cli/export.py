@@ -54,8 +54,8 @@ def export(
 ) -> None:
     """Freeze a trained run into a folder that serves and scores, with its tables in few bits.
 
-    The frozen model is compared with the trained one on a held-out split. Where it loses more than the budget,
-    nothing is written.
+    The frozen model is compared with the trained one on a held-out split. Where it loses more than the
+    budget, nothing is written.
     """
     from megalith.train.checkpoints import parse_checkpoint
     from megalith.train.freezing.freeze import FreezeRequest, freeze_run

@@ -15,7 +15,9 @@ from megalith.cli.output import JsonFlag, print_json, progress_console, say, tex
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN|MODEL", help="Folder of a run, or of an exported model.")
+    ],
     inputs: Annotated[
         list[Path],
         typer.Argument(
@@ -42,7 +44,8 @@ def predict(
 ) -> None:
     """Score rows with a trained model; labels are not needed.
 
-    Raw columns are those that `megalith data prepare` was given; the run itself has the vocabulary.
+    Raw columns are those that `megalith data prepare` was given; the run, or the exported model, has the
+    vocabulary.
     """
     from rich.progress import Progress, TimeElapsedColumn
 

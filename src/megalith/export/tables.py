@@ -1,7 +1,8 @@
 """A run's tables to frozen ones: blocks of rows are encoded into their places in a file, some at a time.
 
-Every store gives its rows as `blocks`: dense ones all of them, tiered ones those that were trained (the others
-have their start values, and are encoded too), adaptive ones the columns that live, dynamic ones by raw id.
+Every store gives its rows as `blocks`: dense ones all of them, tiered ones those that were trained (the
+others have their start values, and are encoded too), adaptive ones the columns that live, dynamic ones by raw
+id.
 Memory holds a block of rows and a few numbers for each row, whatever the size of the table.
 """
 

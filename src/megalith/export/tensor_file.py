@@ -1,4 +1,4 @@
-"""Safetensors files that are larger than memory: made at full size and filled in place, read without a copy."""
+"""Safetensors files larger than memory: made at full size and filled in place, read without a copy."""
 
 from __future__ import annotations
 

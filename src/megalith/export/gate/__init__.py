@@ -1,1 +1,1 @@
-"""The gate: normalized entropy and AUC of a frozen model against the trained one, and what each part costs."""
+"""The gate: normalized entropy and AUC of a frozen model against the trained one, and costs of its parts."""

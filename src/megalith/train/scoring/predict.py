@@ -9,20 +9,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from numpy.typing import NDArray
 
 from megalith.comm.ranks import Ranks
 from megalith.core.errors import ConfigError, DataError, nearest
 from megalith.data.batch import Batch
 from megalith.data.dataset import SCHEMA_FILE, Dataset
 from megalith.data.loader import Loader
-from megalith.data.raw import RawBatches, file_rows
+from megalith.data.raw import RawBatches, RowTransform, file_rows
+from megalith.export.folder import is_model
 from megalith.train.checkpoints import Checkpoint
 from megalith.train.evaluation.score_file import SCORE, ScoreFile, check_score_file
 from megalith.train.evaluation.score_run import same_features
-from megalith.train.loaders import eval_loader
+from megalith.train.loaders import DataConfig, eval_loader
+from megalith.train.pipeline import BatchSource
+from megalith.train.scoring.model_scorer import ModelScorer
 from megalith.train.scoring.scorer import Scorer
 
 Progress = Callable[[int], None]
@@ -34,6 +39,7 @@ class PredictRequest:
     """What a user asks `megalith predict` for."""
 
     run: Path
+    """The folder of a run, or of an exported model."""
     inputs: tuple[Path, ...]
     """Raw files, or the folder of a prepared data set."""
     out: Path
@@ -45,6 +51,48 @@ class PredictRequest:
     column: str = SCORE
     threads: int | None = None
     trust_code: bool = False
+
+
+class AnyScorer(Protocol):
+    """What scores batches: a run, or an exported model."""
+
+    @property
+    def folder(self) -> Path:
+        """Where it is."""
+        ...
+
+    @property
+    def step(self) -> int:
+        """Training steps behind it."""
+        ...
+
+    @property
+    def batch_size(self) -> int:
+        """Rows scored at once, unless told otherwise."""
+        ...
+
+    @property
+    def dataset(self) -> Dataset:
+        """Schema and vocabulary of what it was trained on."""
+        ...
+
+    @property
+    def data_config(self) -> DataConfig:
+        """How prepared data is read."""
+        ...
+
+    @property
+    def transform(self) -> RowTransform:
+        """What makes batches of raw rows."""
+        ...
+
+    def prepare(self) -> None:
+        """Loads the model, if that has not been done."""
+        ...
+
+    def scores(self, source: BatchSource) -> Iterator[NDArray[np.float32]]:
+        """The scores of each batch, in order."""
+        ...
 
 
 class ScoredInput(Protocol):
@@ -79,10 +127,10 @@ def predict_run(request: PredictRequest, progress: Progress | None = None) -> di
         raise ConfigError(f"--keep names '{request.column}', the column of scores; name that with --column.")
     if request.threads is not None:
         torch.set_num_threads(request.threads)
-    scorer = Scorer(request.run, request.checkpoint, trusted=request.trust_code)
+    scorer = open_scorer(request)
     source = open_input(scorer, request)
     # The model first, so that rates are those of scoring.
-    _ = scorer.learner
+    scorer.prepare()
     begin = time.perf_counter()
     file = write_scores(scorer, source, request.out, request.column, progress)
     seconds = time.perf_counter() - begin
@@ -99,8 +147,19 @@ def predict_run(request: PredictRequest, progress: Progress | None = None) -> di
     }
 
 
+def open_scorer(request: PredictRequest) -> AnyScorer:
+    """The run or the exported model that a request names."""
+    if not is_model(request.run):
+        return Scorer(request.run, request.checkpoint, trusted=request.trust_code)
+    if request.checkpoint is not None:
+        raise ConfigError(
+            f"{request.run} is an exported model, which is of one step; leave --checkpoint out."
+        )
+    return ModelScorer(request.run)
+
+
 def write_scores(
-    scorer: Scorer, source: ScoredInput, out: Path, column: str = SCORE, progress: Progress | None = None
+    scorer: AnyScorer, source: ScoredInput, out: Path, column: str = SCORE, progress: Progress | None = None
 ) -> ScoreFile:
     """Scores all batches into a file; returns it, closed, with what it has counted."""
     with ScoreFile(out, column) as file:
@@ -111,7 +170,7 @@ def write_scores(
     return file
 
 
-def open_input(scorer: Scorer, request: PredictRequest) -> ScoredInput:
+def open_input(scorer: AnyScorer, request: PredictRequest) -> ScoredInput:
     """The rows to score: a split of a prepared data set, or raw files."""
     size, threads = request.batch or scorer.batch_size, request.threads or torch.get_num_threads()
     folder = request.inputs[0]
@@ -132,15 +191,15 @@ class PreparedSplit:
     """A split of a prepared data set, as evaluations read it."""
 
     def __init__(
-        self, scorer: Scorer, dataset: Dataset, split: str | None, size: int, keep: tuple[str, ...]
+        self, scorer: AnyScorer, dataset: Dataset, split: str | None, size: int, keep: tuple[str, ...]
     ) -> None:
-        same_features(dataset, scorer.dataset, scorer.run.folder)
+        same_features(dataset, scorer.dataset, scorer.folder)
         if split is None:
             names = ", ".join(dataset.schema.splits)
             raise ConfigError(f"{dataset.folder} has several splits ({names}); name one with --split.")
         if not dataset.split(split).rows:
             raise DataError(f"Split '{split}' of {dataset.folder} has no rows; choose another split.")
-        config = scorer.recipe.data.model_copy(update={"eval_batch_size": size})
+        config = scorer.data_config.model_copy(update={"eval_batch_size": size})
         self._loader: Loader = eval_loader(config, dataset, split, Ranks())
         self._size, self._left = size, dataset.split(split).rows
         self._columns = list(keep)

@@ -15,6 +15,7 @@ from megalith.data.raw import RowTransform
 from megalith.metrics.scores import scores_of
 from megalith.train.checkpoints import Checkpoint, choose_step, open_learner
 from megalith.train.learner.learner import Learner
+from megalith.train.loaders import DataConfig
 from megalith.train.pipeline import BatchSource, Pipeline
 from megalith.train.run.folder import RunFolder
 from megalith.train.run.trusted_code import check_code, trust_code
@@ -36,6 +37,20 @@ class Scorer:
         self.dataset = self.run.trained_on()
         """Schema and vocabulary of what the run was trained on."""
         self.step = choose_step(self.run, self.recipe, CheckpointStore(self.run.checkpoints), checkpoint)
+
+    @property
+    def folder(self) -> Path:
+        """That of the run."""
+        return self.run.folder
+
+    @property
+    def data_config(self) -> DataConfig:
+        """How evaluations read prepared data."""
+        return self.recipe.data
+
+    def prepare(self) -> None:
+        """Loads model and tables, if that has not been done."""
+        _ = self.learner
 
     @property
     def batch_size(self) -> int:

@@ -1,0 +1,185 @@
+"""`megalith export` and what reads its folders: options, the gate, refusals, scores of raw rows."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars
+import pyarrow.parquet as pq
+import pytest
+import torch
+from typer.testing import CliRunner
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "scoring"))
+from scored_runs import make_place, predicted
+
+import megalith as mg
+from forked import Forked, signalled_at_call
+from megalith.cli.app import app
+from megalith.core.errors import ConfigError, DataError, QualityError, ServeError
+from megalith.core.files import sync_tree
+from megalith.export.folder import FrozenModel, write_manifest
+from megalith.export.gate.costs import logits_of
+from megalith.export.gate.gate import Gate
+from megalith.export.program import Linear
+from megalith.export.tables import freeze_table
+from megalith.export.tensor_file import write_tensors
+from megalith.train.freezing.freeze import FreezeRequest, freeze_run
+from megalith.train.freezing.precisions import dense_precision, table_precisions
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return make_place(tmp_path_factory.mktemp("scored"), lists=True)
+
+
+@pytest.fixture(scope="module")
+def model(place, tmp_path_factory):
+    """Frozen in float32: scores of the run, to the bit."""
+    out = tmp_path_factory.mktemp("model") / "m"
+    freeze_run(FreezeRequest(place.folder / "run", out, {"*": "float32"}, user=("user",)))
+    return out
+
+
+def test_frames_and_files_of_raw_rows_are_scored_as_by_the_run(place, model, tmp_path):
+    loaded = mg.load_model(model)
+    frame = pq.read_table(place.test).drop(["label"])
+    for given in (frame, frame.to_pandas(), polars.from_arrow(frame), frame.to_pydict()):
+        np.testing.assert_array_equal(loaded.predict(given, batch=300), place.scores)
+    found = predicted(model, place.test, out=tmp_path / "out.parquet", batch=300, keep=("request",))
+    np.testing.assert_array_equal(found["score"], place.scores)
+    assert found.column_names == ["request", "score"]
+    found = predicted(model, place.folder / "data", out=tmp_path / "out.parquet", batch=300, split="test")
+    np.testing.assert_array_equal(found["score"], place.scores)
+    with pytest.raises(ConfigError, match="leave --checkpoint out"):
+        predicted(model, place.test, out=tmp_path / "out.parquet", checkpoint="last")
+
+
+def test_the_manifest_says_what_requests_look_like(model):
+    manifest = FrozenModel(model).manifest
+    features = {feature.name: feature for feature in manifest.features}
+    assert features["user"].user_side
+    assert not features["page"].user_side
+    assert features["user"].average_length == 1.0
+    assert 1.0 < features["tags"].average_length < 2.0
+    assert manifest.gate.ne_loss == 0.0
+    assert manifest.contract.products == "float32"
+    checks = FrozenModel(model).checks()
+    assert checks["lengths"].shape == (3, 64)
+    assert int(checks["lengths"].sum()) == len(checks["values"])
+    assert checks["output/score"].shape == (64,)
+
+
+def test_checks_are_the_first_samples_with_their_scores(place, model):
+    opened = mg.load_model(model)
+    checks = opened.frozen.checks()
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), checks["lengths"].view(-1).cumsum(0)])
+    logits = opened.logits(checks["dense"], checks["values"], offsets)[:, 0]
+    torch.testing.assert_close(torch.sigmoid(logits), checks["output/score"], rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(checks["output/score"].numpy(), place.scores[:64], rtol=1e-6)
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, [str(each) for each in arguments])
+
+
+def test_the_command_prints_costs_and_sizes(place, tmp_path):
+    out = tmp_path / "m"
+    run = place.folder / "run"
+    arguments = ("--tables", "int8", "--tables", "page=float16", "--dense", "int8", "--budget", "0.1")
+    result = invoke("export", run, "--out", out, *arguments, "--name", "clicks")
+    assert result.exit_code == 0, result.output
+    assert "Gate on split test" in result.output
+    assert "model clicks" in result.output
+    printed = json.loads(invoke("export", run, "--out", out, *arguments, "--json").output)
+    assert printed["gate"]["samples"] == 700
+    assert {part["name"]: part["precision"] for part in printed["tables"]}["page"] == "float16"
+    model = FrozenModel(out)
+    assert model.manifest.contract.products == "u8s7"
+    layers = [each for each in model.manifest.program.operations if isinstance(each, Linear)]
+    assert [part["name"] for part in printed["layers"]] == [each.output for each in layers]
+    assert {each.precision for each in layers} == {"int8"}
+    assert model.report()["gate"]["ne_loss"] == printed["gate"]["ne_loss"]
+
+
+def test_too_much_loss_is_refused_and_leaves_nothing(place, tmp_path):
+    request = FreezeRequest(place.folder / "run", tmp_path / "m", {"*": "int4"}, budget=-1.0)
+    with pytest.raises(QualityError, match=r"costs most alone .* or raise --budget"):
+        freeze_run(request)
+    assert not list(tmp_path.iterdir())
+
+
+def test_layers_that_lose_too_much_are_left_in_float32(place, tmp_path):
+    run = place.folder / "run"
+    whole = freeze_run(FreezeRequest(run, tmp_path / "a", {"*": "float32"}, "int8", budget=1.0))
+    worst = max(whole["layers"], key=lambda part: part["ne_loss"])
+    assert worst["ne_loss"] > 0
+    budget = min(whole["gate"]["ne_loss"], worst["ne_loss"]) / 2
+    result = freeze_run(FreezeRequest(run, tmp_path / "b", {"*": "float32"}, "int8", budget=budget))
+    assert result["gate"]["ne_loss"] <= budget
+    used = {part["name"]: part["used"] for part in result["layers"]}
+    assert used[worst["name"]] == "float32"
+    assert result["left_in_float32"][0].startswith(f"{worst['name']}: ")
+    program = FrozenModel(tmp_path / "b").manifest.program
+    layers = {each.output: each.precision for each in program.operations if isinstance(each, Linear)}
+    assert layers == used
+
+
+def test_what_is_asked_for_must_be_there(place, tmp_path):
+    run, out = place.folder / "run", tmp_path / "m"
+    for options, sentence in [
+        (("--tables", "int7"), "'int7' is none; did you mean 'int8'?"),
+        (("--tables", "pages=int8"), "--tables names 'pages'; did you mean 'page'?"),
+        (("--dense", "fp8"), "--dense fp8 is none"),
+        (("--user", "usr"), "--user names 'usr'; did you mean 'user'?"),
+        (("--split", "train"), "was trained on split 'train'"),
+        (("--data", tmp_path / "gone"), "or freeze without a check with --no-gate"),
+    ]:
+        result = invoke("export", run, "--out", out, *options)
+        assert sentence in str(result.exception), options
+        assert isinstance(result.exception, ConfigError | DataError)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ServeError, match="is no exported model"):
+        mg.load_model(tmp_path)
+    assert table_precisions(["int4,C1=float16"]) == {"*": "int4", "C1": "float16"}
+    assert dense_precision("bfloat16") == "bfloat16"
+
+
+def test_without_a_gate_nothing_is_measured(place, tmp_path):
+    result = freeze_run(FreezeRequest(place.folder / "run", tmp_path / "m", gate=False))
+    assert result["gate"] is None
+    model = FrozenModel(tmp_path / "m")
+    assert model.manifest.gate is None
+    assert model.checks() == {}
+    assert len(mg.load_model(tmp_path / "m").predict(pq.read_table(place.test))) == 700
+
+
+KILLS = {
+    "encoding": (freeze_table, 2),
+    "the gate": (Gate._pass, 1),
+    "costs": (logits_of, 3),
+    "weights": (write_tensors, 1),
+    "the manifest": (write_manifest, 1),
+    "the disk": (sync_tree, 1),
+}
+
+
+def _freeze_until(run, out, moment):
+    function, times = KILLS[moment]
+    signalled_at_call(signal.SIGKILL, times, "MainThread", function)
+    freeze_run(FreezeRequest(run, out))
+
+
+@pytest.mark.parametrize("moment", KILLS)
+def test_a_killed_export_leaves_no_model_and_the_next_one_clears_up(place, tmp_path, moment):
+    run, out = place.folder / "run", tmp_path / "m"
+    with Forked(_freeze_until, run, out, moment) as process:
+        assert process.wait() == -signal.SIGKILL
+    assert not out.exists()
+    freeze_run(FreezeRequest(run, out))
+    assert FrozenModel(out).manifest.step > 0
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
