@@ -72,6 +72,18 @@ def test_the_guide_to_own_data_is_true(tmp_path: Path) -> None:
     assert tables[0].equals(tables[1].select(tables[0].column_names))
 
 
+def test_the_guide_to_freezing_is_true(tmp_path: Path) -> None:
+    run_guide("freeze-it.md", tmp_path)
+    assert (tmp_path / "first.html").stat().st_size > 1000
+    frozen, trained = (
+        pq.read_table(tmp_path / f"{name}.parquet")["score"].to_numpy() for name in ("frozen", "trained")
+    )
+    assert 0 < abs(frozen - trained).max() < 0.02
+    small = json.loads((tmp_path / "small.json").read_text())
+    assert small["gate"]["ne_loss"] <= 0.01
+    assert small["table_share"] < 0.35
+
+
 def test_the_guide_to_planning_is_true(tmp_path: Path) -> None:
     run_guide("explore.md", tmp_path)
     for name in ("step.html", "step.json", "plans/report.html", "megatron-plans/plan-1/megatron.sh"):

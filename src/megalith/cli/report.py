@@ -18,7 +18,7 @@ def report(
         list[Path],
         typer.Argument(
             metavar="RUN...",
-            help="Folder of a run, or a file that `megalith bench` or `plan --out` wrote; several runs are "
+            help="Folder of a run or of an exported model, or a file that `megalith bench` or `plan --out` wrote; several runs are "
             "compared on one page.",
         ),
     ],
@@ -58,7 +58,12 @@ def _default_target(runs: list[Path]) -> Path:
 
     if len(runs) > 1:
         return COMPARISON
-    return runs[0].with_suffix(".html") if runs[0].is_file() else RunFolder(runs[0]).report
+    if runs[0].is_file():
+        return runs[0].with_suffix(".html")
+    if _is_model(runs[0]):
+        # Beside it: all files within are listed.
+        return runs[0].parent / f"{runs[0].name}.html"
+    return RunFolder(runs[0]).report
 
 
 def _compare(runs: list[Path], target: Path, chrome_trace: Path | None) -> dict[str, Any]:
@@ -76,17 +81,32 @@ def _compare(runs: list[Path], target: Path, chrome_trace: Path | None) -> dict[
 def _draw(run: Path, target: Path, chrome_trace: Path | None) -> dict[str, Any]:
     from megalith.core.errors import ConfigError
     from megalith.core.trace import read_spans, to_chrome
-    from megalith.report import write_bench_report, write_plan_report, write_report
+    from megalith.report import (
+        write_bench_report,
+        write_model_report,
+        write_plan_report,
+        write_report,
+    )
     from megalith.train.run.folder import RunFolder
 
     is_result = run.is_file()
     if is_result and chrome_trace is not None:
         raise ConfigError(f"--chrome-trace draws the spans of a run, and {run} is a file; name the run.")
+    if not is_result and _is_model(run):
+        if chrome_trace is not None:
+            raise ConfigError(f"--chrome-trace draws the spans of a run, and {run} is a model; name the run.")
+        return {"model": str(run), **write_model_report(run, target)}
     write_file = write_plan_report if is_result and _is_plan(run) else write_bench_report
     headline = (write_file if is_result else write_report)(run, target)
     if chrome_trace is not None:
         to_chrome(read_spans(RunFolder(run).traces()), chrome_trace)
     return {"run": str(run), **headline}
+
+
+def _is_model(path: Path) -> bool:
+    from megalith.export.folder import is_model
+
+    return is_model(path)
 
 
 def _is_plan(path: Path) -> bool:

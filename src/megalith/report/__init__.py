@@ -11,6 +11,7 @@ page.py          the page of a run; page.css and page.js lie beside it
 bench_page.py    the page of a saved benchmark
 compare/         the page of several runs
 plan_page.py     the page of a sharding plan: load by worker, tables
+model_page.py    the page of an exported model: the gate, costs of tables and layers
 explore/         the pages of the Explorer: a predicted step, a search
 """
 
@@ -23,6 +24,7 @@ from typing import Any
 _HOMES = {
     "write_bench_report": "bench_page",
     "write_comparison": "compare",
+    "write_model_report": "model_page",
     "write_plan_report": "plan_page",
     "write_prediction_report": "explore",
     "write_report": "page",
@@ -31,6 +33,7 @@ _HOMES = {
 __all__ = [
     "write_bench_report",
     "write_comparison",
+    "write_model_report",
     "write_plan_report",
     "write_prediction_report",
     "write_report",

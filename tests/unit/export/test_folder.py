@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
-from megalith.core.errors import MegalithError, ServeError, StorageError
+from megalith.core.errors import ServeError, StorageError
 from megalith.export.folder import (
     FrozenModel,
     is_model,
@@ -122,15 +123,11 @@ def test_every_flipped_byte_of_every_file_is_seen(model):
             changed = bytearray(content)
             changed[place] ^= 0x11
             path.write_bytes(bytes(changed))
-            try:
-                FrozenModel(model)
-            except MegalithError as error:
-                assert str(path) in str(error)
-            else:
+            if name == "manifest.json" and chr(content[place]).isspace():
                 # White space of the manifest is no content of it.
-                assert name == "manifest.json"
-                assert read_manifest(model)
-                assert chr(content[place]).isspace()
+                continue
+            with pytest.raises(ServeError, match=re.escape(str(path))):
+                FrozenModel(model)
         path.write_bytes(content)
 
 
@@ -157,11 +154,16 @@ def test_a_manifest_cannot_name_files_elsewhere(model, tmp_path):
         FrozenModel(model)
 
 
+def _fail_within(path):
+    with new_model(path) as folder:
+        (folder / "half").write_text("x")
+        raise RuntimeError
+
+
 def test_an_error_leaves_nothing_and_an_older_model_as_it_was(model, tmp_path):
     for path in (model, tmp_path / "new"):
-        with pytest.raises(RuntimeError), new_model(path) as folder:
-            (folder / "half").write_text("x")
-            raise RuntimeError
+        with pytest.raises(RuntimeError):
+            _fail_within(path)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     assert FrozenModel(model).manifest.step == 3
     write(model)
