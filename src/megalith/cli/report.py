@@ -18,8 +18,8 @@ def report(
         list[Path],
         typer.Argument(
             metavar="RUN...",
-            help="Folder of a run or of an exported model, or a file that `megalith bench` or `plan --out` wrote; several runs are "
-            "compared on one page.",
+            help="Folder of a run or of an exported model, or a file that `megalith bench` or `plan --out` "
+            "wrote; several runs are compared on one page.",
         ),
     ],
     out: Annotated[

@@ -101,7 +101,7 @@ def _left(lines: list[str]) -> str:
 
 def _bytes_chart(parts: list[dict[str, Any]]) -> Chart:
     largest = sorted(parts, key=lambda part: -part["float32_bytes"])[:MOST_BARS]
-    axis = byte_axis([part["float32_bytes"] for part in largest])
+    axis = byte_axis(max(part["float32_bytes"] for part in largest))
     names = [part["name"] for part in largest]
     figure = {
         "data": [
