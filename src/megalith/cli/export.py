@@ -17,7 +17,10 @@ from megalith.cli.output import JsonFlag, print_json, print_table, say, working
 def export(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
     out: Annotated[
-        Path, typer.Option(help="Folder to write; it appears when it is complete and passed its gate.")
+        Path,
+        typer.Option(
+            help="Folder to write; it appears, in place of an older one, once it is complete and passed."
+        ),
     ],
     tables: Annotated[
         list[str] | None,

@@ -37,6 +37,7 @@ MLPS = [
 CONFIGS = [
     *(DLRMConfig(dim=5, bottom=mlp, top=mlp) for mlp in MLPS),
     *(DLRMConfig(dim=5, interaction=kind, embedding_dropout=0.2) for kind in ("dot", "concat", "dot_concat")),
+    DLRMConfig(dim=5, interaction="dcn"),
     *(DCNv2Config(dim=3, mlp=mlp) for mlp in MLPS),
     *(
         DCNv2Config(dim=3, rank=rank, structure=structure, num_crosses=count, input_dropout=0.1)
