@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from megalith.core.errors import ConfigError
 from megalith.core.schema import FeatureSpec
-from megalith.export.interpret import run_program
+from megalith.export.interpret import run_operation, run_program
 from megalith.export.program import Linear, Program
 from megalith.export.trace import trace_model
 from megalith.models.base import ClickModel, ModelInputs
@@ -21,6 +21,8 @@ from megalith.models.dlrm.config import DLRMConfig
 from megalith.models.layers.mlp import MLPConfig
 from megalith.models.registry import build_model
 from megalith.models.wide_deep.config import WideDeepConfig
+from megalith.ops.dense.linear_twin import bf16_linear_twin, int8_linear_twin
+from megalith.ops.dense.quantise import quantise_weight
 
 FEATURES = (
     FeatureSpec(name="a", num_ids=10),
@@ -169,3 +171,27 @@ def test_a_refusal_names_the_module():
     model.odd = nn.Sequential(nn.ReLU(), nn.Softplus())
     with pytest.raises(ConfigError, match=r"Module 'odd.1' runs aten.softplus"):
         trace_model(model, 3, 6)
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("function", ["none", "relu", "gelu", "silu", "sigmoid"])
+def test_layers_in_few_bits_are_those_of_the_twins(function, groups):
+    weight, bias = torch.randn(5, 4), torch.randn(5)
+    given = torch.randn(9, 4 * groups)
+    vectors = given.view(-1, 4)
+    wanted = {
+        "int8": int8_linear_twin(vectors, quantise_weight(weight, "u8s7"), bias, function),
+        "bfloat16": bf16_linear_twin(vectors, weight, bias, function),
+    }
+    for precision, twin in wanted.items():
+        layer = Linear(
+            inputs=("embedded",),
+            output="y",
+            weight="w",
+            bias="b",
+            function=function,
+            groups=groups,
+            precision=precision,
+        )
+        found = run_operation(layer, {"w": weight, "b": bias}, [given])
+        assert torch.equal(found, twin.view(9, -1))

@@ -187,14 +187,17 @@ class Gate:
         layers: Sequence[PartCost],
         left: Sequence[str],
     ) -> GateResult:
+        # Both classes are there, or there were no normalized entropy.
+        assert found.trained.auc is not None
+        assert found.frozen.auc is not None
         record = GateRecord(
             split=self.inputs.split,
             samples=found.trained.samples,
             budget=self.inputs.budget,
             trained_ne=found.trained.ne,
             frozen_ne=found.frozen.ne,
-            trained_auc=found.trained.auc or 0.0,
-            frozen_auc=found.frozen.auc or 0.0,
+            trained_auc=found.trained.auc,
+            frozen_auc=found.frozen.auc,
         )
         report = {
             "gate": {**record.model_dump(), "ne_loss": record.ne_loss},

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
-from pathlib import Path
 
 import numpy as np
 import polars
 import pyarrow.parquet as pq
 import pytest
 import torch
-from typer.testing import CliRunner
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "scoring"))
 from scored_runs import make_place, predicted
+from typer.testing import CliRunner
 
 import megalith as mg
 from forked import Forked, signalled_at_call
@@ -28,6 +24,7 @@ from megalith.export.gate.gate import Gate
 from megalith.export.program import Linear
 from megalith.export.tables import freeze_table
 from megalith.export.tensor_file import write_tensors
+from megalith.report.model_page import write_model_report
 from megalith.train.freezing.freeze import FreezeRequest, freeze_run
 from megalith.train.freezing.precisions import dense_precision, table_precisions
 
@@ -104,6 +101,35 @@ def test_the_command_prints_costs_and_sizes(place, tmp_path):
     assert [part["name"] for part in printed["layers"]] == [each.output for each in layers]
     assert {each.precision for each in layers} == {"int8"}
     assert model.report()["gate"]["ne_loss"] == printed["gate"]["ne_loss"]
+
+
+def test_the_page_of_a_model_has_its_gate_and_costs(model, place, tmp_path):
+    out = tmp_path / "page.html"
+    result = invoke("report", model, "--out", out, "--json")
+    assert json.loads(result.output)["ne_loss"] == 0.0
+    page = out.read_text()
+    assert "frozen model" in page
+    assert all(f"<td>{table.name}</td>" in page for table in FrozenModel(model).manifest.tables)
+    with pytest.raises(DataError, match="is inside the model"):
+        write_model_report(model, model / "report.html")
+    freeze_run(FreezeRequest(place.folder / "run", tmp_path / "m", gate=False))
+    assert invoke("report", tmp_path / "m").exit_code == 0
+    assert "frozen without a check" in (tmp_path / "m.html").read_text()
+    # The model is as it was.
+    assert FrozenModel(tmp_path / "m").manifest.gate is None
+
+
+@pytest.mark.parametrize("dense", ["bfloat16", "int8"])
+def test_layers_in_few_bits_lose_little(place, tmp_path, dense):
+    request = FreezeRequest(place.folder / "run", tmp_path / "m", {"*": "float32"}, dense, budget=0.01)
+    result = freeze_run(request)
+    assert 0 < abs(result["gate"]["ne_loss"]) <= 0.01
+    assert {part["used"] for part in result["layers"]} == {dense}
+    found = mg.load_model(tmp_path / "m").predict(pq.read_table(place.test), batch=300)
+    assert 0 < np.abs(found - place.scores).max() < 0.02
+    # A score does not depend on what else is scored with it.
+    few = mg.load_model(tmp_path / "m").predict(pq.read_table(place.test).slice(0, 7))
+    np.testing.assert_allclose(few, found[:7], rtol=1e-5)
 
 
 def test_too_much_loss_is_refused_and_leaves_nothing(place, tmp_path):
