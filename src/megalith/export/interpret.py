@@ -31,14 +31,10 @@ from megalith.export.program import (
     Program,
     SumColumns,
 )
+from megalith.export.reduced_layers import bf16_layer, int8_layer
 from megalith.models.layers.interaction import factorization_term
 from megalith.models.layers.linear import linear_relu
-from megalith.ops.dense.linear_twin import bf16_linear_twin, int8_linear_twin
-from megalith.ops.dense.quantise import Products, quantise_weight
 from megalith.ops.interaction.dot import dot_interaction
-
-PRODUCTS: Products = "u8s7"
-"""Of layers in eight bits: exact on every machine, also by sums of 16 bits."""
 
 _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda values: values,
@@ -110,9 +106,9 @@ def _linear(operation: Linear, weights: Mapping[str, Tensor], given: Tensor) -> 
         given if operation.groups == 1 else given.reshape(len(given) * operation.groups, weight.shape[1])
     )
     if operation.precision == "int8":
-        found = int8_linear_twin(vectors, quantise_weight(weight, PRODUCTS), bias, operation.function)
+        found = int8_layer(vectors, weight, bias, operation.function)
     elif operation.precision == "bfloat16":
-        found = bf16_linear_twin(vectors, weight, bias, operation.function)
+        found = bf16_layer(vectors, weight, bias, operation.function)
     elif operation.function == "relu":
         found = linear_relu(vectors, weight, bias)
     else:

@@ -23,7 +23,6 @@ from megalith.export.folder import FrozenModel, list_files, new_model, table_fil
 from megalith.export.gate.costs import with_precision
 from megalith.export.gate.gate import Gate, GateInputs, GateResult
 from megalith.export.gate.samples import GateBatch
-from megalith.export.interpret import PRODUCTS
 from megalith.export.manifest import (
     CHECKS_FILE,
     DENSE_FILE,
@@ -36,6 +35,7 @@ from megalith.export.manifest import (
     TableRecord,
 )
 from megalith.export.program import Linear, Precision, Program
+from megalith.export.reduced_layers import PRODUCTS
 from megalith.export.tables import TableSource, freeze_table
 from megalith.export.tensor_file import read_tensors, write_tensors
 from megalith.export.trace import trace_model
