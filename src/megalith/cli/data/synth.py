@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -12,8 +13,10 @@ import typer
 from megalith.cli.output import JsonFlag, print_json, print_table, progress_console, text_column
 
 if TYPE_CHECKING:
+    from megalith.data.synth.calibration import SynthSource
     from megalith.data.synth.generate import SplitTruth
     from megalith.data.synth.options import SynthOptions
+    from megalith.data.synth.tables import TableShapes
 
 
 class SynthSourceName(StrEnum):
@@ -21,6 +24,11 @@ class SynthSourceName(StrEnum):
 
     CRITEO = "criteo"
     AVAZU = "avazu"
+    TABLES = "tables"
+    RM1 = "rm1"
+    RM2 = "rm2"
+    RM3 = "rm3"
+    DLRM_V2 = "dlrm-v2"
 
 
 class SynthFormat(StrEnum):
@@ -31,7 +39,13 @@ class SynthFormat(StrEnum):
 
 
 def synth(
-    source: Annotated[SynthSourceName, typer.Argument(help="The data set to resemble.")],
+    source: Annotated[
+        SynthSourceName,
+        typer.Argument(
+            help="The data set to resemble; `tables` has any shape, rm1 and those after it are the data of "
+            "the recipes of that name."
+        ),
+    ],
     rows: Annotated[int, typer.Option(help="Rows to train on.")],
     out: Annotated[Path, typer.Option(help="Folder to write; it appears when it is complete.")],
     output_format: Annotated[
@@ -64,13 +78,36 @@ def synth(
     days: Annotated[
         int, typer.Option(help="Give rows an event time, spread evenly over so many days; 0 gives none.")
     ] = 0,
+    tables: Annotated[
+        int | None, typer.Option(min=1, help="Of `tables`: features, each with a table [default: 8].")
+    ] = None,
+    table_rows: Annotated[
+        str | None,
+        typer.Option(
+            help="Of `tables`: rows of each, or of one after the other as a,b [default: 100000]. Of rm1 "
+            "and others: at most."
+        ),
+    ] = None,
+    lookups: Annotated[
+        str | None,
+        typer.Option(
+            help="Of `tables`: ids of a row for each, or for one after the other as a,b [default: 1]."
+        ),
+    ] = None,
+    numbers: Annotated[
+        int | None, typer.Option(min=0, help="Of `tables`: numeric features [default: 13].")
+    ] = None,
+    varied: Annotated[
+        bool,
+        typer.Option("--varied", help="Rows have from none to twice as many ids; else all have as many."),
+    ] = False,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads that make rows [default: all cores].")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder if it exists.")] = False,
     json: JsonFlag = False,
 ) -> None:
-    """Generate click data shaped like Criteo or Avazu, with a known best log loss."""
+    """Generate click data like Criteo or Avazu, or for tables of any shape, with a known best log loss."""
     from time import perf_counter
 
     from megalith.data.synth.options import SynthOptions
@@ -86,6 +123,7 @@ def synth(
         scale=_parse_scale(scale),
         tail=tail,
         days=days,
+        tables=_table_shapes(source.value, tables, table_rows, lookups, numbers, varied),
     )
     options.check()
     start = perf_counter()
@@ -96,6 +134,49 @@ def synth(
         print_json({"out": str(out), "splits": _splits(truths), "seconds": seconds, "rows_per_second": rate})
     else:
         _show(f"{out}: {options.total_rows:,} rows in {seconds:.1f} s", truths)
+
+
+def _table_shapes(
+    source: SynthSource,
+    tables: int | None,
+    table_rows: str | None,
+    lookups: str | None,
+    numbers: int | None,
+    varied: bool,
+) -> TableShapes | None:
+    """What the options of tables ask for; those that the source does not take are refused."""
+    from megalith.core.errors import ConfigError
+    from megalith.data.synth.tables import make_shapes, model_shape
+
+    given = {"--tables": tables, "--lookups": lookups, "--numbers": numbers}
+    if source == "tables":
+        rows, ids = _counts("--table-rows", table_rows or "100000"), _counts("--lookups", lookups or "1")
+        count = tables or max((len(each) for each in (rows, ids) if isinstance(each, tuple)), default=8)
+        return make_shapes(count, rows, ids, 13 if numbers is None else numbers, varied)
+    if source in ("criteo", "avazu"):
+        given |= {"--table-rows": table_rows, "--varied": varied or None}
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(f"{name} is for the source `tables`; {source} has tables of its own.")
+    if source in ("criteo", "avazu"):
+        return None
+    shapes = replace(model_shape(source), varied=varied)
+    if table_rows is None:
+        return shapes
+    most = _counts("--table-rows", table_rows)
+    if isinstance(most, tuple):
+        raise ConfigError(f"--table-rows of {source} is one number, the most rows of a table.")
+    return shapes.cut(most)
+
+
+def _counts(option: str, text: str) -> int | tuple[int, ...]:
+    """`5` or `5,10,20`."""
+    from megalith.core.errors import ConfigError
+
+    parts = text.replace("_", "").split(",")
+    if not all(part.strip().isascii() and part.strip().isdigit() and len(part) < 12 for part in parts):
+        raise ConfigError(f"{option} must be a whole number or several as a,b, not '{text}'.")
+    return int(parts[0]) if len(parts) == 1 else tuple(int(part) for part in parts)
 
 
 def _generate_with_progress(

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from megalith.data.synth.calibration import (
     KNOT_QUANTILES,
     KNOT_RANKS,
+    CalibratedSource,
     CategoricalShape,
     DatasetShape,
     NumericShape,
     Observed,
-    SynthSource,
 )
 from megalith.data.synth.sampler import STEPS, id_table
 
@@ -156,7 +156,7 @@ def _simulate(
     return tops / _SAMPLES, once / _SAMPLES
 
 
-def main(source: SynthSource, path: Path) -> None:
+def main(source: CalibratedSource, path: Path) -> None:
     """Prints the YAML of a data set."""
     shape = calibrate_criteo(path) if source == "criteo" else calibrate_avazu(path)
     content = shape.model_dump(mode="json", exclude_defaults=True)

@@ -22,7 +22,10 @@ KNOT_RANKS = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
 KNOT_QUANTILES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999, 1.0)
 """Quantiles at which the values of a numeric field are stated."""
 
-SynthSource = Literal["criteo", "avazu"]
+CalibratedSource = Literal["criteo", "avazu"]
+"""Real data sets."""
+SynthSource = CalibratedSource | Literal["tables", "rm1", "rm2", "rm3", "dlrm-v2"]
+"""And tables of a stated shape (tables.py)."""
 
 
 class Observed(Config):
@@ -73,7 +76,7 @@ class DatasetShape(Config):
 
 
 @cache
-def load_shape(source: SynthSource) -> DatasetShape:
+def load_shape(source: CalibratedSource) -> DatasetShape:
     """The numbers of a data set that ships with the package."""
     name = f"{source}.yaml"
     content: Any = yaml.safe_load((files(__package__) / name).read_text(encoding="utf-8"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from megalith.data.synth.drift import RankChanges, plan_changes
 from megalith.data.synth.sampler import STEPS, StepTable, Words, id_table
 from megalith.data.synth.truth import FieldEffects, Floats, plant_field
 
-MAX_BAG = 20
+BAG_CARDINALITY = 100_000
 _BODY = 1024
 _DRIFTING_FIELD = 256
 """Fields with fewer ids do not drift."""
@@ -25,6 +26,28 @@ class SynthBags:
 
     ids: NDArray[np.int32]
     offsets: NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class BagLengths:
+    """How many ids the samples of a multi-hot feature have."""
+
+    mean: int
+    spread: Literal["fixed", "varied", "geometric"]
+    """All as many; evenly spread from none to twice as many; or many short bags and few long ones."""
+
+    @property
+    def longest(self) -> int:
+        """Most ids of a sample."""
+        return self.mean * {"fixed": 1, "varied": 2, "geometric": 4}[self.spread]
+
+    def draw(self, generator: np.random.Generator, rows: int) -> NDArray[np.int64]:
+        """One length for each row."""
+        if self.spread == "geometric":
+            return np.minimum(generator.geometric(1 / (self.mean + 1), rows) - 1, self.longest)
+        if self.spread == "varied":
+            return generator.integers(0, self.longest + 1, rows)
+        return np.full(rows, self.mean, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +106,10 @@ def make_field(
     return SynthField(shape, cardinality, table, changes, effects, shares)
 
 
-def bag_shape(number: int) -> CategoricalShape:
+def bag_shape(name: str, cardinality: int) -> CategoricalShape:
     """A multi-hot feature, such as recently seen items; invented, neither data set has one."""
     shares = (0.03, 0.05, 0.065, 0.09, 0.14, 0.21, 0.33, 0.44)
-    return CategoricalShape(name=f"M{number}", cardinality=100_000, shares=shares, tail_exponent=0.8)
+    return CategoricalShape(name=name, cardinality=cardinality, shares=shares, tail_exponent=0.8)
 
 
 def draw_ids(
@@ -105,11 +128,10 @@ def draw_ids(
 
 
 def draw_bags(
-    field: SynthField, generator: np.random.Generator, rows: int, time: float
+    field: SynthField, lengths: BagLengths, generator: np.random.Generator, rows: int, time: float
 ) -> tuple[SynthBags, Floats]:
-    """Bags of 0 to MAX_BAG ids, 5 on average, and the sum of their effects."""
-    lengths = np.minimum(generator.geometric(1 / 6, rows) - 1, MAX_BAG)
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    """Bags of ids, and the sum of their effects."""
+    offsets = np.concatenate([[0], np.cumsum(lengths.draw(generator, rows))]).astype(np.int32)
     ids, key = draw_ids(field, random_words(generator, int(offsets[-1])), time, None)
     running = np.concatenate([[0.0], np.cumsum(field.effects.at(time)[key], dtype=np.float64)])
     return SynthBags(ids, offsets), (running[offsets[1:]] - running[offsets[:-1]]).astype(np.float32)

@@ -25,13 +25,13 @@ from megalith.core.errors import ConfigError
 from megalith.core.files import new_folder, write_atomic
 from megalith.core.schema import FeatureSpec
 from megalith.data.dataset import FIRST_ID, DatasetSchema, Split, write_schema
-from megalith.data.synth.fields import MAX_BAG
 from megalith.data.synth.options import SPLITS, SynthOptions
 from megalith.data.synth.stream import BLOCK_ROWS, SynthBlock, SynthStream
 from megalith.data.synth.text import AVAZU_START, LineFormatter
 from megalith.data.synth.truth import entropy, log_loss_sum
 
 ROW_GROUP_ROWS = 65_536
+"""Fewer where rows are wide."""
 ROW_GROUPS_PER_PART = 16
 TRUTH_FILE = "truth.json"
 TRUE_PROBABILITY = "true_probability"
@@ -87,6 +87,8 @@ def generate(
     options.check()
     if output_format == "text" and options.multi_hot:
         raise ConfigError("Text has no multi-hot columns; leave out --multi-hot or choose --format parquet.")
+    if output_format == "text" and options.tables:
+        raise ConfigError(f"{options.source} has no text of its own; leave out --format.")
     if output_format == "text" and options.days:
         raise ConfigError("Text has no event time; leave out --days or choose --format parquet.")
     with new_folder(out, overwrite) as folder:
@@ -135,7 +137,7 @@ def _write_parquet(
                     write_statistics=False,
                 )
             assert writer is not None
-            writer.write_batch(group.content, row_group_size=ROW_GROUP_ROWS)
+            writer.write_batch(group.content, row_group_size=_row_group_rows(stream))
             made.append(replace(group, content=None))
             progress(group.rows)
     finally:
@@ -168,6 +170,10 @@ def _write_text(
     return _truth(made), [name]
 
 
+def _row_group_rows(stream: SynthStream) -> int:
+    return _BLOCKS_PER_GROUP * stream.block_rows
+
+
 def _rows_before(stream: SynthStream, split: str) -> int:
     """Rows of the splits before one."""
     return sum(stream.options.rows[name] for name in SPLITS[: SPLITS.index(split)])
@@ -193,13 +199,13 @@ def _in_order(
         last = min(first + _BLOCKS_PER_GROUP, stream.blocks(split))
         blocks = [stream.block(split, block) for block in range(first, last)]
         return _Group(
-            content=build(stream, blocks, number * ROW_GROUP_ROWS),
+            content=build(stream, blocks, number * _row_group_rows(stream)),
             rows=sum(len(block.labels) for block in blocks),
             positives=int(sum(block.labels.sum() for block in blocks)),
             log_loss_sum=sum(log_loss_sum(block.labels, block.probabilities) for block in blocks),
         )
 
-    groups = -(-stream.options.rows[split] // ROW_GROUP_ROWS)
+    groups = -(-stream.options.rows[split] // _row_group_rows(stream))
     ahead: deque[Future[_Group]] = deque()
     for number in range(groups):
         ahead.append(pool.submit(make, number))
@@ -254,8 +260,8 @@ def _one_hot(stream: SynthStream) -> list[FeatureSpec]:
 
 def _schema(stream: SynthStream, truths: dict[str, SplitTruth], names: dict[str, list[str]]) -> DatasetSchema:
     multi_hot = [
-        FeatureSpec(name=field.shape.name, num_ids=field.cardinality + FIRST_ID, max_length=MAX_BAG)
-        for field in stream.bag_fields
+        FeatureSpec(name=field.shape.name, num_ids=field.cardinality + FIRST_ID, max_length=lengths.longest)
+        for field, lengths in zip(stream.bag_fields, stream.bag_lengths, strict=True)
     ]
     return DatasetSchema(
         source=f"synth-{stream.options.source}",

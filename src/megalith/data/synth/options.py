@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from megalith.core.errors import ConfigError
-from megalith.data.synth.calibration import SynthSource
+from megalith.data.synth.calibration import CalibratedSource, SynthSource
+from megalith.data.synth.tables import TableShapes
 
 SPLITS = ("train", "valid", "test")
 _SMALLEST_CAP = 10_000
@@ -30,8 +31,15 @@ class SynthOptions:
     days: int = 0
     """Days over which the rows of all splits are spread evenly by their event time; 0 is no event time."""
 
+    tables: TableShapes | None = None
+    """Of data that resembles no real set; `source` then only names it."""
+
     def check(self) -> None:
         """Raises a ConfigError that names the option which is out of range."""
+        if self.tables is not None:
+            self._check_tables(self.tables)
+        elif self.source not in get_args(CalibratedSource):
+            raise ConfigError(f"Source {self.source} needs tables; see megalith.data.synth.tables.")
         if self.train_rows <= 0:
             raise ConfigError(f"--rows must be at least 1, not {self.train_rows}.")
         for name, rows in (("--valid-rows", self.valid_rows), ("--test-rows", self.test_rows)):
@@ -50,9 +58,21 @@ class SynthOptions:
                 f"--scale must be 'auto', 'full' or a number above 0 and up to 1, not {self.scale}."
             )
 
+    def _check_tables(self, tables: TableShapes) -> None:
+        tables.check()
+        if self.source in get_args(CalibratedSource):
+            raise ConfigError(f"{self.source} has the tables of the real data; take the source `tables`.")
+        for name, given in (("--multi-hot", self.multi_hot), ("--tail", self.tail), ("--scale", self.scale)):
+            if given not in (0, False, "auto"):
+                raise ConfigError(
+                    f"{name} is for criteo and avazu; {self.source} has --table-rows for how many ids there "
+                    "are, and --varied for how many a row has."
+                )
+
     def to_dict(self) -> dict[str, Any]:
-        """The options as a data set states them; `tail` and `days` only where they are on."""
-        return {name: value for name, value in asdict(self).items() if name not in ("tail", "days") or value}
+        """The options as a data set states them; some only where they are on."""
+        optional = ("tail", "days", "tables")
+        return {name: value for name, value in asdict(self).items() if name not in optional or value}
 
     @property
     def rows(self) -> dict[str, int]:

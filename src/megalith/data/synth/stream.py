@@ -12,7 +12,16 @@ from numpy.typing import NDArray
 
 from megalith.data.dataset import FIRST_ID
 from megalith.data.synth.calibration import CategoricalShape, DatasetShape, NumericShape, load_shape
-from megalith.data.synth.fields import SynthBags, bag_shape, draw_bags, draw_ids, make_field, random_words
+from megalith.data.synth.fields import (
+    BAG_CARDINALITY,
+    BagLengths,
+    SynthBags,
+    bag_shape,
+    draw_bags,
+    draw_ids,
+    make_field,
+    random_words,
+)
 from megalith.data.synth.options import SPLITS, SynthOptions
 from megalith.data.synth.sampler import STEPS, number_table
 from megalith.data.synth.tail import TailEffects, plant_tail
@@ -28,6 +37,7 @@ from megalith.data.synth.truth import (
 )
 
 BLOCK_ROWS = 16_384
+"""Of a block; fewer where rows are wide."""
 _PILOT_BLOCKS = 4
 _TRUTH, _PILOT, _ROWS = range(3)
 
@@ -53,10 +63,12 @@ class SynthStream:
     def __init__(self, options: SynthOptions) -> None:
         options.check()
         self.options = options
-        self.shape: DatasetShape = load_shape(options.source)
+        tables = options.tables
+        self.shape: DatasetShape = _dataset_shape(options)
+        self.block_rows = BLOCK_ROWS if tables is None else tables.block_rows(BLOCK_ROWS)
         generator = _generator(options.seed, _TRUTH, 0, 0)
         self.fields = [
-            make_field(shape, options.cardinality(shape.cardinality), options.drift, generator)
+            make_field(shape, self._cardinality(shape), options.drift, generator)
             for shape in self.shape.categorical
         ]
         self.number_tables = [number_table(shape) for shape in self.shape.numeric]
@@ -65,10 +77,10 @@ class SynthStream:
             [field.shares for field in self.fields], [field.missing + 1 for field in self.fields], generator
         )
         bag_generator = _generator(options.seed, _TRUTH, 1, 0)
-        bags = [bag_shape(number + 1) for number in range(options.multi_hot)]
+        bags = _bags(options)
+        self.bag_lengths = [lengths for _, lengths in bags]
         self.bag_fields = [
-            make_field(shape, options.cardinality(shape.cardinality), options.drift, bag_generator)
-            for shape in bags
+            make_field(shape, self._cardinality(shape), options.drift, bag_generator) for shape, _ in bags
         ]
         self.tail: dict[int, TailEffects] = {}
         if options.tail:
@@ -80,14 +92,14 @@ class SynthStream:
 
     def blocks(self, split: str) -> int:
         """How many blocks a split has; the last one is cut to its rows."""
-        return -(-self.options.rows[split] // BLOCK_ROWS)
+        return -(-self.options.rows[split] // self.block_rows)
 
     def block(self, split: str, number: int) -> SynthBlock:
-        """Rows [number * BLOCK_ROWS, ...) of a split."""
+        """Rows [number * block_rows, ...) of a split."""
         position = SPLITS.index(split)
         before = sum(self.options.rows[name] for name in SPLITS[:position])
-        rows = min(BLOCK_ROWS, self.options.rows[split] - number * BLOCK_ROWS)
-        times = before + number * BLOCK_ROWS + np.arange(rows, dtype=np.float64)
+        rows = min(self.block_rows, self.options.rows[split] - number * self.block_rows)
+        times = before + number * self.block_rows + np.arange(rows, dtype=np.float64)
         times /= self.options.total_rows
         generator = _generator(self.options.seed, _ROWS, position, number)
         block, parts = self._make(generator, times)
@@ -98,11 +110,15 @@ class SynthStream:
         labels = (generator.random(rows, dtype=np.float32) < probabilities).astype(np.float32)
         return replace(block, labels=labels, probabilities=probabilities)
 
+    def _cardinality(self, shape: CategoricalShape) -> int:
+        stated = self.options.tables is not None
+        return shape.cardinality if stated else self.options.cardinality(shape.cardinality)
+
     def _fit(self) -> None:
         """Scales the parts of the logit and solves the bias on rows of their own."""
         parts: dict[str, list[Floats]] = {}
         for number in range(_PILOT_BLOCKS):
-            times = np.full(BLOCK_ROWS, (number + 0.5) / _PILOT_BLOCKS)
+            times = np.full(self.block_rows, (number + 0.5) / _PILOT_BLOCKS)
             _, made = self._make(_generator(self.options.seed, _PILOT, 0, number), times)
             for name, part in made.items():
                 parts.setdefault(name, []).append(part)
@@ -110,7 +126,7 @@ class SynthStream:
         joined = {name: every[name] for name in VARIANCE_SHARES if every[name].std() > 0}
         shares = sum(VARIANCE_SHARES[name] for name in joined)
         # The tail is not scaled: its deviation is that of one id, whatever else there is.
-        logits = every.get("tail", np.zeros(BLOCK_ROWS * _PILOT_BLOCKS))
+        logits = every.get("tail", np.zeros(self.block_rows * _PILOT_BLOCKS))
         for name, whole in joined.items():
             deviation = LOGIT_DEVIATION * float(np.sqrt(VARIANCE_SHARES[name] / shares))
             self._scales[name] = deviation / float(whole.std())
@@ -161,8 +177,8 @@ class SynthStream:
             logs.append(log)
             gone.append(missing)
         bags, from_bags = [], np.zeros(rows, dtype=np.float32)
-        for field in self.bag_fields:
-            bag, effect = draw_bags(field, generator, rows, time)
+        for field, lengths in zip(self.bag_fields, self.bag_lengths, strict=True):
+            bag, effect = draw_bags(field, lengths, generator, rows, time)
             bags.append(bag)
             from_bags += effect
         block = SynthBlock(from_ids[:0], from_ids[:0], numbers, gone, logs, ids, bags)
@@ -170,6 +186,21 @@ class SynthStream:
         if self.tail:
             parts["tail"] = from_tail
         return block, parts
+
+
+def _dataset_shape(options: SynthOptions) -> DatasetShape:
+    if options.tables is not None:
+        return options.tables.dataset_shape(options.source)
+    return load_shape(options.source)
+
+
+def _bags(options: SynthOptions) -> list[tuple[CategoricalShape, BagLengths]]:
+    """Features of several ids, and how many."""
+    tables = options.tables
+    if tables is not None:
+        return [(tables.field(place), tables.lengths(place)) for place in tables.bags]
+    lengths = BagLengths(5, "geometric")
+    return [(bag_shape(f"M{number + 1}", BAG_CARDINALITY), lengths) for number in range(options.multi_hot)]
 
 
 def _generator(seed: int, purpose: int, part: int, number: int) -> np.random.Generator:
