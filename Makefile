@@ -35,6 +35,7 @@ bench: build .venv/.bench
 	$(BIN)/megalith bench train --ranks 2
 	$(BIN)/megalith bench predict
 	$(BIN)/megalith bench plan --seeds 1
+	$(BIN)/megalith bench serve --in-process
 
 # The pages of docs/reference that are made from the source.
 reference: build
@@ -67,7 +68,7 @@ build: .venv/.install
 
 .venv/.bench: .venv/.install
 	$(PIP) --editable ".[bench]"
-	$(PIP) fbgemm-gpu-cpu==1.8.0 tensordict torchmetrics==1.0.3 tqdm pyre-extensions iopath onnxruntime rocksdict
+	$(PIP) fbgemm-gpu-cpu==1.8.0 tensordict torchmetrics==1.0.3 tqdm pyre-extensions iopath onnx onnxruntime openvino rocksdict torchao
 	$(PIP) --no-deps torchrec==1.8.0
 	touch $@
 

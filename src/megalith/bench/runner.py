@@ -26,7 +26,20 @@ from megalith.core.errors import MegalithError
 from megalith.core.files import write_atomic
 from megalith.hardware.machine import this_machine
 
-_PACKAGES = ("torch", "numpy", "pyarrow", "polars", "fbgemm-gpu-cpu", "torchrec", "onnxruntime", "rocksdict")
+_PACKAGES = (
+    *(
+        "torch",
+        "numpy",
+        "pyarrow",
+        "polars",
+        "fbgemm-gpu-cpu",
+        "torchrec",
+        "onnxruntime",
+        "openvino",
+        "torchao",
+    ),
+    "rocksdict",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,9 @@ _PACKAGES = {
     "torch": "torch",
     "mapped": "torch",
     "rocksdb": "rocksdict",
+    "onnxruntime": "onnxruntime",
+    "openvino": "openvino",
+    "torchao": "torchao",
 }
 
 

@@ -1,4 +1,4 @@
-"""The commands of `megalith bench`: data, embedding, tiers, train, predict, explore, plan and adaptive."""
+"""The commands of `megalith bench`: data, embedding, tiers, train, predict, explore and plan."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from megalith.cli.bench.adaptive import adaptive
+from megalith.cli.bench.serve import serve
 from megalith.cli.bench.tables import (
     show_data,
     show_embedding,
@@ -26,6 +27,7 @@ bench = typer.Typer(
     help="Measure this machine, beside the tools one would use instead.", no_args_is_help=True
 )
 bench.command()(adaptive)
+bench.command()(serve)
 
 
 def _checked(out: Path | None) -> Path | None:

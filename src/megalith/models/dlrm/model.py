@@ -35,7 +35,7 @@ class DLRM(ClickModel):
         num_pairs = 0
         if config.interaction in ("dot", "dot_concat"):
             num_pairs = num_vectors * (num_vectors - 1) // 2
-        self.cross: nn.Module | None = None
+        self.cross: CrossNetwork | None = None
         if config.interaction == "dcn":
             self.cross = CrossNetwork(num_kept * config.dim, config.num_crosses, config.rank)
         self.top = build_mlp(config.top, num_kept * config.dim + num_pairs, output_dim=1)

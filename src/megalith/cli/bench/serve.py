@@ -1,0 +1,142 @@
+"""`megalith bench serve`: whole frozen models, ours beside what one would serve them with instead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from megalith.cli.output import JsonFlag, note, print_json, print_table, say
+
+if TYPE_CHECKING:
+    from megalith.bench.serve.shapes import ShapeName
+
+_NAMES = "rm1, rm2, rm3, dlrm-v2, dlrm-v2-half"
+
+
+def serve(
+    in_process: Annotated[
+        bool, typer.Option("--in-process", help="Call models in this process, without a server.")
+    ] = False,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Measure this model, or several as a,b: {_NAMES} [default: all]."),
+    ] = None,
+    batch: Annotated[str, typer.Option(help="Samples of a request, or several as a,b.")] = "1,16,64,270,700",
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Run beside this, or several as a,b: fbgemm, onnxruntime, openvino, torchao, torch; `none` "
+            "for nobody [default: all installed]."
+        ),
+    ] = None,
+    rows: Annotated[
+        int | None, typer.Option(min=3, help="Most rows of a table [default: 2 million, as the models].")
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed turns of each candidate.")] = 7,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of all sides.")] = 2,
+    out: Annotated[Path | None, typer.Option(help="Also write the result to this JSON file.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Requests of whole models a second, beside FBGEMM, onnxruntime, OpenVINO and torchao."""
+    from megalith.bench.peers.candidates import choose_peers
+    from megalith.bench.runner import save_result
+    from megalith.bench.serve.suite import PEERS, ServeSettings, bench_serve
+    from megalith.core.errors import ConfigError
+    from megalith.core.files import check_target
+
+    if not in_process:
+        raise ConfigError("There is no server to measure yet; pass --in-process to call models directly.")
+    if out is not None:
+        check_target(out)
+    settings = ServeSettings(
+        shapes=chosen_shapes(shape or []),
+        batches=_batch_sizes(batch),
+        peers=tuple(choose_peers(peer or [], PEERS)),
+        rows=rows,
+        repeats=repeats,
+        threads=threads,
+    )
+    content = bench_serve(settings, lambda message: note((message, "dim")))
+    if out is not None:
+        save_result(out, content)
+    if as_json:
+        print_json(content)
+    else:
+        show_serve(content["results"])
+
+
+def chosen_shapes(wanted: list[str]) -> tuple[ShapeName, ...]:
+    """The models that are named, in `a,b` or one by one; all where none is."""
+    from megalith.bench.serve.shapes import SHAPES
+    from megalith.core.errors import ConfigError, nearest
+
+    names = [name.strip() for argument in wanted for name in argument.split(",") if name.strip()]
+    for name in names:
+        if name not in SHAPES:
+            raise ConfigError(f"--shape {name} is no model here; {nearest(name, SHAPES)}")
+    return tuple(name for name in SHAPES if name in names or not names)
+
+
+def _batch_sizes(text: str) -> tuple[int, ...]:
+    from megalith.core.errors import ConfigError
+
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and 0 < int(part[:8]) <= 100_000 for part in parts):
+        raise ConfigError(f"--batch must be numbers from 1 to 100000, such as 1,64,700, not '{text}'.")
+    return tuple(int(part) for part in parts)
+
+
+def show_serve(results: dict[str, Any]) -> None:
+    """Milliseconds of a request, by model, size and candidate, and what was asked of ours."""
+    from megalith.core.units import format_count
+
+    rows = []
+    for measured in results["measured"]:
+        shown = f"{measured['shape']['name']}, {measured['batch']}"
+        quickest = min(
+            each["request_seconds"] for name, each in measured["whole"].items() if name.startswith("megalith")
+        )
+        for part in ("whole", "dense"):
+            for name, each in measured[part].items():
+                ratio = each["request_seconds"] / quickest
+                rows.append(
+                    [
+                        shown,
+                        name if part == "whole" else f"  dense alone, {name}",
+                        f"{1e3 * each['request_seconds']:.3f}",
+                        f"{each['spread']:.0%}",
+                        f"{1e3 * each['request_cpu_seconds']:.3f}",
+                        format_count(each["samples_per_second"]),
+                        f"{each['differs_by']:.1e}",
+                        f"{ratio:.2f}" if part == "whole" else "",
+                    ]
+                )
+                shown = ""
+        for name, why in measured["skipped"].items():
+            rows.append(["", name, *[""] * 5, why])
+    columns = ["model, batch", "", "ms", "spread", "cpu ms", "samples/s", "differs by", "x"]
+    print_table("Whole models, ms a request (x: its time over that of our quickest)", columns, rows)
+    for measured in results["measured"]:
+        asked = results["asked"].get(measured["shape"]["name"], {})
+        for peer, times in asked.items():
+            if peer in measured["ratios"]:
+                _say_ratio(measured, peer, times)
+
+
+_PEER_NAMES = {
+    "fbgemm": "FBGEMM's lookups with the quickest dense part",
+    "int8": "FBGEMM's lookups with the quickest dense part of int8",
+    "onnxruntime": "onnxruntime from end to end",
+    "onnxruntime-float32": "onnxruntime in float32",
+}
+
+
+def _say_ratio(measured: dict[str, Any], peer: str, asked: float) -> None:
+    ratio = measured["ratios"][peer]
+    short = "" if ratio >= asked else ", which it is not"
+    say(
+        f"{measured['shape']['name']}, {measured['batch']}: {ratio:.2f} times as quick as "
+        f"{_PEER_NAMES[peer]} (asked: {asked:g}{short})"
+    )
