@@ -20,6 +20,10 @@
 
 #include "frozen/encode_kernels.h"
 #include "frozen/pool_kernels.h"
+
+#include "dense/byte_kernels.h"
+#include "dense/float_kernels.h"
+#include "dense/sample_kernels.h"
 #include "simd/kernels.h"
 
 namespace megalith {
@@ -33,6 +37,8 @@ constexpr Kernels kKernels{
     {read_scattered, update_scattered},
     {pool_chunked, copy_chunked, chunked_weight_gradient, update_chunked},
     {pool_frozen, encode_frozen},
+    {multiply_floats, multiply_bfloats, kByteKernels, quantise, round_to_bfloat, apply, add, multiply, multiply_add,
+     layer_norm, sum_columns, pair_sum},
 };
 
 }  // namespace MG_VARIANT

@@ -21,11 +21,13 @@ enum CpuFeature : uint32_t {
   kAvx512bw = 1 << 4,
   kAvx512dq = 1 << 5,
   kAvx512vl = 1 << 6,
+  kAvx512vnni = 1 << 7,
 };
 
-// All that the two builds may use, as CMakeLists.txt lists it: the wider one uses what the narrower one does.
+// All that the builds may use, as CMakeLists.txt lists it: a wider one uses what the narrower ones do.
 constexpr uint32_t kAvx2Build = kAvx2 | kFma | kF16c;
 constexpr uint32_t kAvx512Build = kAvx2Build | kAvx512f | kAvx512bw | kAvx512dq | kAvx512vl;
+constexpr uint32_t kVnniBuild = kAvx512Build | kAvx512vnni;
 
 uint32_t cpu_features() {
   uint32_t found = 0;
@@ -38,6 +40,7 @@ uint32_t cpu_features() {
   if (__builtin_cpu_supports("avx512bw")) found |= kAvx512bw;
   if (__builtin_cpu_supports("avx512dq")) found |= kAvx512dq;
   if (__builtin_cpu_supports("avx512vl")) found |= kAvx512vl;
+  if (__builtin_cpu_supports("avx512vnni")) found |= kAvx512vnni;
   // Not every compiler knows this one by name. Its registers are those of AVX2.
   uint32_t a, b, c, d;
   if (__get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C)) found |= kF16c;
@@ -46,6 +49,7 @@ uint32_t cpu_features() {
 }
 
 int32_t level_for(uint32_t features) {
+  if ((features & kVnniBuild) == kVnniBuild) return 3;
   if ((features & kAvx512Build) == kAvx512Build) return 2;
   return (features & kAvx2Build) == kAvx2Build ? 1 : 0;
 }
@@ -55,9 +59,22 @@ int32_t widest_level() {
   return level;
 }
 
+#if defined(__x86_64__)
+// Those of AVX-512, but for products of bytes.
+const Kernels& kernels_with_vnni() {
+  static const Kernels table = [] {
+    Kernels made = avx512_kernels();
+    made.dense.bytes = vnni_kernels();
+    return made;
+  }();
+  return table;
+}
+#endif
+
 const Kernels& kernels_of(int32_t level) {
 #if defined(__x86_64__)
-  if (level >= 2) return avx512_kernels();
+  if (level >= 3) return kernels_with_vnni();
+  if (level == 2) return avx512_kernels();
   if (level == 1) return avx2_kernels();
 #endif
   (void)level;
@@ -78,7 +95,8 @@ const Kernels& kernels() {
 
 }  // namespace megalith
 
-// The level of a processor with these features. 0: portable, 1: AVX2 with FMA and F16C, 2: AVX-512 (F, BW, DQ, VL) too.
+// The level of a processor with these features. 0: portable, 1: AVX2 with FMA and F16C, 2: AVX-512 (F, BW, DQ, VL)
+// too, 3: and VNNI.
 MG_EXPORT int32_t mg_simd_level_for(uint32_t features) noexcept { return megalith::level_for(features); }
 
 // The widest level of this processor.

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "chunks/kernels.h"
+#include "dense/kernels.h"
 #include "embedding/kernels.h"
 #include "frozen/kernels.h"
 #include "interaction/kernels.h"
@@ -21,6 +22,7 @@ struct Kernels {
   BandwidthKernels bandwidth;
   ChunkedKernels chunked;
   FrozenKernels frozen;
+  DenseKernels dense;
 };
 
 // The table in use; chosen at the first call.
@@ -30,5 +32,8 @@ const Kernels& kernels();
 const Kernels& portable_kernels();
 const Kernels& avx2_kernels();
 const Kernels& avx512_kernels();
+
+// Products of bytes alone, for processors that have VNNI beside AVX-512 (kernels_vnni.cpp).
+const ByteKernels& vnni_kernels();
 
 }  // namespace megalith

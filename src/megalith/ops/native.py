@@ -15,13 +15,13 @@ from typing import Any
 
 from megalith.core.errors import CacheFullError, MegalithError, NativeError, OutOfMemoryError, StorageError
 
-ABI_VERSION = 24
+ABI_VERSION = 25
 """That of csrc/abi.h; both are raised when a signature changes."""
-ABI_DIGEST = "f0bdf49ed73df547"
+ABI_DIGEST = "58ab210cda362c3c"
 """Of the signatures together with the version; `tests/architecture` says what to put here."""
-SIMD_LEVELS = ("portable", "avx2", "avx512")
+SIMD_LEVELS = ("portable", "avx2", "avx512", "avx512vnni")
 """The builds of the kernels, the narrowest vector instructions first."""
-CPU_FEATURES = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl")
+CPU_FEATURES = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512vnni")
 """What the choice of a level depends on, in the order of their bits."""
 
 _OUT_OF_MEMORY, _STORAGE_FAILED, _CACHE_FULL = 1, 3, 4
@@ -203,6 +203,17 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
             *(*(_pointer,) * 2, _int64, _pointer),
         ),
     ),
+    # Dense parts of served models (ops/dense).
+    "mg_dense_create": (
+        _Code,
+        (
+            *(_pointer, _int64, _pointer, _int64, _pointer, _int64, _pointer, _int64, _pointer, _pointer),
+            *(_int64, _pointer, _int64, _pointer),
+        ),
+    ),
+    "mg_dense_destroy": (None, (_pointer,)),
+    "mg_dense_run": (_Code, (_pointer, _pointer, _pointer, _int64, _int64, _pointer)),
+    "mg_dense_bytes": (None, (_pointer, _pointer)),
     # The machine's own speed (bench/embedding/roofline.py, ops/stores/disk_probe.py).
     "mg_disk_probe": (_Code, (_text, _pointer, _pointer, _pointer)),
     "mg_random_row_read": (_Code, (_pointer, _int64, _pointer, _int64, _int64, _int32, _pointer)),

@@ -1,2 +1,4 @@
-"""The dense part of a served model: linear layers of reduced precision, and whole programs in one native call;
-`csrc/dense` is the native side."""
+"""The dense part of a served model: linear layers of reduced precision, and whole programs in one call.
+
+`csrc/dense` is the native side.
+"""

@@ -12,7 +12,7 @@ from megalith.ops.dense.quantise import QuantisedWeight, quantise_activations
 def int8_linear_twin(
     x: Tensor, weight: QuantisedWeight, bias: Tensor | None = None, function: Function = "none"
 ) -> Tensor:
-    """(sum of code products - zero * sum of weight codes) * (scale of x * scale of w) + bias, then `function`.
+    """(sum of products - zero * sum of weight codes) * (scale of x * scale of w) + bias, then `function`.
 
     The sums are exact integers; their difference is rounded to float32, then the product, then the sum.
     Where the product of both scales overflows, so does the result.

@@ -101,9 +101,11 @@ class DenseDescription:
 def prepared_weight(operation: DenseOperation) -> Tensor | QuantisedWeight:
     """The weight of a linear layer as its precision wants it."""
     weight = operation.weight
-    if operation.precision in ("u8s7", "u8s8"):
-        return weight if isinstance(weight, QuantisedWeight) else quantise_weight(weight, operation.precision)  # type: ignore[arg-type]
+    if isinstance(weight, QuantisedWeight):
+        return weight
     assert isinstance(weight, Tensor)
+    if operation.precision == "u8s7" or operation.precision == "u8s8":
+        return quantise_weight(weight, operation.precision)
     return weight.detach().float().contiguous()
 
 
@@ -141,19 +143,20 @@ def _columns_of(operation: DenseOperation, given: list[int]) -> tuple[str | None
 
 def _columns_of_linear(operation: DenseOperation, columns: int) -> tuple[str | None, int]:
     weight, groups = operation.weight, operation.groups
-    shape = weight.codes.shape if isinstance(weight, QuantisedWeight) else getattr(weight, "shape", ())
-    if len(shape) != 2:
+    held = weight.codes if isinstance(weight, QuantisedWeight) else weight
+    if not isinstance(held, Tensor) or held.dim() != 2:
         return "has no weight [out, in]", 0
+    made, taken = held.shape
     if operation.precision not in DENSE_PRECISIONS:
         return f"has the unknown precision '{operation.precision}'", 0
     if isinstance(weight, QuantisedWeight) and weight.products != operation.precision:
         return f"is {operation.precision} but its weight is {weight.products}", 0
-    if groups < 1 or groups * shape[1] != columns:
-        return f"takes {groups} x {shape[1]} columns but reads {columns}", 0
+    if groups < 1 or groups * taken != columns:
+        return f"takes {groups} x {taken} columns but reads {columns}", 0
     bias = operation.bias
-    if bias is not None and not (isinstance(bias, Tensor) and tuple(bias.shape) == (shape[0],)):
-        return f"has a bias that is not [{shape[0]}]", 0
-    return None, groups * int(shape[0])
+    if bias is not None and not (isinstance(bias, Tensor) and tuple(bias.shape) == (made,)):
+        return f"has a bias that is not [{made}]", 0
+    return None, groups * made
 
 
 def _check_numbers(operation: DenseOperation, columns: int) -> str | None:
@@ -175,9 +178,8 @@ def _columns_of_vectors(operation: DenseOperation, given: list[int]) -> tuple[st
     return None, (dim if len(given) == 2 else 0) + count * (count - 1) // 2
 
 
-def numbers_of(given: Tensor | QuantisedWeight | float | None, default: float | None) -> Tensor | None:
+def numbers_of(given: Tensor | QuantisedWeight | float | None) -> Tensor | None:
     """Weight or bias of an affine operation or a norm, as float32; one number stands for all columns."""
-    if isinstance(given, Tensor):
-        return given.detach().float().contiguous()
-    value = default if given is None else given
-    return None if value is None else torch.tensor([float(value)])  # type: ignore[arg-type]
+    if given is None or isinstance(given, QuantisedWeight):
+        return None
+    return given.detach().float().contiguous() if isinstance(given, Tensor) else torch.tensor([float(given)])

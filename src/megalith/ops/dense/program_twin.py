@@ -46,7 +46,8 @@ def _run(operation: DenseOperation, given: list[Tensor]) -> Tensor:
     if kind == "multiply_add":
         return first * given[1] + given[2]
     if kind == "affine":
-        return first * numbers_of(operation.weight, 1.0) + numbers_of(operation.bias, 0.0)
+        factor, addend = numbers_of(operation.weight), numbers_of(operation.bias)
+        return first * (1.0 if factor is None else factor) + (0.0 if addend is None else addend)
     if kind == "layer_norm":
         return _layer_norm(operation, first)
     if kind == "sum_columns":
@@ -75,6 +76,6 @@ def _linear(operation: DenseOperation, x: Tensor) -> Tensor:
 def _layer_norm(operation: DenseOperation, x: Tensor) -> Tensor:
     apart = x - x.mean(1, keepdim=True)
     value = apart / torch.sqrt(apart.square().mean(1, keepdim=True) + operation.eps)
-    weight, bias = numbers_of(operation.weight, None), numbers_of(operation.bias, None)
+    weight, bias = numbers_of(operation.weight), numbers_of(operation.bias)
     value = value if weight is None else value * weight
     return value if bias is None else value + bias
