@@ -27,17 +27,16 @@ from megalith.core.files import write_atomic
 from megalith.hardware.machine import this_machine
 
 _PACKAGES = (
-    *(
-        "torch",
-        "numpy",
-        "pyarrow",
-        "polars",
-        "fbgemm-gpu-cpu",
-        "torchrec",
-        "onnxruntime",
-        "openvino",
-        "torchao",
-    ),
+    "torch",
+    "numpy",
+    "pyarrow",
+    "polars",
+    "fbgemm-gpu-cpu",
+    "torchrec",
+    "onnxruntime",
+    "openvino",
+    "nncf",
+    "torchao",
     "rocksdict",
 )
 
