@@ -18,6 +18,7 @@ import argparse
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ class Builder:
         return output
 
     def layers(self, source: str, name: str, widths: list[int]) -> str:
-        for number, (inputs, outputs) in enumerate(zip(widths, widths[1:], strict=False)):
+        for number, (inputs, outputs) in enumerate(pairwise(widths)):
             source = self.linear(source, f"{name}{number}", inputs, outputs)
         return source
 
@@ -118,7 +119,7 @@ def candidates_of(
             yield name, make(description, threads, calibration)
         except ImportError as error:
             yield name, f"not installed ({error})"
-        except Exception as error:  # noqa: BLE001 - a peer may fail in any way, and the others go on
+        except Exception as error:  # A peer may fail in any way; the others go on.
             yield name, f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"
 
 

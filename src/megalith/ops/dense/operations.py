@@ -85,6 +85,8 @@ class DenseDescription:
             if problem:
                 raise ConfigError(f"Operation {position} ({operation.kind}) {problem}.")
             columns[operation.output] = made
+        if not self.inputs:
+            raise ConfigError("A dense program has no input; name at least one.")
         if not self.outputs:
             raise ConfigError("A dense program has no output; name at least one.")
         for output in self.outputs:
