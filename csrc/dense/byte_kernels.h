@@ -74,6 +74,7 @@ struct ByteTile {
     }
     add_products<Rows, Panels>(row, panel, sums);
     float* to = product.out + row * product.out_stride + panel * kPanel;
+    const Floats lowest = floor_of(product.function);
 #pragma GCC unroll 16
     for (int p = 0; p < Panels; ++p) {
       const int64_t first = (panel + p) * kPanel;
@@ -86,7 +87,7 @@ struct ByteTile {
         for (int part = 0; part < kParts; ++part) sum.parts[part] = sums[r][p * kParts + part];
         const Floats exact = converted<Floats>(sum - weight_sums * product.zeros[row + r]);
         const Floats value = exact * (scales * product.scales[row + r]) + bias;
-        store(to + r * product.out_stride + p * kPanel, value, n);
+        store(to + r * product.out_stride + p * kPanel, max_of(lowest, value), n);
       }
     }
   }

@@ -101,6 +101,7 @@ struct FloatTile {
     }
     add_products<Rows, Panels>(row, panel, sums);
     if (end == product.inputs) {
+      const Floats lowest = floor_of(product.function);
 #pragma GCC unroll 16
       for (int p = 0; p < Panels; ++p) {
         const Floats bias = load(product.bias + (panel + p) * kPanel);
@@ -108,8 +109,7 @@ struct FloatTile {
         for (int r = 0; r < Rows; ++r) {
           Floats sum;
           for (int part = 0; part < kParts; ++part) sum.parts[part] = sums[r][p * kParts + part];
-          const Floats value = sum + bias;
-          store(to + r * product.out_stride + p * kPanel, value, lanes_of(panel + p));
+          store(to + r * product.out_stride + p * kPanel, max_of(lowest, sum + bias), lanes_of(panel + p));
         }
       }
     } else {

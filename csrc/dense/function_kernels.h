@@ -27,6 +27,34 @@ inline Floats repeated(float value) {
 inline Floats without_sign(const Floats& x) { return floats_of(bits_of(x) & 0x7fffffffu); }
 inline Floats negated(const Floats& x) { return floats_of(bits_of(x) ^ 0x80000000u); }
 
+// The smaller and the larger of two; where one is NaN, the second.
+inline Floats min_of(const Floats& a, const Floats& b) {
+  return each_part<Floats>([&](int p) {
+#if defined(__AVX512F__)
+    return (Floats::Part)_mm512_min_ps((__m512)a.parts[p], (__m512)b.parts[p]);
+#elif defined(__AVX2__)
+    return (Floats::Part)_mm256_min_ps((__m256)a.parts[p], (__m256)b.parts[p]);
+#else
+    Floats::Part part;
+    for (int i = 0; i < kPartLanes; ++i) part[i] = a.parts[p][i] < b.parts[p][i] ? a.parts[p][i] : b.parts[p][i];
+    return part;
+#endif
+  });
+}
+inline Floats max_of(const Floats& a, const Floats& b) {
+  return each_part<Floats>([&](int p) {
+#if defined(__AVX512F__)
+    return (Floats::Part)_mm512_max_ps((__m512)a.parts[p], (__m512)b.parts[p]);
+#elif defined(__AVX2__)
+    return (Floats::Part)_mm256_max_ps((__m256)a.parts[p], (__m256)b.parts[p]);
+#else
+    Floats::Part part;
+    for (int i = 0; i < kPartLanes; ++i) part[i] = a.parts[p][i] > b.parts[p][i] ? a.parts[p][i] : b.parts[p][i];
+    return part;
+#endif
+  });
+}
+
 // Half to even, of numbers below 2^22.
 inline Floats to_nearest(const Floats& x) { return (x + 12582912.0f) - 12582912.0f; }
 
@@ -65,10 +93,7 @@ inline Floats gelu(const Floats& x) {
 }
 
 // NaN stays NaN.
-inline Floats relu(const Floats& x) {
-  const Floats zero{};
-  return select(x < zero, zero, x);
-}
+inline Floats relu(const Floats& x) { return max_of(Floats{}, x); }
 
 inline Floats function_of(int32_t function, const Floats& x) {
   switch (function) {
@@ -92,10 +117,13 @@ inline void apply(int32_t function, const float* x, int64_t columns, float* out)
   }
 }
 
-// The function of what a product has just written; inside of it, it would be repeated for every size of a tile.
+// What a product puts below its results: nothing is below 0 with relu.
+inline Floats floor_of(int32_t function) { return repeated(function == kRelu ? 0.0f : -__builtin_inff()); }
+
+// Other functions, of what a product has just written; inside of it, they would be repeated for every size of a tile.
 template <class Product>
 inline void apply_to_panels(const Product& product) {
-  if (product.function == kIdentity) return;
+  if (product.function == kIdentity || product.function == kRelu) return;
   const int64_t first = product.first_panel * kPanel;
   const int64_t columns = least(product.last_panel * kPanel, product.outputs) - first;
   for (int64_t row = 0; row < product.rows; ++row) {

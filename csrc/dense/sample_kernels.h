@@ -21,54 +21,77 @@ inline void by_lanes(int64_t columns, Body body) {
   if (column < columns) body(column, static_cast<int>(columns - column));
 }
 
-// As `quantise_activations` in src/megalith/ops/dense/quantise.py; codes beyond `columns` up to whole quartets are 0.
-inline void quantise(const float* x, int64_t columns, uint8_t* codes, float* scale, int32_t* zero) {
+// Smallest and largest of a sample and 0, and whether all of it is finite.
+struct SampleRange {
+  float low, high;
+  bool finite;
+};
+
+inline SampleRange range_of(const float* x, int64_t columns) {
   Floats low{}, high{};
   Words largest{};  // |x| as an integer orders as the number does, and NaN above infinity
   by_lanes(columns, [&](int64_t column, int n) {
     const Floats values = load(x + column, n);
-    low = smaller(values, low);
-    high = larger(values, high);
+    low = min_of(values, low);
+    high = max_of(values, high);
     const Words magnitude = bits_of(values) & 0x7fffffffu;
+#if defined(__AVX512F__)
+    largest.parts[0] = (Words::Part)_mm512_max_epu32((__m512i)magnitude.parts[0], (__m512i)largest.parts[0]);
+#else
     largest = select(magnitude > largest, magnitude, largest);
+#endif
   });
-  float lowest = 0.0f, highest = 0.0f;
-  uint32_t peak = 0;
+#if defined(__AVX512F__)
+  return {_mm512_reduce_min_ps((__m512)low.parts[0]), _mm512_reduce_max_ps((__m512)high.parts[0]),
+          _mm512_reduce_max_epu32((__m512i)largest.parts[0]) < 0x7f800000u};
+#else
+  SampleRange range{0.0f, 0.0f, true};
   for (int lane = 0; lane < kLanes; ++lane) {
-    lowest = least(low[lane], lowest);
-    highest = greatest(high[lane], highest);
-    peak = greatest(largest[lane], peak);
+    range.low = least(low[lane], range.low);
+    range.high = greatest(high[lane], range.high);
+    range.finite &= largest[lane] < 0x7f800000u;
   }
-  const bool finite = peak < 0x7f800000u;
-  const float step = finite ? highest / 255.0f - lowest / 255.0f : 0.0f;
+  return range;
+#endif
+}
+
+// Sixteen numbers from 0 to 255 as bytes.
+inline void store_bytes(uint8_t* to, const Ints& whole, int n) {
+#if defined(__AVX512F__)
+  _mm512_mask_cvtepi32_storeu_epi8(to, mask_of(n), (__m512i)whole.parts[0]);
+#else
+  uint8_t held[kLanes];
+#if defined(__AVX2__)
+  const __m256i halves = _mm256_packus_epi32((__m256i)whole.parts[0], (__m256i)whole.parts[1]);
+  const __m256i ordered = _mm256_permute4x64_epi64(halves, 0xd8);
+  const __m128i bytes = _mm_packus_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1));
+  std::memcpy(held, &bytes, sizeof held);
+#else
+  for (int i = 0; i < kLanes; ++i) held[i] = static_cast<uint8_t>(whole[i]);
+#endif
+  std::memcpy(to, held, static_cast<size_t>(n));
+#endif
+}
+
+// As `quantise_activations` in src/megalith/ops/dense/quantise.py; codes beyond `columns` up to whole quartets are 0.
+inline void quantise(const float* x, int64_t columns, uint8_t* codes, float* scale, int32_t* zero) {
+  const SampleRange range = range_of(x, columns);
+  const float step = range.finite ? range.high / 255.0f - range.low / 255.0f : 0.0f;
   const bool usable = step >= 1.17549435e-38f;
   const float inverse = usable ? 1.0f / step : 0.0f;
-  const Floats top = repeated(255.0f);
-  const Floats bottom{};
-  const Floats offset = smaller(larger(to_nearest(repeated(-lowest * inverse)), bottom), top);
-  *scale = finite ? (usable ? step : 0.0f) : __builtin_nanf("");
-  *zero = finite ? static_cast<int32_t>(offset[0]) : 0;
+  // The zero point, half to even.
+  const float offset = least(greatest((-range.low * inverse + 12582912.0f) - 12582912.0f, 0.0f), 255.0f);
+  *scale = range.finite ? (usable ? step : 0.0f) : __builtin_nanf("");
+  *zero = usable ? static_cast<int32_t>(offset) : 0;
   const int64_t padded = (columns + kQuartet - 1) / kQuartet * kQuartet;
   if (!usable) {
     for (int64_t column = 0; column < padded; ++column) codes[column] = 0;
     return;
   }
+  const Floats bottom{}, top = repeated(255.0f);
   by_lanes(columns, [&](int64_t column, int n) {
     const Floats rounded = to_nearest(load(x + column, n) * inverse) + offset;
-    const Ints whole = converted<Ints>(smaller(larger(rounded, bottom), top));
-#if defined(__AVX512F__)
-    const __m128i bytes = _mm512_cvtepi32_epi8((__m512i)whole.parts[0]);
-    uint8_t held[kLanes];
-    std::memcpy(held, &bytes, sizeof held);
-#else
-    uint8_t held[kLanes];
-    for (int i = 0; i < kLanes; ++i) held[i] = static_cast<uint8_t>(whole[i]);
-#endif
-    if (n == kLanes) {
-      std::memcpy(codes + column, held, kLanes);
-    } else {
-      for (int i = 0; i < n; ++i) codes[column + i] = held[i];
-    }
+    store_bytes(codes + column, converted<Ints>(min_of(max_of(rounded, bottom), top)), n);
   });
   for (int64_t column = columns; column < padded; ++column) codes[column] = 0;
 }

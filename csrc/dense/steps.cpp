@@ -10,7 +10,7 @@ namespace megalith {
 namespace {
 
 // Bytes of weights from which a layer of few samples is worth waking another thread.
-constexpr int64_t kSharedWeights = 128 << 10;
+constexpr int64_t kSharedWeights = 512 << 10;
 // Panels that a thread takes at a time, as kernels do.
 constexpr int64_t kPanelsTogether = 4;
 

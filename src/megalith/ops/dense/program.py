@@ -105,9 +105,8 @@ class DenseProgram:
         if out is None:
             out = torch.empty(batch, self._width)
         else:
-            check_tensor("out", out, (torch.float32,), 2, whole=True)
-            if tuple(out.shape) != (batch, self._width):
-                raise ConfigError(f"out is {list(out.shape)}; pass [{batch}, {self._width}].")
+            if _checked("out", self._width, out) is not out or not out.is_contiguous() or out.shape[0] != batch:
+                raise ConfigError(f"out is not [{batch}, {self._width}] in one piece; pass one that is.")
         self._call(
             self._handle,
             self._pointers(*[one.data_ptr() for one in held]),
