@@ -9,7 +9,7 @@ namespace megalith {
 namespace {
 
 // Samples of a block, and the most that are run layer by layer on all threads instead.
-constexpr int64_t kBlockSamples = 64, kFewSamples = 16;
+constexpr int64_t kBlockSamples = 72, kFewSamples = 16;
 
 }  // namespace
 
