@@ -16,8 +16,13 @@
 namespace megalith {
 inline namespace MG_VARIANT {
 
-// Inputs after which sums go to memory and back, so that the weights of a tile stay in the cache for the next one.
+// Inputs after which sums go to memory and back, so that the weights of a tile stay in the cache for the next one:
+// 64 KiB of two panels in the second level, or 16 KiB of one in the first, where tiles are of few rows.
+#if defined(__AVX512F__)
 constexpr int64_t kInputBlock = 512;
+#else
+constexpr int64_t kInputBlock = 256;
+#endif
 
 struct FloatWeights {
   typedef float Stored;
