@@ -9,7 +9,7 @@
 
 namespace megalith {
 
-// The same numbers as in src/megalith/ops/dense/program.py.
+// The same numbers as in src/megalith/ops/dense/operations.py.
 enum class DensePrecision : int64_t { kFloat32 = 0, kBFloat16 = 1, kNarrowBytes = 2, kBytes = 3 };
 
 // Where samples and results of a layer lie.
@@ -49,7 +49,6 @@ class DenseLayer {
   int64_t weight_bytes() const { return weights_.bytes(); }
 
  private:
-
   DensePrecision precision_;
   int64_t inputs_, outputs_, panels_, padded_inputs_;
   int32_t function_;

@@ -51,12 +51,15 @@ class _Tensors:
 
 
 class DenseProgram:
-    """A description with packed weights; `threads` of torch's pool run it, all of them where it is None."""
+    """A description with packed weights; `threads` of torch's pool run it, all of them where it is None.
+
+    It keeps no tensor of the description: those may go once it is made.
+    """
 
     def __init__(self, description: DenseDescription, threads: int | None = None) -> None:
         if threads is not None and threads < 1:
             raise ConfigError(f"threads is {threads}; pass 1 or more.")
-        self.description, self.threads = description, threads
+        self.threads = threads
         layout, tensors = lay_out(description), _Tensors()
         names = {name: number for number, name in enumerate(layout.values)}
         steps: list[int] = []
@@ -95,7 +98,7 @@ class DenseProgram:
         Written to `out` where one is given.
         """
         if len(inputs) != len(self._inputs):
-            names = ", ".join(self.description.inputs)
+            names = ", ".join(name for name, _ in self._inputs)
             raise ConfigError(f"A dense program reads {names}; pass {len(self._inputs)} tensors.")
         held = [_checked(*named, one) for named, one in zip(self._inputs, inputs, strict=True)]
         batch = held[0].shape[0]
@@ -104,9 +107,8 @@ class DenseProgram:
                 raise ConfigError(f"Inputs have {[len(one) for one in held]} samples; pass as many of each.")
         if out is None:
             out = torch.empty(batch, self._width)
-        else:
-            if _checked("out", self._width, out) is not out or not out.is_contiguous() or out.shape[0] != batch:
-                raise ConfigError(f"out is not [{batch}, {self._width}] in one piece; pass one that is.")
+        elif len(out) != batch or not out.is_contiguous() or _checked("out", self._width, out) is not out:
+            raise ConfigError(f"out is not [{batch}, {self._width}] in one piece; pass one that is.")
         self._call(
             self._handle,
             self._pointers(*[one.data_ptr() for one in held]),
