@@ -112,6 +112,16 @@ class GateRecord(Config):
         return self.frozen_ne / self.trained_ne - 1
 
 
+class TuneRecord(Config):
+    """How quick the best backend was, and where that was measured."""
+
+    cpu: str
+    threads: int = Field(ge=1)
+    """Of one request."""
+    seconds: dict[str, float]
+    """Median of a request by the samples in it."""
+
+
 class ModelManifest(Config):
     """The content of `manifest.json`."""
 
@@ -129,6 +139,8 @@ class ModelManifest(Config):
     gate: GateRecord | None = None
     """None where it was frozen without a check, which was then asked for."""
     backend: str = "native"
-    """What `--tune` found best here."""
+    """What runs it, such as native or native+openvino; `--tune` puts here what it found best."""
+    tuning: TuneRecord | None = None
+    """What `--tune` measured."""
     files: dict[str, FileRecord]
     """Every other file, by path within the folder."""

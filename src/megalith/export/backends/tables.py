@@ -1,0 +1,133 @@
+"""Tables of a model as `megalith.ops.frozen` looks them up, those of the user apart."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from megalith.export.backends.base import ModelSource
+from megalith.export.backends.inputs import Bags, LookupIds, PartInputs
+from megalith.ops.frozen.formats import RowFormat
+from megalith.ops.frozen.table import FrozenTable
+
+
+class Lookup(Protocol):
+    """Pooled vectors of some tables."""
+
+    def __call__(self, values: Tensor, offsets: Tensor, /) -> Tensor:
+        """Float32 [batch, columns]."""
+
+
+LookupT = TypeVar("LookupT", bound=Lookup)
+
+
+class ColumnRun(NamedTuple):
+    """Columns that come one after the other both in a lookup and in the whole."""
+
+    source: int
+    target: int
+    width: int
+
+
+def frozen_tables(
+    model: ModelSource, inputs: PartInputs, features: Sequence[str]
+) -> tuple[list[FrozenTable], list[ColumnRun]]:
+    """Tables as some features look them up, in the order of the manifest, and where their columns go."""
+    wanted = {column.table for column in inputs.columns}
+    positions = {name: position for position, name in enumerate(features)}
+    tables, runs, source = [], list[ColumnRun](), 0
+    targets = {(column.table, column.feature): column.first for column in inputs.columns}
+    for record in model.manifest.tables:
+        read = [name for name in record.features if name in positions]
+        if record.name not in wanted or not read:
+            continue
+        tensors = model.table(record.name)
+        tables.append(
+            FrozenTable(
+                rows=tensors["rows"],
+                form=RowFormat(record.precision, record.scale),
+                dim=record.dim,
+                features=tuple(positions[name] for name in read),
+                pooling=record.pooling,
+                padding=record.padding_index,
+                chunk=record.chunk,
+                starts=tensors.get("starts"),
+                ids=tensors.get("ids"),
+                unknown=record.unknown,
+                name=record.name,
+            )
+        )
+        for name in read:
+            target = targets[record.name, name]
+            before = runs[-1] if runs else ColumnRun(0, 0, 0)
+            if before.source + before.width == source and before.target + before.width == target:
+                runs[-1:] = [before._replace(width=before.width + record.dim)]
+            else:
+                runs.append(ColumnRun(source, target, record.dim))
+            source += record.dim
+    return tables, runs
+
+
+class PartLookups(Generic[LookupT]):
+    """The lookups of a part: all features at once, or those of the user once and repeated for every sample.
+
+    `make` builds a lookup of some tables, when the first request needs it: most servers send ids in one of
+    the two ways.
+    """
+
+    def __init__(
+        self,
+        model: ModelSource,
+        inputs: PartInputs,
+        make: Callable[[list[FrozenTable], Sequence[str]], LookupT],
+    ) -> None:
+        self._model, self._inputs, self._make = model, inputs, make
+        self._width = inputs.columns[-1].last if inputs.columns else 0
+        self._made: dict[tuple[str, ...], tuple[LookupT | None, list[ColumnRun]]] = {}
+        self._making = threading.Lock()
+        self._lookup(inputs.features)
+
+    def _lookup(self, features: tuple[str, ...]) -> tuple[LookupT | None, list[ColumnRun]]:
+        found = self._made.get(features)
+        if found is None:
+            with self._making:
+                if features not in self._made:
+                    tables, runs = frozen_tables(self._model, self._inputs, features)
+                    self._made[features] = self._make(tables, features) if tables else None, runs
+                found = self._made[features]
+        return found
+
+    def made(self) -> list[LookupT]:
+        """Those that there are by now."""
+        return [lookup for lookup, _ in self._made.values() if lookup is not None]
+
+    def __call__(self, batch: int, ids: LookupIds) -> Tensor:
+        """Pooled vectors, float32 [batch, columns]."""
+        bags, user = ids.bags, ids.user
+        assert bags is not None
+        if user is None:
+            lookup, _ = self._lookup(self._inputs.features)
+            return torch.empty(batch, 0) if lookup is None else lookup(bags.values, bags.offsets)
+        out = torch.empty(batch, self._width)
+        _spread(out, *self._lookup(self._inputs.item_features), bags)
+        # One row, which every sample gets.
+        _spread(out, *self._lookup(self._inputs.user_features), user)
+        return out
+
+
+def _spread(out: Tensor, lookup: Lookup | None, runs: list[ColumnRun], bags: Bags) -> None:
+    if lookup is None:
+        return
+    pooled = lookup(bags.values, bags.offsets)
+    for source, target, width in runs:
+        out[:, target : target + width] = pooled[:, source : source + width]
+
+
+def table_bytes(model: ModelSource, inputs: PartInputs) -> int:
+    """Bytes of the tables that a part reads."""
+    wanted = {column.table for column in inputs.columns}
+    return sum(record.bytes for record in model.manifest.tables if record.name in wanted)
