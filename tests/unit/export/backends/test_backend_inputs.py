@@ -78,9 +78,7 @@ def test_a_number_that_is_not_finite_is_named_by_sample_and_column(model):
 def test_a_negative_length_is_named_by_feature_and_sample(model):
     request = RequestMaker(model, "whole").request(4)
     request.lengths[2, 1] = -1
-    with pytest.raises(
-        ServeError, match=r"'lengths' of feature 'b' is negative in sample 1; send 0"
-    ):
+    with pytest.raises(ServeError, match=r"'lengths' of feature 'b' is negative in sample 1; send 0"):
         PartInputs(model.manifest, "whole", None).checked(request)
 
 
