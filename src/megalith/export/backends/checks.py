@@ -16,12 +16,6 @@ from megalith.export.backends.inputs import ScoreRequest
 _OUTPUT = "output/"
 
 
-def check_tensors(request: ScoreRequest, outputs: Outputs) -> dict[str, Tensor]:
-    """The tensors of the file, from a request and its outputs."""
-    given = {name: tensor for name, tensor in request._asdict().items() if tensor is not None}
-    return given | {f"{_OUTPUT}{name}": tensor for name, tensor in outputs.items()}
-
-
 def recorded_checks(model: ModelSource) -> tuple[ScoreRequest, Outputs] | None:
     """The request and its outputs; None where a model came without."""
     found: Mapping[str, Tensor] = model.checks()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -11,6 +11,8 @@ from torch import Tensor
 
 from megalith.export.backends.base import ModelSource
 from megalith.export.backends.inputs import Bags, LookupIds, PartInputs
+from megalith.export.backends.resident import ResidentTable, resident_table
+from megalith.export.manifest import ModelManifest
 from megalith.ops.frozen.formats import RowFormat
 from megalith.ops.frozen.table import FrozenTable
 
@@ -34,18 +36,21 @@ class ColumnRun(NamedTuple):
 
 
 def frozen_tables(
-    model: ModelSource, inputs: PartInputs, features: Sequence[str]
+    manifest: ModelManifest,
+    inputs: PartInputs,
+    features: Sequence[str],
+    tensors_of: Callable[[str], Mapping[str, Tensor]],
 ) -> tuple[list[FrozenTable], list[ColumnRun]]:
     """Tables as some features look them up, in the order of the manifest, and where their columns go."""
     wanted = {column.table for column in inputs.columns}
     positions = {name: position for position, name in enumerate(features)}
     tables, runs, source = [], list[ColumnRun](), 0
     targets = {(column.table, column.feature): column.first for column in inputs.columns}
-    for record in model.manifest.tables:
+    for record in manifest.tables:
         read = [name for name in record.features if name in positions]
         if record.name not in wanted or not read:
             continue
-        tensors = model.table(record.name)
+        tensors = tensors_of(record.name)
         tables.append(
             FrozenTable(
                 rows=tensors["rows"],
@@ -76,7 +81,7 @@ class PartLookups(Generic[LookupT]):
     """The lookups of a part: all features at once, or those of the user once and repeated for every sample.
 
     `make` builds a lookup of some tables, when the first request needs it: most servers send ids in one of
-    the two ways.
+    the two ways. With `in_memory`, rows are copied out of the file first.
     """
 
     def __init__(
@@ -84,8 +89,10 @@ class PartLookups(Generic[LookupT]):
         model: ModelSource,
         inputs: PartInputs,
         make: Callable[[list[FrozenTable], Sequence[str]], LookupT],
+        in_memory: bool = False,
     ) -> None:
-        self._model, self._inputs, self._make = model, inputs, make
+        self._model, self._inputs, self._make, self._in_memory = model, inputs, make, in_memory
+        self._resident: dict[str, ResidentTable] = {}
         self._width = inputs.columns[-1].last if inputs.columns else 0
         self._made: dict[tuple[str, ...], tuple[LookupT | None, list[ColumnRun]]] = {}
         self._making = threading.Lock()
@@ -96,10 +103,17 @@ class PartLookups(Generic[LookupT]):
         if found is None:
             with self._making:
                 if features not in self._made:
-                    tables, runs = frozen_tables(self._model, self._inputs, features)
+                    tables, runs = frozen_tables(self._model.manifest, self._inputs, features, self._tensors)
                     self._made[features] = self._make(tables, features) if tables else None, runs
                 found = self._made[features]
         return found
+
+    def _tensors(self, table: str) -> Mapping[str, Tensor]:
+        if not self._in_memory:
+            return self._model.table(table)
+        if table not in self._resident:
+            self._resident[table] = resident_table(self._model, table)
+        return self._resident[table].tensors
 
     def made(self) -> list[LookupT]:
         """Those that there are by now."""

@@ -16,7 +16,7 @@ from megalith.export.backends.conformance.probe import Probe
 from megalith.export.backends.graphs.products import weight_bytes
 from megalith.export.backends.tables import table_bytes
 
-_INSTANCES, _ROUNDS = 3, 4
+_INSTANCES, _ROUNDS = 3, 2
 _MIB = 1 << 20
 _SLACK = 64 * _MIB
 """What libraries keep for themselves when they first run."""

@@ -21,7 +21,7 @@ FEATURES = ("a", "user", "b", "c", "d", "user_history", "e", "f")
 NamedTable = tuple[TableRecord, dict[str, Tensor]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ModelInMemory:
     """A frozen model without a folder."""
 

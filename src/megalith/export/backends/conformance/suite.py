@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from megalith.core.errors import MegalithError, without_controls
 from megalith.export.backends.base import Backend, LoadSettings, ModelSource, Part
-from megalith.export.backends.choice import BackendChoice, parse_choice
+from megalith.export.backends.choice import parse_choice
 from megalith.export.backends.conformance import exact, lifecycle, refusals, results
 from megalith.export.backends.conformance.findings import Finding, Result, Verdict
 from megalith.export.backends.conformance.models import probe_models
@@ -61,19 +61,25 @@ def check_backend(
     return findings
 
 
-def conforms(choice: str, models: Iterable[ModelSource] | None = None, *, threads: int = 1) -> list[Finding]:
-    """Raises AssertionError with every failed check of a backend, by name with its options, on small models
-    that hold every operation and every kind of table; returns all findings. For an author's own tests."""
-    chosen: BackendChoice = parse_choice(choice).lookups
-    backend = find_backend(chosen.name)
+def conforms(
+    backend: Backend | str, models: Iterable[ModelSource] | None = None, *, threads: int = 1
+) -> list[Finding]:
+    """Raises AssertionError with every failed check of a backend, on small models that hold every operation
+    and every kind of table; returns all findings. For an author's own tests. A backend may be given by name,
+    with options as `--backend` has them."""
+    options: Mapping[str, str] = {}
+    named = backend if isinstance(backend, str) else backend.name
+    if isinstance(backend, str):
+        chosen = parse_choice(backend).lookups
+        backend, options = find_backend(chosen.name), chosen.options
     findings: list[Finding] = []
     for model in probe_models() if models is None else models:
-        findings += check_backend(backend, model, chosen.options, threads=threads, largest_batch=300)
+        findings += check_backend(backend, model, options, threads=threads, largest_batch=130)
     failed = [str(finding) for finding in findings if finding.result == "failed"]
     if not any(finding.result == "passed" for finding in findings):
         failed += [str(finding) for finding in findings]
     if failed:
-        raise AssertionError(f"Backend '{choice}' fails {len(failed)} checks:\n" + "\n".join(failed))
+        raise AssertionError(f"Backend '{named}' fails {len(failed)} checks:\n" + "\n".join(failed))
     return findings
 
 

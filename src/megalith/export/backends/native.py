@@ -1,0 +1,94 @@
+"""The native core as a backend: pooled lookups over rows as they are stored, and the program in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from megalith.core.errors import ConfigError, nearest
+from megalith.export.backends.base import Backend, LoadedPart, LoadSettings, ModelSource, Outputs, Part
+from megalith.export.backends.description import dense_description, outputs_by_task
+from megalith.export.backends.graphs.products import products_of
+from megalith.export.backends.inputs import LookupIds
+from megalith.export.backends.tables import PartLookups, table_bytes
+from megalith.export.backends.threads import use_threads
+from megalith.export.program import DENSE, EMBEDDED
+from megalith.ops.dense.program import DenseProgram
+from megalith.ops.frozen.lookup import FrozenLookup
+from megalith.ops.frozen.table import FrozenTable
+
+_ROWS = ("memory", "file")
+
+
+class NativeBackend(Backend):
+    """Lookups and dense part by this package's own kernels."""
+
+    name = "native"
+    parts = ("lookups", "dense", "whole")
+    exact = frozenset({"lookups", "int8", "bfloat16"})
+    options = {
+        "rows": "memory (copied out of the file, on huge pages, once for all instances) or file (mapped); by "
+        "default memory"
+    }
+
+    def load(self, model: ModelSource, part: Part, settings: LoadSettings) -> NativePart:
+        """Indexes listed ids, packs weights."""
+        self.check_load(part, settings)
+        return NativePart(model, part, settings)
+
+
+class NativePart(LoadedPart):
+    """Tables in memory and a packed program."""
+
+    def __init__(self, model: ModelSource, part: Part, settings: LoadSettings) -> None:
+        super().__init__(model.manifest, part, settings)
+        self._program = model.manifest.program
+        self._lookups: PartLookups[FrozenLookup] | None = None
+        self._dense: DenseProgram | None = None
+        self._table_bytes = 0
+        rows = settings.options.get("rows", "memory")
+        if rows not in _ROWS:
+            raise ConfigError(f"Option rows={rows} of native: {nearest(rows, _ROWS)}")
+        if part != "dense":
+            self._lookups = PartLookups(model, self.inputs, _native_lookup, in_memory=rows == "memory")
+            self._table_bytes = table_bytes(model, self.inputs)
+        if part != "lookups":
+            description = dense_description(self._program, model.weights(), products_of(model))
+            self._dense = DenseProgram(description, settings.threads)
+
+    def compute(self, batch: int, dense: Tensor | None, ids: LookupIds | None) -> Outputs:
+        """One call for the lookups, one for the program."""
+        use_threads(self.settings.threads)
+        assert ids is not None
+        pooled = ids.pooled if self._lookups is None else self._lookups(batch, ids)
+        if self._dense is None:
+            assert pooled is not None
+            return {EMBEDDED: pooled if self.settings.pooled == "float32" else pooled.half()}
+        given = {DENSE: dense, EMBEDDED: pooled}
+        values = self._dense.run(*(_or_nothing(given[name], batch) for name in self._program.inputs))
+        return outputs_by_task(self._program, values)
+
+    def bytes(self) -> dict[str, int]:
+        """Tables, the index of listed ids, packed weights, and room for samples under way."""
+        found = dict.fromkeys(("tables", "index", "dense", "scratch"), 0)
+        if self._lookups is not None:
+            found["tables"] = self._table_bytes
+            found["index"] = sum(lookup.index_bytes() for lookup in self._lookups.made())
+        if self._dense is not None:
+            held = self._dense.bytes()
+            found["dense"], found["scratch"] = held["weights"], held["workspaces"]
+        return found
+
+    def release(self) -> None:
+        """Frees the index, the packed weights, and rows that no other instance looks up."""
+        self._lookups = self._dense = None
+
+
+def _native_lookup(tables: list[FrozenTable], features: Sequence[str]) -> FrozenLookup:
+    return FrozenLookup(tables, features)
+
+
+def _or_nothing(tensor: Tensor | None, batch: int) -> Tensor:
+    return torch.empty(batch, 0) if tensor is None else tensor
