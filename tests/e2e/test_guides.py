@@ -84,6 +84,10 @@ def test_the_guide_to_freezing_is_true(tmp_path: Path) -> None:
     assert small["table_share"] < 0.35
 
 
+def test_the_guide_to_a_backend_of_your_own_is_true(tmp_path: Path) -> None:
+    run_guide("backends.md", tmp_path)
+
+
 def test_the_guide_to_planning_is_true(tmp_path: Path) -> None:
     run_guide("explore.md", tmp_path)
     for name in ("step.html", "step.json", "plans/report.html", "megatron-plans/plan-1/megatron.sh"):

@@ -9,8 +9,8 @@ import torch
 
 from megalith.export.backends.base import Backend, LoadedPart
 from megalith.export.backends.graphs.lowering import lower
-from megalith.export.backends.graphs.products import products_of, weight_bytes
-from megalith.export.backends.tables import PartLookups, table_bytes
+from megalith.export.backends.kernels.tables import PartLookups, table_bytes
+from megalith.export.backends.programs import products_of, weight_bytes
 from megalith.export.program import DENSE, EMBEDDED
 from megalith_numpy.graph import NumpyGraph
 from megalith_numpy.rows import NumpyLookup

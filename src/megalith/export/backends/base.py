@@ -23,7 +23,7 @@ from typing import ClassVar, Literal, NamedTuple, Protocol
 from torch import Tensor
 
 from megalith.core.errors import ConfigError, MegalithError, ServeError, nearest, without_controls
-from megalith.export.backends.inputs import LookupIds, PartInputs, ScoreRequest
+from megalith.export.backends.inputs import PartInputs, RequestIds, ScoreRequest
 from megalith.export.manifest import ModelManifest
 
 Part = Literal["lookups", "dense", "whole"]
@@ -107,7 +107,7 @@ class LoadedPart(ABC):
         self._failure = ""
 
     @abstractmethod
-    def compute(self, batch: int, dense: Tensor | None, ids: LookupIds | None) -> Outputs:
+    def compute(self, batch: int, dense: Tensor | None, ids: RequestIds | None) -> Outputs:
         """Outputs of a request that was checked. `dense` has the numbers, beside which a dense part finds
         the pooled vectors in `ids.pooled`."""
 
@@ -155,7 +155,7 @@ class LoadedPart(ABC):
                 if self._closed and not self._under_way:
                     self._idle.notify_all()
 
-    def answer(self, batch: int, dense: Tensor | None, ids: LookupIds | None) -> Outputs:
+    def answer(self, batch: int, dense: Tensor | None, ids: RequestIds | None) -> Outputs:
         """`compute`, by one thread at a time where that is asked for; an empty batch is answered here."""
         if not batch:
             return self.inputs.empty_outputs(self.settings.pooled)

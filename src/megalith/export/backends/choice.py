@@ -14,7 +14,7 @@ from torch import Tensor
 
 from megalith.core.errors import ConfigError
 from megalith.export.backends.base import Backend, LoadedPart, LoadSettings, ModelSource, Outputs
-from megalith.export.backends.inputs import LookupIds
+from megalith.export.backends.inputs import RequestIds
 from megalith.export.backends.registry import find_backend
 from megalith.export.manifest import ModelManifest
 from megalith.export.program import EMBEDDED
@@ -103,10 +103,10 @@ class PairedParts(LoadedPart):
         super().__init__(manifest, "whole", dense.settings)
         self.lookups, self.dense = lookups, dense
 
-    def compute(self, batch: int, dense: Tensor | None, ids: LookupIds | None) -> Outputs:
+    def compute(self, batch: int, dense: Tensor | None, ids: RequestIds | None) -> Outputs:
         """Looks up, then scores; the request was checked once, for both."""
         pooled = self.lookups.answer(batch, None, ids)[EMBEDDED]
-        return self.dense.answer(batch, dense, LookupIds(None, pooled=pooled))
+        return self.dense.answer(batch, dense, RequestIds(None, pooled=pooled))
 
     def bytes(self) -> dict[str, int]:
         """Of both."""

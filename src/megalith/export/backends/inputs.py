@@ -43,7 +43,7 @@ class Bags(NamedTuple):
     batch: int
 
 
-class LookupIds(NamedTuple):
+class RequestIds(NamedTuple):
     """What is looked up for a request, or the vectors of a lookup elsewhere."""
 
     bags: Bags | None
@@ -102,7 +102,7 @@ class PartInputs:
         width = self.columns[-1].last if self.columns else 0
         return {EMBEDDED: torch.empty(0, width, dtype=getattr(torch, pooled))}
 
-    def checked(self, request: ScoreRequest) -> tuple[int, Tensor | None, LookupIds | None]:
+    def checked(self, request: ScoreRequest) -> tuple[int, Tensor | None, RequestIds | None]:
         """Batch size, numbers and ids of a request, or the sentence that says what is wrong with it."""
         dense = _numbers("dense", request.dense, self.num_dense) if self.reads_dense else None
         if not self.reads_ids:
@@ -113,7 +113,7 @@ class PartInputs:
             if given is None:
                 raise ServeError("A request has no inputs; send 'dense' or 'embedded'.")
             _same_batch(len(given), EMBEDDED, pooled)
-            return len(given), dense, LookupIds(None, pooled=pooled)
+            return len(given), dense, RequestIds(None, pooled=pooled)
         apart = request.user_lengths is not None and bool(self.user_features)
         features = self.item_features if apart else self.features
         bags = _bags("", request.values, request.lengths, features)
@@ -127,7 +127,7 @@ class PartInputs:
         batch = len(dense) if dense is not None else bags.batch
         if bags.batch != batch:
             raise ServeError(f"'lengths' is for {bags.batch} samples, 'dense' for {batch}; send as many.")
-        return batch, dense, LookupIds(bags, user)
+        return batch, dense, RequestIds(bags, user)
 
 
 def _check_tables(manifest: ModelManifest, part: str, tables: tuple[str, ...] | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from megalith.export.program import Linear, Program
 
-FLOAT32, BFLOAT16, INT8 = 2e-5, 4e-3, 2e-2
+FLOAT32, BFLOAT16, INT8 = 2e-5, 1e-2, 2e-2
 """Of a probability. Sums of float32 are added in any order; before a layer in few bits that may move an
 activation to the next code, which is a whole step of that precision."""
 

@@ -21,8 +21,8 @@ from megalith.export.backends.choice import BackendChoice, ModelChoice, load_who
 from megalith.export.backends.conformance.findings import compared
 from megalith.export.backends.conformance.requests import RequestMaker, rows_of_request
 from megalith.export.backends.inputs import ScoreRequest
+from megalith.export.backends.kernels.twins import TorchBackend
 from megalith.export.backends.registry import listed_backends
-from megalith.export.backends.torch_part import TorchBackend
 
 BATCHES = (1, 32, 256)
 _HOPELESS = 4.0

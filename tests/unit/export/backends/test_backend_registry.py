@@ -51,12 +51,12 @@ def test_a_plug_in_that_does_not_import_gets_one_sentence(package):
         ("from megalith.export.backends.base import Backend as Thing\n", "is not a subclass"),
         ("raise SystemError('no\\nway')\n", "SystemError: no\\\\nway"),
         (
-            "from megalith.export.backends.torch_part import TorchBackend\n"
+            "from megalith.export.backends.kernels.twins import TorchBackend\n"
             "class Thing(TorchBackend):\n    name = 'other'\n",
             "calls itself 'other'",
         ),
         (
-            "from megalith.export.backends.torch_part import TorchBackend\n"
+            "from megalith.export.backends.kernels.twins import TorchBackend\n"
             "class Thing(TorchBackend):\n    name = 'odd'\n    def unavailable(self):\n        1 / 0\n",
             "ZeroDivisionError",
         ),
@@ -71,7 +71,11 @@ def test_what_is_no_backend_gets_one_sentence(package, module, expected):
 
 
 def test_two_packages_of_one_name_are_refused_together(package):
-    package("rival", "from megalith.export.backends.native import NativeBackend as B\n", ["torch = rival:B"])
+    package(
+        "rival",
+        "from megalith.export.backends.kernels.native import NativeBackend as B\n",
+        ["torch = rival:B"],
+    )
     assert "Several packages name a backend 'torch'" in listed_backends()["torch"].problem
 
 

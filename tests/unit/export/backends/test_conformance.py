@@ -8,7 +8,7 @@ from megalith.export.backends.base import Health, LoadedPart, PartStatistics
 from megalith.export.backends.conformance import check_backend, conforms
 from megalith.export.backends.conformance.models import probe_model, probe_models
 from megalith.export.backends.conformance.suite import CHECKS
-from megalith.export.backends.torch_part import TorchBackend, TorchPart
+from megalith.export.backends.kernels.twins import TorchBackend, TorchPart
 
 
 def conforming(name, parts):

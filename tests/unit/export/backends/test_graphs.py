@@ -9,8 +9,8 @@ from megalith.export.backends.conformance.exact import extreme_numbers
 from megalith.export.backends.conformance.models import one_layer, probe_model
 from megalith.export.backends.conformance.requests import RequestMaker
 from megalith.export.backends.inputs import ScoreRequest
+from megalith.export.backends.kernels.twins import TorchBackend
 from megalith.export.backends.registry import find_backend
-from megalith.export.backends.torch_part import TorchBackend
 
 LIBRARIES = ("onnxruntime", "openvino")
 

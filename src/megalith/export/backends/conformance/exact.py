@@ -8,15 +8,15 @@ from torch import Tensor
 from megalith.export.backends.base import LoadSettings
 from megalith.export.backends.conformance.findings import Verdict, compared, skipped
 from megalith.export.backends.conformance.models import one_layer
-from megalith.export.backends.conformance.probe import Probe
+from megalith.export.backends.conformance.probe import PartProbe
 from megalith.export.backends.inputs import ScoreRequest
-from megalith.export.backends.torch_part import TorchBackend
+from megalith.export.backends.kernels.twins import TorchBackend
 from megalith.export.program import Linear
 
 _COLUMNS = (1, 3, 31, 64, 200)
 
 
-def promised_bits(probe: Probe) -> Verdict:
+def promised_bits(probe: PartProbe) -> Verdict:
     """One layer of the narrowest precision of the model, at its extremes, gives the twins' bits."""
     if probe.part == "lookups":
         return skipped("the other checks compare vectors bit for bit where that is promised")
@@ -35,7 +35,7 @@ def promised_bits(probe: Probe) -> Verdict:
     )
 
 
-def _layer(probe: Probe, precision: str, columns: int) -> Verdict:
+def _layer(probe: PartProbe, precision: str, columns: int) -> Verdict:
     products = probe.model.manifest.contract.products
     model = one_layer(precision, columns, products if products in ("u8s7", "u8s8") else "u8s7")
     request = ScoreRequest(dense=extreme_numbers(columns))

@@ -12,9 +12,9 @@ import torch
 from megalith.core.errors import MegalithError, ServeError
 from megalith.export.backends.base import Outputs
 from megalith.export.backends.conformance.findings import Verdict, skipped
-from megalith.export.backends.conformance.probe import Probe
-from megalith.export.backends.graphs.products import weight_bytes
-from megalith.export.backends.tables import table_bytes
+from megalith.export.backends.conformance.probe import PartProbe
+from megalith.export.backends.kernels.tables import table_bytes
+from megalith.export.backends.programs import weight_bytes
 
 _INSTANCES, _ROUNDS = 3, 2
 _MIB = 1 << 20
@@ -22,7 +22,7 @@ _SLACK = 64 * _MIB
 """What libraries keep for themselves when they first run."""
 
 
-def instances_at_once(probe: Probe) -> Verdict:
+def instances_at_once(probe: PartProbe) -> Verdict:
     """Several instances, and several threads on one, answer at the same time as they do alone."""
     asked = f"{_INSTANCES} instances and as many threads on one, {_ROUNDS} requests each"
     requests = [probe.make.request(13 + number, seed=20 + number) for number in range(_INSTANCES)]
@@ -54,7 +54,7 @@ def instances_at_once(probe: Probe) -> Verdict:
     return Verdict(asked, "what each gives alone", wrong[0] if wrong else "the same", not wrong)
 
 
-def close_refuses(probe: Probe) -> Verdict:
+def close_refuses(probe: PartProbe) -> Verdict:
     """A closed part refuses requests, is not healthy, holds no bytes, and may be closed again."""
     with probe.another() as part:
         request = probe.make.request(3)
@@ -73,7 +73,7 @@ def close_refuses(probe: Probe) -> Verdict:
     return Verdict("a request after close", "a ServeError, not healthy, 0 bytes", got, passed)
 
 
-def close_releases(probe: Probe) -> Verdict:
+def close_releases(probe: PartProbe) -> Verdict:
     """Loading and closing again and again does not take more and more memory."""
     if _resident() is None:
         return skipped("this system does not tell how much memory a process has")
@@ -96,7 +96,7 @@ def close_releases(probe: Probe) -> Verdict:
     return Verdict("4 times load, run, close", wanted, f"{grown / _MIB:.1f} MiB more", grown <= allowed)
 
 
-def bytes_are_true(probe: Probe) -> Verdict:
+def bytes_are_true(probe: PartProbe) -> Verdict:
     """What a part says it holds is what the model's files say, and no less than the process grew by."""
     before = _resident()
     with probe.another() as part:
@@ -120,7 +120,7 @@ def bytes_are_true(probe: Probe) -> Verdict:
     return Verdict("what a loaded part holds", wanted, got, good)
 
 
-def statistics_count(probe: Probe) -> Verdict:
+def statistics_count(probe: PartProbe) -> Verdict:
     """Requests, samples, refusals and time are counted."""
     with probe.another() as part:
         for batch in (3, 0, 5):
@@ -137,7 +137,7 @@ def statistics_count(probe: Probe) -> Verdict:
     return Verdict("batches of 3, 0 and 5, and a wrong request", wanted, got, good)
 
 
-def inputs_stay(probe: Probe) -> Verdict:
+def inputs_stay(probe: PartProbe) -> Verdict:
     """A request is as it was, and outputs stay what they are when the next request comes."""
     request = probe.make.request(6, seed=30)
     copies = [tensor if tensor is None else tensor.clone() for tensor in request]

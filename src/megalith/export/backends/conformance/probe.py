@@ -11,14 +11,14 @@ from megalith.export.backends.base import Backend, LoadedPart, LoadSettings, Mod
 from megalith.export.backends.conformance.findings import Verdict, compared
 from megalith.export.backends.conformance.requests import RequestMaker
 from megalith.export.backends.inputs import ScoreRequest
-from megalith.export.backends.torch_part import TorchBackend
+from megalith.export.backends.kernels.twins import TorchBackend
 from megalith.export.program import EMBEDDED
 
 _HALF = 1e-3
 """Two float32 numbers that are close may round to neighbours of float16."""
 
 
-class Probe:
+class PartProbe:
     """What a check needs: the loaded part, requests for it, and what the twins answer."""
 
     def __init__(

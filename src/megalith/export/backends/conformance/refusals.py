@@ -8,11 +8,11 @@ import torch
 
 from megalith.core.errors import MegalithError
 from megalith.export.backends.conformance.findings import Verdict, skipped
-from megalith.export.backends.conformance.probe import Probe
+from megalith.export.backends.conformance.probe import PartProbe
 from megalith.export.backends.inputs import ScoreRequest
 
 
-def ids_out_of_range(probe: Probe) -> Verdict:
+def ids_out_of_range(probe: PartProbe) -> Verdict:
     """An id that its table does not have is refused by the name of its feature."""
     if not probe.make.inputs.reads_ids:
         return skipped("a dense part reads no ids")
@@ -29,7 +29,7 @@ def ids_out_of_range(probe: Probe) -> Verdict:
     return verdict
 
 
-def numbers_not_finite(probe: Probe) -> Verdict:
+def numbers_not_finite(probe: PartProbe) -> Verdict:
     """NaN and infinity among the numbers are refused."""
     if not probe.make.inputs.reads_dense:
         return skipped("the part reads no numbers")
@@ -44,7 +44,7 @@ def numbers_not_finite(probe: Probe) -> Verdict:
     return verdict
 
 
-def large_numbers(probe: Probe) -> Verdict:
+def large_numbers(probe: PartProbe) -> Verdict:
     """Numbers whose sum overflows are taken as long as each is finite."""
     if not probe.make.inputs.reads_dense:
         return skipped("the part reads no numbers")
@@ -59,7 +59,7 @@ def large_numbers(probe: Probe) -> Verdict:
     return Verdict("numbers of 3e38", "outputs of 3 samples", f"{shapes}", set(shapes.values()) == {(3,)})
 
 
-def malformed(probe: Probe) -> Verdict:
+def malformed(probe: PartProbe) -> Verdict:
     """Inputs that are missing, of another type or shape, or whose lengths do not add up, are refused."""
     request = probe.make.request(4, seed=13)
     wrong: dict[str, Callable[[], ScoreRequest]] = {}
@@ -93,7 +93,7 @@ def malformed(probe: Probe) -> Verdict:
     return Verdict(", ".join(wrong), verdict.wanted, "a sentence for each", True)
 
 
-def unknown_options(probe: Probe) -> Verdict:
+def unknown_options(probe: PartProbe) -> Verdict:
     """An option that a backend does not have is refused when it is loaded."""
     asked, wanted = "an option 'no_such_option'", "a sentence that names it"
     try:
@@ -103,7 +103,7 @@ def unknown_options(probe: Probe) -> Verdict:
         return Verdict(asked, wanted, str(error), "no_such_option" in str(error))
 
 
-def health_after_errors(probe: Probe) -> Verdict:
+def health_after_errors(probe: PartProbe) -> Verdict:
     """After a wrong request the part is healthy, and answers the next one as before."""
     request = probe.make.request(5, seed=14)
     before = probe.loaded.run(request)
@@ -124,7 +124,7 @@ def health_after_errors(probe: Probe) -> Verdict:
     return Verdict("a request after two wrong ones", "healthy, the same outputs", got, health.ready and same)
 
 
-def _refused(probe: Probe, asked: str, request: ScoreRequest, named: str) -> Verdict:
+def _refused(probe: PartProbe, asked: str, request: ScoreRequest, named: str) -> Verdict:
     wanted = f"a refusal that names '{named}'" if named else "a refusal"
     try:
         probe.loaded.run(request)

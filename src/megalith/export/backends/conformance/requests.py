@@ -10,7 +10,7 @@ from torch import Tensor
 
 from megalith.export.backends.base import LoadSettings, ModelSource, Part
 from megalith.export.backends.inputs import PartInputs, ScoreRequest
-from megalith.export.backends.torch_part import TorchBackend
+from megalith.export.backends.kernels.twins import TorchBackend
 from megalith.export.program import EMBEDDED
 
 Bags = Literal["usual", "empty", "repeated"]

@@ -7,12 +7,12 @@ import torch
 from megalith.export.backends.base import Outputs
 from megalith.export.backends.checks import recorded_checks
 from megalith.export.backends.conformance.findings import Verdict, skipped
-from megalith.export.backends.conformance.probe import Probe
+from megalith.export.backends.conformance.probe import PartProbe
 from megalith.export.backends.conformance.requests import rows_of_request
 from megalith.export.backends.inputs import ScoreRequest
 
 
-def recorded_outputs(probe: Probe) -> Verdict:
+def recorded_outputs(probe: PartProbe) -> Verdict:
     """The samples that the model came with give the outputs it came with."""
     if probe.part == "lookups":
         return skipped("a lookups part gives vectors, and the model has outputs of the whole")
@@ -26,17 +26,17 @@ def recorded_outputs(probe: Probe) -> Verdict:
     return probe.against(f"{len(next(iter(wanted.values())))} samples of checks.safetensors", wanted, got)
 
 
-def empty_batch(probe: Probe) -> Verdict:
+def empty_batch(probe: PartProbe) -> Verdict:
     """No samples give outputs of no samples."""
     return _like_the_twins(probe, "a batch of 0", probe.make.request(0))
 
 
-def one_sample(probe: Probe) -> Verdict:
+def one_sample(probe: PartProbe) -> Verdict:
     """One sample alone."""
     return _like_the_twins(probe, "a batch of 1", probe.make.request(1, seed=1))
 
 
-def odd_batches(probe: Probe) -> Verdict:
+def odd_batches(probe: PartProbe) -> Verdict:
     """Batches that fill no vector and no block."""
     worst = None
     for batch in (2, 3, 7, 17, 33):
@@ -48,27 +48,27 @@ def odd_batches(probe: Probe) -> Verdict:
     return Verdict("batches of 2, 3, 7, 17 and 33", worst.wanted, worst.got, worst.passed)
 
 
-def largest_batch(probe: Probe) -> Verdict:
+def largest_batch(probe: PartProbe) -> Verdict:
     """As many samples as the model will be asked for at once."""
     batch = probe.largest_batch
     return _like_the_twins(probe, f"a batch of {batch}", probe.make.request(batch, seed=2))
 
 
-def empty_bags(probe: Probe) -> Verdict:
+def empty_bags(probe: PartProbe) -> Verdict:
     """Samples without ids read zeros."""
     if not probe.make.inputs.reads_ids:
         return skipped("a dense part reads no ids")
     return _like_the_twins(probe, "samples without ids", probe.make.request(9, seed=3, bags="empty"))
 
 
-def repeated_ids(probe: Probe) -> Verdict:
+def repeated_ids(probe: PartProbe) -> Verdict:
     """An id counts as often as it occurs."""
     if not probe.make.inputs.reads_ids:
         return skipped("a dense part reads no ids")
     return _like_the_twins(probe, "bags of one id many times", probe.make.request(9, seed=4, bags="repeated"))
 
 
-def narrow_ids(probe: Probe) -> Verdict:
+def narrow_ids(probe: PartProbe) -> Verdict:
     """Ids in 32 bits are those in 64."""
     if not probe.make.inputs.reads_ids:
         return skipped("a dense part reads no ids")
@@ -80,7 +80,7 @@ def narrow_ids(probe: Probe) -> Verdict:
     return _same_bits("ids as int32", probe.loaded.run(request), got)
 
 
-def user_once(probe: Probe) -> Verdict:
+def user_once(probe: PartProbe) -> Verdict:
     """The user's features sent once are those sent with every sample."""
     if not probe.make.inputs.reads_ids:
         return skipped("a dense part reads no ids")
@@ -91,7 +91,7 @@ def user_once(probe: Probe) -> Verdict:
     return probe.against("the user's ids once a request", probe.wanted(request), got)
 
 
-def half_vectors(probe: Probe) -> Verdict:
+def half_vectors(probe: PartProbe) -> Verdict:
     """Pooled vectors in half precision are those of float32, rounded."""
     request = probe.make.request(8, seed=7)
     if probe.part == "whole":
@@ -107,7 +107,7 @@ def half_vectors(probe: Probe) -> Verdict:
     return probe.against("vectors as float16", wanted, probe.loaded.run(request._replace(embedded=half)))
 
 
-def batch_mates(probe: Probe) -> Verdict:
+def batch_mates(probe: PartProbe) -> Verdict:
     """A sample gives the same alone, among others, and in another order."""
     request = probe.make.request(33, seed=8)
     whole = probe.loaded.run(request)
@@ -128,13 +128,13 @@ def batch_mates(probe: Probe) -> Verdict:
     return Verdict("samples of 33 alone and in the opposite order", verdict.wanted, verdict.got, True)
 
 
-def same_every_time(probe: Probe) -> Verdict:
+def same_every_time(probe: PartProbe) -> Verdict:
     """The same request gives the same bits."""
     request = probe.make.request(21, seed=9)
     return _same_bits("the same request twice", probe.loaded.run(request), probe.loaded.run(request))
 
 
-def _like_the_twins(probe: Probe, asked: str, request: ScoreRequest) -> Verdict:
+def _like_the_twins(probe: PartProbe, asked: str, request: ScoreRequest) -> Verdict:
     return probe.against(asked, probe.wanted(request), probe.loaded.run(request))
 
 

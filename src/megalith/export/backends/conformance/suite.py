@@ -10,10 +10,10 @@ from megalith.export.backends.choice import parse_choice
 from megalith.export.backends.conformance import exact, lifecycle, refusals, results
 from megalith.export.backends.conformance.findings import Finding, Result, Verdict
 from megalith.export.backends.conformance.models import probe_models
-from megalith.export.backends.conformance.probe import Probe
+from megalith.export.backends.conformance.probe import PartProbe
 from megalith.export.backends.registry import find_backend
 
-Check = Callable[[Probe], Verdict]
+Check = Callable[[PartProbe], Verdict]
 
 CHECKS: Mapping[str, Check] = {
     "recorded outputs": results.recorded_outputs,
@@ -93,7 +93,7 @@ def _check_part(
 ) -> list[Finding]:
     name = model.manifest.name
     try:
-        probe = Probe(model, backend, part, settings, largest_batch)
+        probe = PartProbe(model, backend, part, settings, largest_batch)
     except MegalithError as error:
         # It may refuse what it cannot run, such as a kind of table, in a sentence.
         return [Finding("load", name, part, "skipped", "to load it", "a part, or a sentence", str(error))]
@@ -106,7 +106,7 @@ def _check_part(
         probe.close()
 
 
-def _run(probe: Probe, title: str, check: Check) -> Finding:
+def _run(probe: PartProbe, title: str, check: Check) -> Finding:
     try:
         verdict = check(probe)
     except Exception as error:

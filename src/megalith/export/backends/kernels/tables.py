@@ -10,21 +10,21 @@ import torch
 from torch import Tensor
 
 from megalith.export.backends.base import ModelSource
-from megalith.export.backends.inputs import Bags, LookupIds, PartInputs
-from megalith.export.backends.resident import ResidentTable, resident_table
+from megalith.export.backends.inputs import Bags, PartInputs, RequestIds
+from megalith.export.backends.kernels.resident import ResidentTable, resident_table
 from megalith.export.manifest import ModelManifest
 from megalith.ops.frozen.formats import RowFormat
 from megalith.ops.frozen.table import FrozenTable
 
 
-class Lookup(Protocol):
+class PooledLookup(Protocol):
     """Pooled vectors of some tables."""
 
     def __call__(self, values: Tensor, offsets: Tensor, /) -> Tensor:
         """Float32 [batch, columns]."""
 
 
-LookupT = TypeVar("LookupT", bound=Lookup)
+LookupT = TypeVar("LookupT", bound=PooledLookup)
 
 
 class ColumnRun(NamedTuple):
@@ -119,7 +119,7 @@ class PartLookups(Generic[LookupT]):
         """Those that there are by now."""
         return [lookup for lookup, _ in self._made.values() if lookup is not None]
 
-    def __call__(self, batch: int, ids: LookupIds) -> Tensor:
+    def __call__(self, batch: int, ids: RequestIds) -> Tensor:
         """Pooled vectors, float32 [batch, columns]."""
         bags, user = ids.bags, ids.user
         assert bags is not None
@@ -133,7 +133,7 @@ class PartLookups(Generic[LookupT]):
         return out
 
 
-def _spread(out: Tensor, lookup: Lookup | None, runs: list[ColumnRun], bags: Bags) -> None:
+def _spread(out: Tensor, lookup: PooledLookup | None, runs: list[ColumnRun], bags: Bags) -> None:
     if lookup is None:
         return
     pooled = lookup(bags.values, bags.offsets)

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from megalith.core.errors import ConfigError, nearest
 from megalith.export.backends.base import Backend, LoadedPart, LoadSettings, ModelSource, Outputs, Part
-from megalith.export.backends.description import dense_description, outputs_by_task
-from megalith.export.backends.graphs.products import products_of
-from megalith.export.backends.inputs import LookupIds
-from megalith.export.backends.tables import PartLookups, table_bytes
-from megalith.export.backends.threads import use_threads
+from megalith.export.backends.inputs import RequestIds
+from megalith.export.backends.kernels.description import dense_description, outputs_by_task
+from megalith.export.backends.kernels.tables import PartLookups, table_bytes
+from megalith.export.backends.kernels.threads import use_threads
+from megalith.export.backends.programs import products_of
 from megalith.export.program import DENSE, EMBEDDED
 from megalith.ops.dense.program import DenseProgram
 from megalith.ops.frozen.lookup import FrozenLookup
@@ -58,7 +58,7 @@ class NativePart(LoadedPart):
             description = dense_description(self._program, model.weights(), products_of(model))
             self._dense = DenseProgram(description, settings.threads)
 
-    def compute(self, batch: int, dense: Tensor | None, ids: LookupIds | None) -> Outputs:
+    def compute(self, batch: int, dense: Tensor | None, ids: RequestIds | None) -> Outputs:
         """One call for the lookups, one for the program."""
         use_threads(self.settings.threads)
         assert ids is not None

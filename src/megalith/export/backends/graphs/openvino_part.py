@@ -9,8 +9,8 @@ from torch import Tensor, from_numpy
 
 from megalith.core.errors import ConfigError, nearest
 from megalith.export.backends.base import Backend, LoadedPart, LoadSettings, ModelSource, Outputs, Part
-from megalith.export.backends.graphs.products import products_of, program_of, weight_bytes
-from megalith.export.backends.inputs import LookupIds
+from megalith.export.backends.inputs import RequestIds
+from megalith.export.backends.programs import products_of, program_of, weight_bytes
 from megalith.export.program import DENSE, EMBEDDED
 
 
@@ -55,7 +55,7 @@ class OpenVinoPart(LoadedPart):
         import openvino
 
         from megalith.export.backends.graphs.lowering import lower
-        from megalith.export.backends.graphs.openvino import OpenVinoBuilder
+        from megalith.export.backends.graphs.openvino_graph import OpenVinoBuilder
 
         program = program_of(model, settings.options.get("precision"))
         builder = OpenVinoBuilder()
@@ -74,7 +74,7 @@ class OpenVinoPart(LoadedPart):
         self._requests_by_thread = threading.local()
         self._bytes = {"dense": weight_bytes(program, model.weights())}
 
-    def compute(self, batch: int, dense: Tensor | None, ids: LookupIds | None) -> Outputs:
+    def compute(self, batch: int, dense: Tensor | None, ids: RequestIds | None) -> Outputs:
         """One inference; inputs are read where they lie."""
         given: dict[str, Any] = {}
         if dense is not None and DENSE in self._reads:

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from megalith.export.backends.base import Backend, LoadedPart, LoadSettings, ModelSource, Outputs, Part
-from megalith.export.backends.description import dense_description, outputs_by_task
-from megalith.export.backends.graphs.products import products_of, weight_bytes
-from megalith.export.backends.inputs import LookupIds
-from megalith.export.backends.tables import Lookup, PartLookups, table_bytes
-from megalith.export.backends.threads import use_threads
+from megalith.export.backends.inputs import RequestIds
+from megalith.export.backends.kernels.description import dense_description, outputs_by_task
+from megalith.export.backends.kernels.tables import PartLookups, PooledLookup, table_bytes
+from megalith.export.backends.kernels.threads import use_threads
+from megalith.export.backends.programs import products_of, weight_bytes
 from megalith.export.program import DENSE, EMBEDDED
 from megalith.ops.dense.operations import DenseDescription
 from megalith.ops.dense.program_twin import run_program_twin
@@ -40,7 +40,7 @@ class TorchPart(LoadedPart):
         super().__init__(model.manifest, part, settings)
         self._program = model.manifest.program
         self._bytes: dict[str, int] = {}
-        self._lookups: PartLookups[Lookup] | None = None
+        self._lookups: PartLookups[PooledLookup] | None = None
         self._dense: DenseDescription | None = None
         if part != "dense":
             self._lookups = PartLookups(model, self.inputs, _twin_lookup)
@@ -49,7 +49,7 @@ class TorchPart(LoadedPart):
             self._dense = dense_description(self._program, model.weights(), products_of(model))
             self._bytes["dense"] = weight_bytes(self._program, model.weights())
 
-    def compute(self, batch: int, dense: Tensor | None, ids: LookupIds | None) -> Outputs:
+    def compute(self, batch: int, dense: Tensor | None, ids: RequestIds | None) -> Outputs:
         """Looks up, interprets, or both."""
         use_threads(self.settings.threads)
         assert ids is not None
@@ -72,7 +72,7 @@ class TorchPart(LoadedPart):
         self._lookups = self._dense = None
 
 
-def _twin_lookup(tables: list[FrozenTable], features: Sequence[str]) -> Lookup:
+def _twin_lookup(tables: list[FrozenTable], features: Sequence[str]) -> PooledLookup:
     def look_up(values: Tensor, offsets: Tensor) -> Tensor:
         return frozen_lookup_twin(tables, features, values, offsets)
 

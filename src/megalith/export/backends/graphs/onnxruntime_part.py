@@ -9,8 +9,8 @@ from torch import Tensor, from_numpy
 
 from megalith.core.errors import ConfigError, nearest
 from megalith.export.backends.base import Backend, LoadedPart, LoadSettings, ModelSource, Outputs, Part
-from megalith.export.backends.graphs.products import products_of, program_of, weight_bytes
-from megalith.export.backends.inputs import LookupIds
+from megalith.export.backends.inputs import RequestIds
+from megalith.export.backends.programs import products_of, program_of, weight_bytes
 from megalith.export.program import DENSE, EMBEDDED
 
 _ROUNDINGS = ("sample", "batch")
@@ -58,7 +58,7 @@ class OnnxRuntimePart(LoadedPart):
         import onnxruntime
 
         from megalith.export.backends.graphs.lowering import lower
-        from megalith.export.backends.graphs.onnx import OnnxBuilder
+        from megalith.export.backends.graphs.onnx_graph import OnnxBuilder
 
         options = settings.options
         rounding = options.get("rounding", "sample")
@@ -83,7 +83,7 @@ class OnnxRuntimePart(LoadedPart):
         self._reads = {each.name for each in self._session.get_inputs()}
         self._bytes = {"dense": weight_bytes(program, model.weights())}
 
-    def compute(self, batch: int, dense: Tensor | None, ids: LookupIds | None) -> Outputs:
+    def compute(self, batch: int, dense: Tensor | None, ids: RequestIds | None) -> Outputs:
         """One run of the session; tensors are read where they lie."""
         given: dict[str, Any] = {}
         if dense is not None and DENSE in self._reads:

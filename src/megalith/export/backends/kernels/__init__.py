@@ -1,0 +1,1 @@
+"""The operators of `megalith.ops` as backends: native ones, and their twins in plain torch."""
