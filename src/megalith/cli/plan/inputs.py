@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -61,19 +60,9 @@ class PlanRequest:
 
     def cluster(self) -> Cluster:
         """By its catalog name, the last one that a YAML file describes, or machines like this one."""
-        from megalith.core.config import load_yaml
-        from megalith.core.errors import ConfigError
-        from megalith.hardware.catalog import catalog
+        from megalith.hardware.catalog import find_cluster
 
-        path = Path(self.hardware)
-        if self.hardware == LOCAL:
-            return self._local_cluster()
-        if path.suffix not in (".yaml", ".yml"):
-            return catalog().cluster(self.hardware)
-        names = list(load_yaml(path).get("clusters") or ())
-        if not names:
-            raise ConfigError(f"{path} describes no cluster; add one under `clusters:`.")
-        return catalog(path).cluster(names[-1])
+        return self._local_cluster() if self.hardware == LOCAL else find_cluster(self.hardware)
 
     def _local_cluster(self) -> Cluster:
         from megalith.core.errors import ConfigError

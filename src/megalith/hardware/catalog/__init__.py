@@ -214,3 +214,14 @@ def catalog(*files: Path) -> Catalog:
             for name, spec in content.clusters.items()
         }
     return Catalog(devices, links, clusters)
+
+
+def find_cluster(name_or_path: str) -> Cluster:
+    """A cluster of the catalog by its name, or the last one that a YAML file describes."""
+    path = Path(name_or_path)
+    if path.suffix not in (".yaml", ".yml"):
+        return catalog().cluster(name_or_path)
+    names = list(load_yaml(path).get("clusters") or ())
+    if not names:
+        raise ConfigError(f"{path} describes no cluster; add one under `clusters:`.")
+    return catalog(path).cluster(names[-1])

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from megalith.core.config import load_yaml, parse_config
 from megalith.core.errors import ConfigError
-from megalith.cost.serving.seconds import encoded_row_bytes
 from megalith.export.partition.served.dense_work import DenseShape, work_of_shape
-from megalith.export.partition.served.model import ServedModel, ServedTable
+from megalith.export.partition.served.from_module import served_tables
+from megalith.export.partition.served.model import ServedModel
 from megalith.sharding.planner.table_file import read_table_file
 
 SHAPES = Path(__file__).parents[2] / "shapes"
@@ -39,22 +39,7 @@ def served_shape(path: Path, precision: str = "int8", dense_precision: str = "in
             f"{path}: dense must be a mapping, such as {{inputs: 13, bottom: [64], top: [64]}}."
         )
     shape = parse_config(DenseShape, described, f"{path}, dense")
-    tables = []
-    for table in file.tables:
-        row = encoded_row_bytes(precision, table.dim)
-        lookups = file.statistics[table.name].lookups
-        vectors = lookups if table.pooling == "none" else float(len(table.features))
-        tables.append(
-            ServedTable(
-                table.name,
-                table.rows,
-                table.dim,
-                row,
-                table.rows * row,
-                table.features,
-                item_lookups=lookups,
-                item_vectors=vectors,
-            )
-        )
+    lookups = {name: known.lookups for name, known in file.statistics.items()}
+    tables = served_tables(file.tables, lookups, precision)
     dims = [table.dim for table in file.tables for _feature in table.features]
-    return ServedModel(path.stem, tuple(tables), work_of_shape(shape, dims, dense_precision), precision)
+    return ServedModel(path.stem, tables, work_of_shape(shape, dims, dense_precision), precision)
