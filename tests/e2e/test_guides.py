@@ -88,6 +88,12 @@ def test_the_guide_to_a_backend_of_your_own_is_true(tmp_path: Path) -> None:
     run_guide("backends.md", tmp_path)
 
 
+def test_the_guide_to_cards_is_true(tmp_path: Path) -> None:
+    run_guide("cards.md", tmp_path)
+    made = json.loads((tmp_path / "rm2.json").read_text())
+    assert made["partition"]["hardware"] == "yosemite-v2-mtia-v1"
+
+
 def test_the_guide_to_planning_is_true(tmp_path: Path) -> None:
     run_guide("explore.md", tmp_path)
     for name in ("step.html", "step.json", "plans/report.html", "megatron-plans/plan-1/megatron.sh"):

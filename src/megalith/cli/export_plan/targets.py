@@ -81,11 +81,12 @@ def _check_recipe(name: str) -> None:
 
 def _recipe(target: str, cluster: Cluster, precision: tuple[str, str]) -> ServedModel:
     """The model of a recipe or a run on its data, as training plans it; nothing is trained or read of it."""
-    import torch
-
     from megalith.core.errors import ConfigError
     from megalith.data.dataset import Dataset
-    from megalith.export.partition.served.from_module import served_module, served_tables
+    from megalith.export.partition.served.dense_work import work_of_program
+    from megalith.export.partition.served.model import ServedModel
+    from megalith.export.partition.served.table_specs import served_tables
+    from megalith.export.trace import trace_model
     from megalith.models.base import ModelInputs
     from megalith.models.registry import build_model
     from megalith.train.recipe import load_recipe
@@ -100,8 +101,13 @@ def _recipe(target: str, cluster: Cluster, precision: tuple[str, str]) -> Served
     dataset = run.inputs.dataset() if run.inputs.exists() else Dataset(recipe.data.path)
     planned = recipe_inputs(recipe, dataset, cluster)
     lookups = {name: known.lookups for name, known in planned.statistics.items()}
-    tables = served_tables(planned.tables, lookups, precision[0], planned.adaptive_share)
-    schema = dataset.schema
-    with torch.device("meta"):
-        module = build_model(recipe.model, ModelInputs(len(schema.numeric), schema.categorical))
-    return served_module(recipe.name, tables, module, len(schema.numeric), precision)
+    num_dense, features = len(dataset.schema.numeric), dataset.schema.categorical
+    built = build_model(recipe.model, ModelInputs(num_dense, features))
+    traced = trace_model(built, num_dense, sum(table.output_dim for table in planned.tables))
+    shapes = {name: tuple(weight.shape) for name, weight in traced.weights.items()}
+    return ServedModel(
+        recipe.name,
+        served_tables(planned.tables, lookups, precision[0], planned.adaptive_share),
+        work_of_program(traced.program, shapes, num_dense, precision[1]),
+        precision[0],
+    )

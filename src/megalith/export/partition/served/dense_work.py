@@ -75,10 +75,13 @@ def _stack(linear: list[tuple[int, int]], width: int, layers: Sequence[int]) -> 
     return width
 
 
-def work_of_program(program: Program, shapes: Mapping[str, Sequence[int]], num_dense: int) -> DenseWork:
+def work_of_program(
+    program: Program, shapes: Mapping[str, Sequence[int]], num_dense: int, precision: str | None = None
+) -> DenseWork:
     """The work of a program whose weights have these shapes; a tensor that is missing is named.
 
-    Elementwise operations are left out: products are what a dense part spends its time on.
+    Linear layers are of the program's precisions, unless another is given. Elementwise operations are left
+    out: products are what a dense part spends its time on.
     """
     operations: dict[str, float] = defaultdict(float)
     weight_bytes, columns = 0, sum(program.inputs.values())
@@ -86,8 +89,9 @@ def work_of_program(program: Program, shapes: Mapping[str, Sequence[int]], num_d
     for operation in program.operations:
         if isinstance(operation, Linear):
             outputs, inputs = _shape_of(operation.weight, shapes)
-            operations[operation.precision] += 2.0 * inputs * outputs * operation.groups
-            weight_bytes += (inputs * WEIGHT_BYTES[operation.precision] + 4) * outputs
+            own = precision or operation.precision
+            operations[own] += 2.0 * inputs * outputs * operation.groups
+            weight_bytes += (inputs * WEIGHT_BYTES[own] + 4) * outputs
             widths[operation.output] = outputs * operation.groups
         else:
             widths[operation.output] = _width(operation, widths)

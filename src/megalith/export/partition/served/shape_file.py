@@ -12,8 +12,8 @@ from pathlib import Path
 from megalith.core.config import load_yaml, parse_config
 from megalith.core.errors import ConfigError
 from megalith.export.partition.served.dense_work import DenseShape, work_of_shape
-from megalith.export.partition.served.from_module import served_tables
 from megalith.export.partition.served.model import ServedModel
+from megalith.export.partition.served.table_specs import served_tables
 from megalith.sharding.planner.table_file import read_table_file
 
 SHAPES = Path(__file__).parents[2] / "shapes"
