@@ -6,6 +6,7 @@ A server reads `cards`, `host_tables`, `user_features` and `replicas`; the rest 
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Literal
 
@@ -93,11 +94,7 @@ class Partition(Config):
     @model_validator(mode="after")
     def _tables_lie_once(self) -> Partition:
         placed = [name for card in self.cards for name in card.tables] + list(self.host_tables)
-        twice = (
-            next((name for name in placed if placed.count(name) > 1), None)
-            if len(set(placed)) < len(placed)
-            else None
-        )
+        twice = next((name for name, times in Counter(placed).items() if times > 1), None)
         if twice is not None:
             raise ValueError(f"table '{twice}' is placed twice")
         return self
