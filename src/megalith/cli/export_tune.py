@@ -69,7 +69,7 @@ def print_tuning(found: Tuning) -> None:
         ]
         for each in measured
     ]
-    columns = ["backend", "threads", *(f"{batch} samples, ms" for batch in batches), "of the best"]
+    columns = ["backend", "threads", *(f"{_counted(batch, 'sample')}, ms" for batch in batches), "of the best"]
     print_table("Median time of a request, and its spread over rounds", columns, rows)
     for sentence in dict.fromkeys(
         f"{each.choice}: {each.problem}" for each in found.candidates if each.problem
