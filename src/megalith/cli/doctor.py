@@ -23,6 +23,8 @@ _GIB = 2**30
 _OPTIONAL = (
     ("tensorboard", "runs side by side in a browser", "pip install tensorboard"),
     ("polars", "the peer that `megalith bench data` measures against", "make bench"),
+    ("onnxruntime", "a backend of exported models", "pip install 'megalith[onnxruntime]'"),
+    ("openvino", "a backend of exported models", "pip install 'megalith[openvino]'"),
     ("torchrec", "the peer of training benchmarks", "make bench"),
     ("fbgemm_gpu", "the peer of embedding benchmarks", "make bench"),
 )

@@ -6,8 +6,10 @@ features of the user are the same for all samples they may be sent once: `user_l
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -152,7 +154,7 @@ def _numbers(name: str, tensor: Tensor | None, columns: int) -> Tensor:
             raise ServeError(f"'{name}' is {str(tensor.dtype)[6:]}; send float32.")
         tensor = tensor.float()
     # One pass where all is well: a sum is finite unless an element is not, or they are very large.
-    if not bool(tensor.sum().isfinite()) and not bool(tensor.isfinite().all()):
+    if not math.isfinite(tensor.sum().item()) and not bool(tensor.isfinite().all()):
         sample, column = (~tensor.isfinite()).nonzero()[0].tolist()
         raise ServeError(
             f"'{name}' has {tensor[sample, column].item()} in column {column} of sample {sample}; send "
@@ -173,22 +175,22 @@ def _bags(prefix: str, values: Tensor | None, lengths: Tensor | None, features: 
             f"'{prefix}lengths' is {str(lengths.dtype)[6:]} {list(lengths.shape)}; send int32 "
             f"[{len(features)}, batch]."
         )
-    batch = lengths.shape[1]
-    offsets = torch.zeros(lengths.numel() + 1, dtype=torch.int64)
-    if len(offsets) > 1:
-        torch.cumsum(lengths.reshape(-1), 0, out=offsets[1:])
-        if int(lengths.min()) < 0:
-            feature, sample = (lengths < 0).nonzero()[0].tolist()
-            raise ServeError(
-                f"'{prefix}lengths' of feature '{features[feature]}' is negative in sample {sample}; send 0 "
-                "or more."
-            )
-    if int(offsets[-1]) != len(values):
+    # Numpy, which costs less than torch on so little.
+    flat = lengths.numpy().reshape(-1)
+    offsets = np.zeros(len(flat) + 1, dtype=np.int64)
+    np.cumsum(flat, out=offsets[1:])
+    if len(flat) and flat.min() < 0:
+        feature, sample = (lengths < 0).nonzero()[0].tolist()
         raise ServeError(
-            f"'{prefix}lengths' adds up to {int(offsets[-1])} ids and '{prefix}values' has {len(values)}; "
-            "send as many."
+            f"'{prefix}lengths' of feature '{features[feature]}' is negative in sample {sample}; send 0 or "
+            "more."
         )
-    return Bags(values.contiguous(), offsets, batch)
+    if offsets[-1] != values.shape[0]:
+        raise ServeError(
+            f"'{prefix}lengths' adds up to {offsets[-1]} ids and '{prefix}values' has {len(values)}; send as "
+            "many."
+        )
+    return Bags(values.contiguous(), torch.from_numpy(offsets), lengths.shape[1])
 
 
 def _same_batch(batch: int, name: str, tensor: Tensor | None) -> None:

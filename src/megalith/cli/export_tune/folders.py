@@ -2,54 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megalith.cli.output import note, print_json, print_table, say, working
-from megalith.core.errors import ServeError
+from megalith.core.errors import ConfigError, ServeError
 
 if TYPE_CHECKING:
     from megalith.export.backends.conformance.findings import Finding
     from megalith.export.backends.tune import Candidate, Tuning
 
 
-def parse_counts(text: str, option: str) -> tuple[int, ...]:
-    """Numbers of one or more in a list such as 1,32,256."""
-    from megalith.core.errors import ConfigError
+class TuneOptions:
+    """Sizes of batches and numbers of threads, from their text."""
 
-    try:
-        found = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        found = ()
-    if not found or min(found) < 1:
-        raise ConfigError(f"{option} is '{text}'; write numbers of 1 or more, such as 1,32,256.")
-    return found
+    def __init__(self, batches: str, threads: str | None) -> None:
+        self.batches = _numbers("--batches", batches)
+        self.threads = None if threads is None else _numbers("--threads", threads)
 
 
 def tune_folder(
-    folder: Path,
-    batches: Sequence[int] | None = None,
-    threads: Sequence[int] | None = None,
-    json_output: bool = False,
+    folder: Path, options: TuneOptions, json_output: bool, printed: bool = True
 ) -> dict[str, Any]:
     """Measures the backends on a frozen model, keeps the best in its manifest and prints the table."""
-    from megalith.export.backends.tune import BATCHES, tune
+    from megalith.export.backends.tune import tune
     from megalith.export.backends.tuned import keep_tuning
     from megalith.export.folder import FrozenModel
 
     model = FrozenModel(folder)
-    with working("Tuning") as says:
+    with working("tuning") as says:
         found = tune(
-            model, batches=batches or BATCHES, threads=threads, says=lambda line: says(f"Tuning: {line}")
+            model,
+            batches=options.batches,
+            threads=options.threads,
+            says=lambda line: says(f"tuning: {line}"),
         )
     keep_tuning(folder, found)
     best = found.best
-    content = {"backend": best.choice, "threads": best.threads}
+    content: dict[str, Any] = {"backend": best.choice, "threads": best.threads}
     content["candidates"] = [each.to_dict() for each in found.candidates]
-    if json_output:
+    if json_output and printed:
         print_json(content)
-    else:
+    elif printed:
         print_tuning(found)
         say(f"{folder} now runs on {best.choice} with {_counted(best.threads, 'thread')}.")
     return content
@@ -69,7 +63,12 @@ def print_tuning(found: Tuning) -> None:
         ]
         for each in measured
     ]
-    columns = ["backend", "threads", *(f"{_counted(batch, 'sample')}, ms" for batch in batches), "of the best"]
+    columns = [
+        "backend",
+        "threads",
+        *(f"{_counted(batch, 'sample')}, ms" for batch in batches),
+        "of the best",
+    ]
     print_table("Median time of a request, and its spread over rounds", columns, rows)
     for sentence in dict.fromkeys(
         f"{each.choice}: {each.problem}" for each in found.candidates if each.problem
@@ -77,9 +76,7 @@ def print_tuning(found: Tuning) -> None:
         note(f"Left out: {sentence}")
 
 
-def check_folder(
-    folder: Path, choice: str, threads: int = 1, largest_batch: int = 1024, json_output: bool = False
-) -> None:
+def check_folder(folder: Path, choice: str, options: TuneOptions, json_output: bool) -> None:
     """Runs the conformance suite of a backend on a frozen model; a failure ends with a sentence."""
     from megalith.export.backends.choice import parse_choice
     from megalith.export.backends.conformance import check_backend
@@ -94,7 +91,11 @@ def check_folder(
             with working(f"Checking {each}"):
                 backend = find_backend(each.name)
                 findings += check_backend(
-                    backend, model, each.options, threads=threads, largest_batch=largest_batch
+                    backend,
+                    model,
+                    each.options,
+                    threads=max(options.threads or (1,)),
+                    largest_batch=max(options.batches),
                 )
     failed = [finding for finding in findings if finding.result == "failed"]
     if json_output:
@@ -119,6 +120,13 @@ def check_folder(
 def _milliseconds(candidate: Candidate, batch: int) -> str:
     timing = candidate.timings[batch]
     return f"{timing.median * 1e3:.3g} ± {timing.spread / 2:.0%}"
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    found = tuple(int(part) if part.strip().isdecimal() else 0 for part in text.split(","))
+    if min(found) < 1:
+        raise ConfigError(f"{option} is '{text}'; write numbers of 1 or more, such as 1,32,256.")
+    return found
 
 
 def _counted(number: int, noun: str) -> str:
