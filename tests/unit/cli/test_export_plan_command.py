@@ -29,7 +29,7 @@ def test_a_shape_is_cut_over_the_cards_of_a_host(command):
 
 
 def test_people_read_what_is_a_prediction(command):
-    done = command("export", "rm1", "--hardware", "yosemite-v2", "--user-features", "t0,t3", "--items", 100)
+    done = command("export", "rm1", "--hardware", "yosemite-v2", "--user", "t0,t3", "--items", 100)
     assert done.code == 0, done.err
     for said in (
         "rm1 on yosemite-v2: 8 tables of 1.1 GiB in int8",
@@ -111,7 +111,7 @@ def test_a_frozen_model_keeps_its_partition(command, tmp_path):
         (("rm1", "--hardware", "zionex"), "Cluster 'zionex' has no host beside its devices"),
         (("rm1", "--hardware", "yosemite-v3"), "Unknown cluster 'yosemite-v3'; did you mean 'yosemite-v2'?"),
         (("neo-a", "--hardware", "yosemite-v2"), "do not fit on 6 nnpi-1150 with"),
-        (("rm1", "--hardware", "yosemite-v2", "--user-features", "zz"), "names 'zz', which no table has"),
+        (("rm1", "--hardware", "yosemite-v2", "--user", "zz"), "names 'zz', which no table has"),
         (("rm1", "--hardware", "yosemite-v2", "--cards", 7), "has 6 cards; name 1 to 6"),
     ],
 )

@@ -80,7 +80,7 @@ class ServedModel:
         for name in names:
             if name not in known:
                 raise ConfigError(
-                    f"--user-features names '{name}', which no table has; {nearest(name, sorted(known))}"
+                    f"--user names '{name}', which no table has; {nearest(name, sorted(known))}"
                 )
         return replace(self, tables=tuple(_with_user_side(table, set(names)) for table in self.tables))
 

@@ -1,4 +1,4 @@
-"""`megalith export`."""
+"""`megalith export RUN --out DIR`: a run frozen."""
 
 from __future__ import annotations
 
@@ -6,60 +6,27 @@ import signal
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from megalith.cli.evaluate import CheckpointOption, TrustFlag
-from megalith.cli.output import JsonFlag, print_json, print_table, say, working
+from megalith.cli.output import print_table, say, working
 
 
-def export(
-    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
-    out: Annotated[
-        Path,
-        typer.Option(
-            help="Folder to write; it appears, in place of an older one, once it is complete and passed."
-        ),
-    ],
-    tables: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="[NAME=]float32|float16|int8|int4",
-            help="Precision of tables, or of one; may be given several times [default: int8].",
-        ),
-    ] = None,
-    dense: Annotated[
-        str, typer.Option(metavar="float32|bfloat16|int8", help="Precision of the dense part's layers.")
-    ] = "float32",
-    checkpoint: CheckpointOption = None,
-    split: Annotated[
-        str | None, typer.Option(help="Held-out split of the gate; by default the recipe's.")
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option(help="Another prepared data set with the same features, for the gate.")
-    ] = None,
-    budget: Annotated[
-        float, typer.Option(min=0.0, help="Highest share by which NE may rise; above it nothing is written.")
-    ] = 0.0005,
-    user: Annotated[
-        str | None,
-        typer.Option(metavar="<name,...>", help="Features that are the same for all samples of a request."),
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="Name of the model, as a server lists it [default: that of --out].")
-    ] = None,
-    gate: Annotated[
-        bool, typer.Option("--gate/--no-gate", help="Without it a model is frozen unchecked.")
-    ] = True,
-    trust_code: TrustFlag = False,
-    json_output: JsonFlag = False,
-) -> None:
-    """Freeze a trained run into a folder that serves and scores, with its tables in few bits.
-
-    The frozen model is compared with the trained one on a held-out split. Where it loses more than the
-    budget, nothing is written.
-    """
+def freeze_folder(
+    run: Path,
+    out: Path,
+    tables: list[str],
+    dense: str,
+    checkpoint: str | None,
+    split: str | None,
+    data: Path | None,
+    budget: float,
+    user: str | None,
+    name: str | None,
+    gate: bool,
+    trust_code: bool,
+    json_output: bool,
+) -> dict[str, Any]:
+    """Writes the folder and, without JSON, prints what it holds and costs."""
     from megalith.train.checkpoints import parse_checkpoint
     from megalith.train.freezing.freeze import FreezeRequest, freeze_run
     from megalith.train.freezing.precisions import dense_precision, table_precisions
@@ -67,7 +34,7 @@ def export(
     request = FreezeRequest(
         run,
         out,
-        table_precisions(tables or []),
+        table_precisions(tables),
         dense_precision(dense),
         parse_checkpoint(checkpoint),
         split,
@@ -82,7 +49,9 @@ def export(
     signal.signal(signal.SIGTERM, _exit_at_signal)
     with working("freezing") as tell:
         result = freeze_run(request, tell)
-    (print_json if json_output else _show)(result)
+    if not json_output:
+        _show(result)
+    return result
 
 
 def _show(result: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megalith.cli.output import note, print_json, print_table, say, working
+from megalith.cli.output import note, print_table, say, working
 from megalith.core.errors import ConfigError, ServeError
 
 if TYPE_CHECKING:
@@ -21,10 +21,9 @@ class TuneOptions:
         self.threads = None if threads is None else _numbers("--threads", threads)
 
 
-def tune_folder(
-    folder: Path, options: TuneOptions, json_output: bool, printed: bool = True
-) -> dict[str, Any]:
-    """Measures the backends on a frozen model, keeps the best in its manifest and prints the table."""
+def tune_folder(folder: Path, options: TuneOptions, json_output: bool) -> dict[str, Any]:
+    """Measures the backends on a frozen model, keeps the best in its manifest and, without JSON, prints the
+    table."""
     from megalith.export.backends.tune import tune
     from megalith.export.backends.tuned import keep_tuning
     from megalith.export.folder import FrozenModel
@@ -41,9 +40,7 @@ def tune_folder(
     best = found.best
     content: dict[str, Any] = {"backend": best.choice, "threads": best.threads}
     content["candidates"] = [each.to_dict() for each in found.candidates]
-    if json_output and printed:
-        print_json(content)
-    elif printed:
+    if not json_output:
         print_tuning(found)
         say(f"{folder} now runs on {best.choice} with {_counted(best.threads, 'thread')}.")
     return content
@@ -76,8 +73,10 @@ def print_tuning(found: Tuning) -> None:
         note(f"Left out: {sentence}")
 
 
-def check_folder(folder: Path, choice: str, options: TuneOptions, json_output: bool) -> None:
-    """Runs the conformance suite of a backend on a frozen model; a failure ends with a sentence."""
+def check_folder(
+    folder: Path, choice: str, options: TuneOptions, json_output: bool
+) -> tuple[dict[str, Any], ServeError | None]:
+    """Runs the conformance suite of a backend on a frozen model: what was found, and what to end with."""
     from megalith.export.backends.choice import parse_choice
     from megalith.export.backends.conformance import check_backend
     from megalith.export.backends.registry import find_backend
@@ -98,23 +97,21 @@ def check_folder(folder: Path, choice: str, options: TuneOptions, json_output: b
                     largest_batch=max(options.batches),
                 )
     failed = [finding for finding in findings if finding.result == "failed"]
-    if json_output:
-        print_json(
-            {"backend": choice, "failed": len(failed), "checks": [each.to_dict() for each in findings]}
-        )
-    else:
+    content = {"backend": choice, "failed": len(failed), "checks": [each.to_dict() for each in findings]}
+    if not json_output:
         columns = ["check", "part", "result", "asked", "wanted", "got"]
         print_table(
             f"Backend {choice} on {folder}",
             columns,
             [[each.check, each.part, each.result, each.asked, each.wanted, each.got] for each in findings],
         )
-    if failed:
-        first = failed[0]
-        raise ServeError(
-            f"Backend '{choice}' fails {len(failed)} of {len(findings)} checks, the first is '{first.check}' "
-            f"of {first.part}; the table above says what each wanted and got."
-        )
+    if not failed:
+        return content, None
+    first = failed[0]
+    return content, ServeError(
+        f"Backend '{choice}' fails {len(failed)} of {len(findings)} checks, the first is '{first.check}' of "
+        f"{first.part}; the table above says what each wanted and got."
+    )
 
 
 def _milliseconds(candidate: Candidate, batch: int) -> str:

@@ -6,8 +6,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from megalith.cli.output import print_json
-
 if TYPE_CHECKING:
     from megalith.export.partition.guidance import Guidance
     from megalith.export.partition.lessons import Lesson
@@ -65,21 +63,31 @@ class PlannedExport:
 
 def plan_export(target: str, options: ExportPlanOptions) -> PlannedExport:
     """Cuts a model over a host's cards and prints what that costs; a frozen one keeps `partition.json`."""
-    from megalith.cli.export_plan.tables import show_plan
+    from megalith.cli.export.plan_tables import show_plan
 
     planned = make_plan(target, options)
-    if options.json_output:
-        print_json(planned.to_dict())
-    else:
+    if not options.json_output:
         show_plan(planned)
     return planned
+
+
+def plain_precision(tables: list[str] | None) -> str | None:
+    """The one precision that all tables have on cards; one for a single table is refused."""
+    from megalith.core.errors import ConfigError
+
+    for given in tables or ():
+        if "=" in given:
+            raise ConfigError(
+                f"--tables {given} is for freezing with --out; cards take one precision for all tables."
+            )
+    return tables[-1] if tables else None
 
 
 def make_plan(target: str, options: ExportPlanOptions) -> PlannedExport:
     """Everything that is printed, and `partition.json` where the target is a frozen model."""
     from dataclasses import replace
 
-    from megalith.cli.export_plan.targets import MANIFEST, find_model
+    from megalith.cli.export.targets import MANIFEST, find_model
     from megalith.core.units import parse_bytes
     from megalith.cost.serving.card_host import card_host
     from megalith.export.partition.guidance import guidance

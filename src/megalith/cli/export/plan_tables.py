@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from megalith.cli.output import print_table, say
 
 if TYPE_CHECKING:
-    from megalith.cli.export_plan.command import PlannedExport
+    from megalith.cli.export.plan import PlannedExport
     from megalith.export.partition.guidance import Guidance
     from megalith.export.partition.records import Partition
 
