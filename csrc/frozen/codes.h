@@ -100,6 +100,18 @@ inline Floats scaled(const Floats& codes, const Floats& scale, const Floats& bia
   return codes * scale + bias;
 }
 
+#if defined(__AVX2__)
+// The first lane.
+inline Floats in_all_lanes(__m128 lanes) {
+#if defined(__AVX512F__)
+  return {{(Floats::Part)_mm512_broadcastss_ps(lanes)}};
+#else
+  const Floats::Part part = (Floats::Part)_mm256_broadcastss_ps(lanes);
+  return {{part, part}};
+#endif
+}
+#endif
+
 // Readers of rows: block k is columns 16 k and on, n of them.
 struct Float32Row {
   explicit Float32Row(const uint8_t* row) : columns(row) {}
@@ -120,6 +132,21 @@ struct Float16Row {
 template <int Bits, int64_t HeaderBytes>
 struct IntegerRow {
   explicit IntegerRow(const uint8_t* row) : codes(row + HeaderBytes) {
+#if defined(__AVX2__) && defined(__F16C__)
+    // Both numbers at once.
+    __m128 pair;
+    if constexpr (HeaderBytes == kShortHeader) {
+      int32_t stored;
+      std::memcpy(&stored, row, 4);
+      pair = _mm_cvtph_ps(_mm_cvtsi32_si128(stored));
+    } else {
+      int64_t stored;
+      std::memcpy(&stored, row, 8);
+      pair = _mm_castsi128_ps(_mm_cvtsi64_si128(stored));
+    }
+    scale = in_all_lanes(pair);
+    bias = in_all_lanes(_mm_movehdup_ps(pair));
+#else
     if constexpr (HeaderBytes == kShortHeader) {
       uint16_t stored[2];
       std::memcpy(stored, row, 4);
@@ -131,13 +158,30 @@ struct IntegerRow {
       scale = all(stored[0]);
       bias = all(stored[1]);
     }
+#endif
   }
   Floats block(int64_t k, int n = kLanes) const {
     const Floats read = Bits == 8 ? load_bytes(codes + k * kLanes, n) : load_nibbles(codes + k * (kLanes / 2), n);
     return scaled<HeaderBytes == kShortHeader>(read, scale, bias);
   }
+#if defined(__AVX512F__)
+  // What each of the sixteen codes of four bits reads as.
+  __m512 readings() const {
+    const __m512 numbers = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return (__m512)scaled<HeaderBytes == kShortHeader>({{(Floats::Part)numbers}}, scale, bias).parts[0];
+  }
+#endif
   Floats scale, bias;
   const uint8_t* codes;
+};
+
+template <class Row>
+struct HasFourBits {
+  static constexpr bool value = false;
+};
+template <int64_t HeaderBytes>
+struct HasFourBits<IntegerRow<4, HeaderBytes>> {
+  static constexpr bool value = true;
 };
 
 template <class Call>

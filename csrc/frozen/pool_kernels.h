@@ -11,7 +11,7 @@
 namespace megalith {
 inline namespace MG_VARIANT {
 
-constexpr int64_t kRowsAtOnce = 8;  // read between two looks ahead
+constexpr int64_t kRowsAtOnce = 16;  // read between two looks ahead
 
 // The rows of one bag: calls visit(row number, position in the bag) for each, some of them at a time.
 template <class Visit>
@@ -34,6 +34,35 @@ inline void add_bag(RowStream& stream, int64_t first, int64_t length, Floats (&t
     for (int k = 0; k < Blocks; ++k) total[k] += row.block(k);
   });
 }
+
+#if defined(__AVX512F__)
+// The same of codes of four bits: a row's sixteen readings are computed once and picked by code. Even columns are added
+// up apart from odd ones, as the bytes hold them.
+template <class Row, int Blocks>
+inline void add_paired_bag(RowStream& stream, int64_t first, int64_t length, Floats (&total)[Blocks]) {
+  __m512 even[Blocks / 2], odd[Blocks / 2];
+  for (int k = 0; k < Blocks / 2; ++k) even[k] = odd[k] = _mm512_setzero_ps();
+  for_each_row(stream, first, length, [&](int64_t number, int64_t) {
+    const uint8_t* at = stream.row(number);
+    if (reinterpret_cast<uintptr_t>(at) <= RowStream::kZeros) return;
+    const Row row(at);
+    const __m512 readings = row.readings();
+    for (int k = 0; k < Blocks / 2; ++k) {
+      const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row.codes + k * kLanes));
+      // Only the lowest four bits of a number pick.
+      const __m512i pairs = _mm512_cvtepu8_epi32(bytes);
+      even[k] = _mm512_add_ps(even[k], _mm512_permutexvar_ps(pairs, readings));
+      odd[k] = _mm512_add_ps(odd[k], _mm512_permutexvar_ps(_mm512_srli_epi32(pairs, 4), readings));
+    }
+  });
+  const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  const __m512i high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+  for (int k = 0; k < Blocks / 2; ++k) {
+    total[2 * k] = {{(Floats::Part)_mm512_permutex2var_ps(even[k], low, odd[k])}};
+    total[2 * k + 1] = {{(Floats::Part)_mm512_permutex2var_ps(even[k], high, odd[k])}};
+  }
+}
+#endif
 
 // A bag of any kind, in its place in the output. Returns the rows that count in a mean.
 template <class Row>
@@ -81,7 +110,15 @@ inline void pool_frozen_bags(const FrozenSource& source, const FrozenBatch& batc
     float* out = batch.out + bag * batch.out_stride + source.column;
     if constexpr (Blocks > 0) {
       Floats total[Blocks];
+#if defined(__AVX512F__)
+      if constexpr (HasFourBits<Row>::value && Blocks % 2 == 0) {
+        add_paired_bag<Row, Blocks>(stream, number, length, total);
+      } else {
+        add_bag<Row, Blocks>(stream, number, length, total);
+      }
+#else
       add_bag<Row, Blocks>(stream, number, length, total);
+#endif
       const float divisor = static_cast<float>(length);
       const bool divides = source.pooling == kMean && length > 1;
       for (int k = 0; k < Blocks; ++k) store(out + k * kLanes, divides ? total[k] / divisor : total[k]);

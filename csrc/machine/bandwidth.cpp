@@ -14,23 +14,28 @@ namespace {
 
 constexpr int64_t kGrain = 1024;
 
-// Asks for every line of packed rows `ahead` of their turn and reads a byte of each line.
+// Asks for every line of packed rows `ahead` of their turn, `burst` rows at a time, and reads a byte of each line.
 template <int kLocality>
 uint64_t touch_packed(const uint8_t* base, int64_t row_bytes, const int32_t* ids, int64_t from, int64_t to,
-                      int64_t ahead) {
-  const auto row = [&](int64_t i) { return base + int64_t{ids[i]} * row_bytes; };
-  const auto ask = [&](int64_t i) {
-    const uint8_t* coming = row(i);
-    for (int64_t at = 0; at < row_bytes - 1; at += 64) __builtin_prefetch(coming + at, 0, kLocality);
-    __builtin_prefetch(coming + row_bytes - 1, 0, kLocality);
+                      int64_t ahead, int64_t burst) {
+  int64_t asked = from;
+  const auto ask_until = [&](int64_t until) {
+    for (; asked < until; ++asked) {
+      const uint8_t* coming = base + int64_t{ids[asked]} * row_bytes;
+      __asm__ volatile("");
+      for (int64_t at = 0; at < row_bytes - 1; at += 64) __builtin_prefetch(coming + at, 0, kLocality);
+      __builtin_prefetch(coming + row_bytes - 1, 0, kLocality);
+    }
   };
-  for (int64_t i = from; i < std::min(to, from + ahead); ++i) ask(i);
   uint64_t total = 0;
-  for (int64_t i = from; i < to; ++i) {
-    if (i + ahead < to) ask(i + ahead);
-    const uint8_t* own = row(i);
-    for (int64_t at = 0; at < row_bytes - 1; at += 64) total += own[at];
-    total += own[row_bytes - 1];
+  for (int64_t i = from; i < to;) {
+    const int64_t until = std::min(to, i + burst);
+    ask_until(std::min(to, until + ahead));
+    for (; i < until; ++i) {
+      const uint8_t* own = base + int64_t{ids[i]} * row_bytes;
+      for (int64_t at = 0; at < row_bytes - 1; at += 64) total += own[at];
+      total += own[row_bytes - 1];
+    }
   }
   return total;
 }
@@ -65,9 +70,10 @@ MG_EXPORT int32_t mg_random_row_update(void* base, int64_t row_bytes, const int6
 }
 
 // Reads a byte of every line that `count` rows cover, rows of any number of bytes without gaps between them, and asks for
-// them into the first cache (`level` 1), the second or, with 3, past them. `total` is a sum of what was read.
+// them into the first cache (`level` 1), the second or, with 3, past them, `burst` rows at a time. `total` is a sum of
+// what was read.
 MG_EXPORT int32_t mg_packed_row_read(const uint8_t* base, int64_t row_bytes, const int32_t* ids, int64_t count,
-                                     int64_t ahead, int32_t level, uint64_t* total) {
+                                     int64_t ahead, int64_t burst, int32_t level, uint64_t* total) {
   return megalith::guarded("read rows", [&] {
     std::atomic<uint64_t> sum{0};
     const auto touch = level == 1   ? megalith::touch_packed<3>
@@ -75,7 +81,7 @@ MG_EXPORT int32_t mg_packed_row_read(const uint8_t* base, int64_t row_bytes, con
                                     : megalith::touch_packed<0>;
     const int64_t grain = std::max<int64_t>(1, std::min(megalith::kGrain, count / megalith::num_threads()));
     megalith::parallel_for(0, count, grain, [&](int64_t from, int64_t to) {
-      sum += touch(base, row_bytes, ids, from, to, ahead);
+      sum += touch(base, row_bytes, ids, from, to, ahead, burst);
     });
     *total = sum;
   });
