@@ -1,17 +1,18 @@
 """Pooled lookups over frozen rows, against FBGEMM's quantised ones and against what the memory can do.
 
     python benchmarks/frozen_lookups.py --out benchmarks/results/frozen-lookups.json
-    python benchmarks/frozen_lookups.py --shapes rm1 --precisions int8 --batches 1,1024 --ids uniform --rounds 3
+    python benchmarks/frozen_lookups.py --shapes rm1 --precisions int8 --batches 1,1024 --rounds 3
 
-RM1 is 8 tables of 2 million rows x 32 with 80 ids a bag, RM2 32 tables of 0.5 million x 64 with 120. All candidates
-read the same bytes on the same huge pages, in turns, over the same ids: more rows than the caches hold for each
-setting, whatever the batch. FBGEMM runs with two threads (its own, one table each at least), with ids of 32 and
-of 64 bits, without its bounds check, and as two processes of one thread that each take every second batch; what is
-compared is the best of these, round by round. Ours checks ids, and reads 32-bit ones like the best of the others.
+RM1 is 8 tables of 2 million rows x 32 with 80 ids a bag, RM2 32 tables of 0.5 million x 64 with 120. All
+candidates read the same bytes, in turns, over the same ids: more rows than the caches hold for each setting,
+whatever the batch. FBGEMM runs with two threads (its own, one table each at least), with ids of 32 and of 64
+bits, without its bounds check, and as two processes of one thread that each take every second batch; what is
+compared is the best of these, round by round: once in memory as it takes it (`fbgemm`), once on the huge
+pages that our rows lie on, which it does not ask for itself (`fbgemm_huge`). Ours checks ids.
 
 The limit is a bare loop over the same rows that touches every cache line they cover, at the best of several
-ways to prefetch, with as many rows a call as the batch has (`limit`) and with all of them in one call (`roof`).
-Rates are rows a second; ratios are medians over rounds of what was measured within one round.
+ways to prefetch, with as many rows a call as the batch has (`limit`) and with all of them in one call
+(`roof`). Rates are rows a second; ratios are medians over rounds of what was measured within one round.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import product
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -131,7 +133,7 @@ class Ours:
 
 
 class FbgemmRows:
-    """FBGEMM's quantised lookup over the very same bytes."""
+    """FBGEMM's quantised lookup over the same bytes, where they are."""
 
     def __init__(self, shape: FrozenShape, form: RowFormat, rows: Tensor) -> None:
         import fbgemm_gpu  # noqa: F401
@@ -156,7 +158,7 @@ class FbgemmRows:
             for dtype in (torch.int32, torch.int64)
         }
         for module in self.modules.values():
-            # It would take memory of its own, on small pages: these rows lie just as it has them.
+            # Rows lie just as it has them: what it would take is not needed.
             assert module.host_size == rows.numel()
             module.host_size = 64
             module.initialize_weights()
@@ -210,15 +212,13 @@ class Limit:
 class TwoProcesses:
     """FBGEMM in two processes of one thread each, forked, so that they read the same memory."""
 
-    def __init__(self, make: Callable[[], FbgemmRows]) -> None:
+    def __init__(self, modules: dict[str, FbgemmRows]) -> None:
         context = get_context("fork")
         self._ends: list[Connection] = []
         for number in range(2):
             mine, other = context.Pipe()
-            context.Process(target=_serve, args=(make, other, number), daemon=True).start()
+            context.Process(target=_serve, args=(modules, other, number), daemon=True).start()
             self._ends.append(mine)
-        for end in self._ends:
-            end.recv()
 
     def take(self, batches: FrozenBatches | None) -> None:
         """What the next rounds run; None ends the processes."""
@@ -226,19 +226,17 @@ class TwoProcesses:
             end.send(batches and (torch.stack(batches.short).numpy(), batches.offsets.numpy()))
             end.recv()
 
-    def run(self) -> None:
+    def run(self, name: str) -> None:
         """Every batch, by one of the two."""
         for end in self._ends:
-            end.send("run")
+            end.send(name)
         for end in self._ends:
             end.recv()
 
 
-def _serve(make: Callable[[], FbgemmRows], end: Connection, number: int) -> None:
+def _serve(modules: dict[str, FbgemmRows], end: Connection, number: int) -> None:
     os.environ["FBGEMM_TBE_MAX_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
-    fbgemm = make()
-    end.send("ready")
     short: list[Tensor] = []
     offsets = torch.zeros(0)
     while True:
@@ -247,24 +245,17 @@ def _serve(make: Callable[[], FbgemmRows], end: Connection, number: int) -> None
             end.send("over")
             return
         if isinstance(given, str):
-            fbgemm.run(short, offsets)
+            modules[given].run(short, offsets)
         else:
             short = list(torch.from_numpy(given[0])[number::2])
             offsets = torch.from_numpy(given[1])
         end.send("done")
 
 
-def measure(
-    shape: FrozenShape,
-    batch: int,
-    batches: FrozenBatches,
-    ours: Ours,
-    fbgemm: FbgemmRows | None,
-    pair: TwoProcesses | None,
-    limit: Limit,
-    rounds: int,
-) -> dict[str, Any]:
-    """Rates of all candidates on these batches, and the ratios that count."""
+def candidates_of(
+    batches: FrozenBatches, ours: Ours, peers: dict[str, FbgemmRows], pair: TwoProcesses | None, limit: Limit
+) -> dict[str, Callable[[], Any]]:
+    """What is timed, by name; results of all that pool are the same."""
     roof = [torch.cat(batches.places)]
     limit.tune(roof[0])
     candidates: dict[str, Callable[[], Any]] = {
@@ -273,17 +264,26 @@ def measure(
         "limit": lambda: limit.run(batches.places),
         "roof": lambda: limit.run(roof),
     }
-    if fbgemm is not None and pair is not None:
+    if pair is not None:
         pair.take(batches)
-        found = ours.run(batches.short[:1], batches.offsets)
-        torch.testing.assert_close(
-            found, fbgemm.run(batches.short[:1], batches.offsets), rtol=1e-4, atol=1e-4
-        )
-        candidates |= {
-            "fbgemm_int32": lambda: fbgemm.run(batches.short, batches.offsets),
-            "fbgemm_int64": lambda: fbgemm.run(batches.long, batches.long_offsets),
-            "fbgemm_two_processes": pair.run,
-        }
+        for name, peer in peers.items():
+            found = ours.run(batches.short[:1], batches.offsets)
+            theirs = peer.run(batches.short[:1], batches.offsets)
+            torch.testing.assert_close(found, theirs, rtol=1e-4, atol=1e-4)
+            candidates[f"{name}_int32"] = partial(peer.run, batches.short, batches.offsets)
+            candidates[f"{name}_int64"] = partial(peer.run, batches.long, batches.long_offsets)
+            candidates[f"{name}_two_processes"] = partial(pair.run, name)
+    return candidates
+
+
+def measure(
+    shape: FrozenShape,
+    batch: int,
+    batches: FrozenBatches,
+    candidates: dict[str, Callable[[], Any]],
+    rounds: int,
+) -> dict[str, Any]:
+    """Rates of all candidates on these batches, and the ratios that count."""
     rows = shape.per_batch(batch) * len(batches.short)
     rates: dict[str, list[float]] = {name: [] for name in candidates}
     names = list(candidates)
@@ -293,20 +293,25 @@ def measure(
             candidates[name]()
             if number:
                 rates[name].append(rows / (perf_counter() - start))
-    peers = [name for name in rates if name.startswith("fbgemm")]
-    best_peer = [max(rates[name][n] for name in peers) for n in range(rounds)] if peers else []
 
-    def ratios(others: list[float]) -> dict[str, Any] | None:
-        each = [one / other for one, other in zip(rates["ours"], others, strict=False)]
+    def ratios(*others: str) -> dict[str, Any] | None:
+        """Ours to the best of the others, round by round."""
+        known = [rates[name] for name in others if name in rates]
+        each = [
+            own / max(rates_of_round)
+            for own, *rates_of_round in zip(rates["ours"], *known, strict=True)
+            if known
+        ]
         return {"median": median(each), "low": min(each), "high": max(each)} if each else None
 
+    ways = ("int32", "int64", "two_processes")
     return {
         "rows_per_second": {name: median(each) for name, each in rates.items()},
         "spread": {name: (max(each) - min(each)) / median(each) for name, each in rates.items()},
-        "to_fbgemm": ratios(best_peer),
-        "to_limit": ratios(rates["limit"]),
-        "to_roof": ratios(rates["roof"]),
-        "prefetch": {"ahead": limit.ahead, "burst": limit.burst, "level": limit.level},
+        "to_fbgemm": ratios(*(f"fbgemm_{way}" for way in ways)),
+        "to_fbgemm_huge": ratios(*(f"fbgemm_huge_{way}" for way in ways)),
+        "to_limit": ratios("limit"),
+        "to_roof": ratios("roof"),
     }
 
 
@@ -328,17 +333,23 @@ def main() -> None:
     for name, precision in product(options.shapes.split(","), options.precisions.split(",")):
         shape, form = SHAPES[name], RowFormat(precision, "float16")
         rows = make_rows(shape, form)
-        pair = None if options.no_peer else TwoProcesses(lambda: FbgemmRows(shape, form, rows))
-        fbgemm = None if options.no_peer else FbgemmRows(shape, form, rows)
+        peers: dict[str, FbgemmRows] = {}
+        if not options.no_peer:
+            # In its own kind of memory, and on our pages.
+            peers["fbgemm"] = FbgemmRows(shape, form, torch.zeros_like(rows).copy_(rows))
+            peers["fbgemm_huge"] = FbgemmRows(shape, form, rows)
+        pair = TwoProcesses(peers) if peers else None
         ours, limit = Ours(shape, form, rows), Limit(rows)
         for kind, batch in product(options.ids.split(","), map(int, options.batches.split(","))):
             batches = make_batches(shape, batch, kind == "zipf")
-            found = measure(shape, batch, batches, ours, fbgemm, pair, limit, options.rounds)
+            candidates = candidates_of(batches, ours, peers, pair, limit)
+            found = measure(shape, batch, batches, candidates, options.rounds)
+            found["prefetch"] = {"ahead": limit.ahead, "burst": limit.burst, "level": limit.level}
             results.append({"shape": name, "precision": precision, "ids": kind, "batch": batch, **found})
             print(_line(results[-1]), file=sys.stderr)
         if pair is not None:
             pair.take(None)
-        del pair, fbgemm, ours, limit, rows
+        del pair, peers, candidates, ours, limit, rows
         gc.collect()
     settings = {"shapes": {name: asdict(shape) for name, shape in SHAPES.items()}, "rounds": options.rounds}
     content = result(
@@ -351,9 +362,11 @@ def main() -> None:
 def _line(one: dict[str, Any]) -> str:
     rates = ", ".join(f"{name} {rate / 1e6:.1f}" for name, rate in one["rows_per_second"].items())
     parts = [f"{one['shape']} {one['precision']} {one['ids']:7} batch {one['batch']:4}: {rates} M rows/s"]
-    for name in ("to_fbgemm", "to_limit", "to_roof"):
-        if one[name]:
-            parts.append(f"{name} {one[name]['median']:.2f} ({one[name]['low']:.2f}-{one[name]['high']:.2f})")
+    parts += [
+        f"{name} {one[name]['median']:.2f} ({one[name]['low']:.2f}-{one[name]['high']:.2f})"
+        for name in ("to_fbgemm", "to_fbgemm_huge", "to_limit", "to_roof")
+        if one[name]
+    ]
     return "; ".join([*parts, str(one["prefetch"])])
 
 
