@@ -53,10 +53,6 @@ struct FrozenBatch {
   int64_t size;                 // samples
   float* out;
   int64_t out_stride;
-
-  int64_t offset(int64_t bag) const {
-    return offset_bytes == 4 ? static_cast<const int32_t*>(offsets)[bag] : static_cast<const int64_t*>(offsets)[bag];
-  }
 };
 
 // A place in a batch: bags are counted lookup by lookup.
@@ -65,10 +61,10 @@ struct FrozenPlace {
   int64_t bag;
 };
 
-// The first id that its table does not have.
+// The first id that its table does not have; -1 where there is none.
 struct FrozenFault {
-  int64_t lookup = -1;
-  int64_t value = -1;  // its position
+  int64_t lookup;
+  int64_t value;  // its position
 };
 
 }  // namespace megalith

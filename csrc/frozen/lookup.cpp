@@ -38,8 +38,14 @@ struct Pieces {
   int64_t count = 0;
 };
 
+// Not that of the kernels, which is built for each processor.
+int64_t offset_of(const FrozenBatch& batch, int64_t bag) {
+  if (batch.offset_bytes == 4) return static_cast<const int32_t*>(batch.offsets)[bag];
+  return static_cast<const int64_t*>(batch.offsets)[bag];
+}
+
 bool rises(const FrozenBatch& batch, int64_t num_bags, int64_t num_values) {
-  if (batch.offset(0) != 0 || batch.offset(num_bags) != num_values) return false;
+  if (offset_of(batch, 0) != 0 || offset_of(batch, num_bags) != num_values) return false;
   uint64_t any = 0;
   if (batch.offset_bytes == 4) {
     const int32_t* offsets = static_cast<const int32_t*>(batch.offsets);
@@ -62,7 +68,7 @@ void cut(const std::vector<FrozenSource>& lookups, const FrozenBatch& batch, Pie
   double total = 0;
   for (const FrozenSource& one : lookups) {
     const int64_t base = one.feature * batch.size;
-    const int64_t values = batch.offset(base + batch.size) - batch.offset(base);
+    const int64_t values = offset_of(batch, base + batch.size) - offset_of(batch, base);
     total += static_cast<double>(values) * value_cost(one) + static_cast<double>(batch.size) * bag_cost(one);
   }
   const int64_t threads = num_threads();
@@ -75,10 +81,10 @@ void cut(const std::vector<FrozenSource>& lookups, const FrozenBatch& batch, Pie
   double before = 0;
   for (int64_t n = 0; n < num_lookups && pieces->count + 1 < wanted; ++n) {
     const FrozenSource& one = lookups[n];
-    const int64_t base = one.feature * batch.size, begin = batch.offset(base);
+    const int64_t base = one.feature * batch.size, begin = offset_of(batch, base);
     const double per_value = value_cost(one), per_bag = bag_cost(one);
     const auto cost = [&](int64_t bag) {
-      return static_cast<double>(batch.offset(base + bag) - begin) * per_value + static_cast<double>(bag) * per_bag;
+      return static_cast<double>(offset_of(batch, base + bag) - begin) * per_value + static_cast<double>(bag) * per_bag;
     };
     const double own = cost(batch.size);
     while (pieces->count + 1 < wanted && before + own >= share * static_cast<double>(pieces->count + 1)) {
@@ -167,7 +173,7 @@ MG_EXPORT int32_t mg_frozen_lookup(void* tables, const void* values, int32_t ind
     const megalith::FrozenKernels& use = megalith::kernels().frozen;
     megalith::Pieces pieces;
     megalith::cut(lookups, batch, &pieces);
-    megalith::FrozenFault faults[megalith::kMaxPieces];
+    megalith::FrozenFault faults[megalith::kMaxPieces];  // each written by its piece
     std::atomic<bool> all_fine{true};
     megalith::for_each_task(pieces.count, [&](int64_t piece) {
       const megalith::FrozenPlace *first = pieces.bounds + piece, *last = first + 1;

@@ -104,9 +104,9 @@ template <class Row, int Blocks>
 inline void pool_frozen_bags(const FrozenSource& source, const FrozenBatch& batch, RowStream& stream, int64_t& number,
                       int64_t first, int64_t last) {
   const int64_t base = source.feature * batch.size;
-  int64_t begin = batch.offset(base + first);
+  int64_t begin = offset_of(batch, base + first);
   for (int64_t bag = first; bag < last; ++bag) {
-    const int64_t end = batch.offset(base + bag + 1), length = end - begin;
+    const int64_t end = offset_of(batch, base + bag + 1), length = end - begin;
     float* out = batch.out + bag * batch.out_stride + source.column;
     if constexpr (Blocks > 0) {
       Floats total[Blocks];

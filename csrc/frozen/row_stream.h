@@ -17,11 +17,13 @@ constexpr int64_t kAhead = 64;  // rows
 constexpr int64_t kRing = 512;  // rows that are found and not yet read, a power of two
 
 // Into the second cache: into the first it is half as fast (docs/decisions/0025).
+// `Short` rows have 64 bytes at most.
+template <bool Short>
 inline void prefetch_packed(const uint8_t* row, int64_t bytes) {
   // Keeps the compiler from taking a function that only prefetches for one without effect and leaving it out.
   __asm__ volatile("");
   __builtin_prefetch(row, 0, 2);
-  if (bytes <= 64) {
+  if constexpr (Short) {
     // At most two lines: asking for one twice costs less than a branch that nobody foresees.
     __builtin_prefetch(row + bytes - 1, 0, 2);
     return;
@@ -30,6 +32,11 @@ inline void prefetch_packed(const uint8_t* row, int64_t bytes) {
   for (uintptr_t line = (reinterpret_cast<uintptr_t>(row) & ~uintptr_t{63}) + 64; line < end; line += 64) {
     __builtin_prefetch(reinterpret_cast<const void*>(line), 0, 2);
   }
+}
+
+inline int64_t offset_of(const FrozenBatch& batch, int64_t bag) {
+  if (batch.offset_bytes == 4) return static_cast<const int32_t*>(batch.offsets)[bag];
+  return static_cast<const int64_t*>(batch.offsets)[bag];
 }
 
 inline uint64_t bucket_of(int64_t id, int64_t num_buckets) {
@@ -87,8 +94,8 @@ class RowStream {
   void enter(int64_t lookup, int64_t bag) {
     for (; lookup < last_.lookup || (lookup == last_.lookup && last_.bag > 0); ++lookup, bag = 0) {
       const int64_t base = lookups_[lookup].feature * batch_.size;
-      next_ = batch_.offset(base + bag);
-      stop_ = batch_.offset(base + (lookup == last_.lookup ? last_.bag : batch_.size));
+      next_ = offset_of(batch_, base + bag);
+      stop_ = offset_of(batch_, base + (lookup == last_.lookup ? last_.bag : batch_.size));
       if (next_ == stop_) continue;
       lookup_ = lookup;
       numbered_ = bucketed_ = next_;
@@ -101,21 +108,29 @@ class RowStream {
   void find_some(const Index* ids, int64_t count) {
     const FrozenSource& source = lookups_[lookup_];
     if (source.buckets || source.starts || source.has_padding) return find_staged(ids, count);
-    const uint8_t* const rows = source.rows;
-    const int64_t bytes = source.row_bytes;
-    const uint64_t num_rows = static_cast<uint64_t>(source.num_rows);
-    bool outside = false;
-    const Index* const from = ids + next_;
-    for (int64_t i = 0; i < count; ++i) {
-      const uint64_t id = static_cast<uint64_t>(static_cast<int64_t>(from[i]));
-      const bool is_row = id < num_rows;
-      outside |= !is_row;
-      const uint8_t* row = rows + (is_row ? id : 0) * static_cast<uint64_t>(bytes);
-      rows_[(found_ + i) & (kRing - 1)] = is_row ? row : nullptr;
-      prefetch_packed(row, bytes);
-    }
-    if (outside) note(ids, count);
+    const bool is_short = source.row_bytes <= 64;
+    const bool inside = is_short ? find_plain<true>(ids + next_, count) : find_plain<false>(ids + next_, count);
+    if (!inside) note(ids, count);
     next_ += count;
+  }
+
+  // False where an id is outside its table.
+  template <bool Short, class Index>
+  bool find_plain(const Index* ids, int64_t count) {
+    const FrozenSource& source = lookups_[lookup_];
+    const uint8_t* const rows = source.rows;
+    const int64_t bytes = source.row_bytes, begin = found_;
+    const uint64_t num_rows = static_cast<uint64_t>(source.num_rows);
+    bool inside = true;
+    for (int64_t i = 0; i < count; ++i) {
+      const uint64_t id = static_cast<uint64_t>(static_cast<int64_t>(ids[i]));
+      const bool is_row = id < num_rows;
+      inside &= is_row;
+      const uint8_t* row = rows + (is_row ? id : 0) * static_cast<uint64_t>(bytes);
+      rows_[(begin + i) & (kRing - 1)] = is_row ? row : nullptr;
+      prefetch_packed<Short>(row, bytes);
+    }
+    return inside;
   }
 
   template <class Index>
@@ -162,7 +177,7 @@ class RowStream {
         continue;
       }
       rows_[place] = source.rows + begin;
-      prefetch_packed(rows_[place], bytes);
+      prefetch_packed<false>(rows_[place], bytes);
     }
     next_ += count;
   }
@@ -186,7 +201,7 @@ class RowStream {
   int64_t lookup_ = -1, next_ = 0, stop_ = 0;  // where ids are read, by position
   int64_t numbered_ = 0, bucketed_ = 0;        // how far the stages before are
   int64_t found_ = 0;
-  FrozenFault fault_;
+  FrozenFault fault_{-1, -1};
   const uint8_t* rows_[kRing];
   int64_t widths_[kRing];
   int64_t numbers_[kRing];
