@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from megalith.export.program import Concat, DotInteraction, Linear, Program, ProgramOutput
+from megalith.export.program import Concat, DotInteraction, Linear, ModelProgram, ProgramOutput
 
-PROGRAM = Program(
+PROGRAM = ModelProgram(
     inputs={"dense": 3, "embedded": 6},
     operations=(
         Linear(inputs=("dense",), output="h", weight="w0", bias="b0", function="relu", precision="int8"),
@@ -22,7 +22,7 @@ SHAPES = {"w0": (4, 3), "b0": (4,), "w1": (2, 4), "w2": (1, 11)}
 
 def manifest() -> Any:
     """Two tables, of which one is the user's."""
-    from megalith.export.manifest import Contract, FeatureRecord, ModelManifest, TableRecord
+    from megalith.export.manifest import Contract, FeatureRecord, FrozenTableRecord, ModelManifest
 
     features = (
         FeatureRecord(name="user", user_side=True, average_length=5.0),
@@ -31,8 +31,10 @@ def manifest() -> Any:
     )
     common: dict[str, Any] = {"precision": "int8", "scale": "float16", "file": "tables-00000.safetensors"}
     tables = (
-        TableRecord(name="users", rows=1000, dim=2, features=("user",), row_bytes=6, bytes=6000, **common),
-        TableRecord(name="items", rows=100, dim=4, features=("item", "seen"), bytes=450, **common),
+        FrozenTableRecord(
+            name="users", rows=1000, dim=2, features=("user",), row_bytes=6, bytes=6000, **common
+        ),
+        FrozenTableRecord(name="items", rows=100, dim=4, features=("item", "seen"), bytes=450, **common),
     )
     contract = Contract(simd="portable", versions={})
     return ModelManifest(

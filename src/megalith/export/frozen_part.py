@@ -8,8 +8,8 @@ from typing import Protocol
 from torch import Tensor
 
 from megalith.export.interpret import run_program
-from megalith.export.manifest import TableRecord
-from megalith.export.program import Program
+from megalith.export.manifest import FrozenTableRecord
+from megalith.export.program import ModelProgram
 from megalith.ops.frozen.formats import RowFormat
 from megalith.ops.frozen.lookup import FrozenLookup
 from megalith.ops.frozen.table import FrozenTable
@@ -26,7 +26,7 @@ class FrozenTensors(Protocol):
 
 
 def frozen_lookup(
-    tensors: FrozenTensors, records: Sequence[TableRecord], features: Sequence[str]
+    tensors: FrozenTensors, records: Sequence[FrozenTableRecord], features: Sequence[str]
 ) -> FrozenLookup:
     """Pooled vectors of all tables, as the trained ones gave them: table by table, feature by feature."""
     places = {name: place for place, name in enumerate(features)}
@@ -57,9 +57,9 @@ class FrozenLogits:
     def __init__(
         self,
         tensors: FrozenTensors,
-        records: Sequence[TableRecord],
+        records: Sequence[FrozenTableRecord],
         features: Sequence[str],
-        program: Program,
+        program: ModelProgram,
         weights: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.lookup = frozen_lookup(tensors, records, features)

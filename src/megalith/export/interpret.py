@@ -24,11 +24,11 @@ from megalith.export.program import (
     DotInteraction,
     LayerNorm,
     Linear,
+    ModelProgram,
     Multiply,
     MultiplyAdd,
     Operation,
     PairSum,
-    Program,
     SumColumns,
 )
 from megalith.export.reduced_layers import bf16_layer, int8_layer
@@ -45,7 +45,9 @@ _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def run_program(program: Program, weights: Mapping[str, Tensor], dense: Tensor, embedded: Tensor) -> Tensor:
+def run_program(
+    program: ModelProgram, weights: Mapping[str, Tensor], dense: Tensor, embedded: Tensor
+) -> Tensor:
     """The values of all outputs, [samples, outputs]: logits, of which nothing is a probability yet."""
     values = {DENSE: dense, EMBEDDED: embedded}
     left = Counter(name for operation in program.operations for name in operation.inputs)

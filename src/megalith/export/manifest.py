@@ -22,7 +22,7 @@ from pydantic import Field
 from megalith.checkpoint.manifest import FileName, FileRecord
 from megalith.core.config import Config
 from megalith.core.schema import Pooling
-from megalith.export.program import Program
+from megalith.export.program import ModelProgram
 
 FORMAT: Literal["megalith-frozen-model"] = "megalith-frozen-model"
 VERSION = 1
@@ -51,7 +51,7 @@ class FeatureRecord(Config):
     """Ids of a sample, as measured on the data."""
 
 
-class TableRecord(Config):
+class FrozenTableRecord(Config):
     """A frozen table: how its rows are encoded, where they lie, and who looks them up."""
 
     name: str
@@ -133,8 +133,8 @@ class ModelManifest(Config):
     """Training steps behind it."""
     num_dense: int = Field(ge=0)
     features: tuple[FeatureRecord, ...]
-    tables: tuple[TableRecord, ...]
-    program: Program
+    tables: tuple[FrozenTableRecord, ...]
+    program: ModelProgram
     contract: Contract
     gate: GateRecord | None = None
     """None where it was frozen without a check, which was then asked for."""

@@ -161,7 +161,7 @@ class ProgramOutput(Config):
     """`probability` is the sigmoid of the value, `number` the value itself."""
 
 
-class Program(Config):
+class ModelProgram(Config):
     """Operations and what they give."""
 
     inputs: dict[str, int]
@@ -170,7 +170,7 @@ class Program(Config):
     outputs: tuple[ProgramOutput, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
-    def _names_are_defined(self) -> Program:
+    def _names_are_defined(self) -> ModelProgram:
         known = set(self.inputs)
         for position, operation in enumerate(self.operations):
             for name in operation.inputs:

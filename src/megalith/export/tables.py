@@ -20,7 +20,7 @@ from megalith.core.errors import DataError
 from megalith.core.schema import TableSpec
 from megalith.embeddings.row_block import WEIGHT, RowBlock
 from megalith.embeddings.table_state import TableState
-from megalith.export.manifest import TablePrecision, TableRecord
+from megalith.export.manifest import FrozenTableRecord, TablePrecision
 from megalith.export.tensor_file import create_tensors
 from megalith.ops.frozen.encode import encode_rows
 from megalith.ops.frozen.formats import RowFormat, choose_format
@@ -119,7 +119,7 @@ class TableSource:
                     yield missing + first, values[missing].float()
 
 
-def freeze_table(source: TableSource, precision: TablePrecision, path: Path) -> TableRecord:
+def freeze_table(source: TableSource, precision: TablePrecision, path: Path) -> FrozenTableRecord:
     """Encodes a table into a file of its own; returns what the manifest says of it."""
     spec, name = source.spec, f"table '{source.spec.name}'"
     form = choose_format((weights for _, weights in source.blocks()), precision, name)
@@ -145,7 +145,7 @@ def freeze_table(source: TableSource, precision: TablePrecision, path: Path) -> 
         assert layout is not None
         tensors[f"{spec.name}/starts"].copy_(stored_starts(starts, name))
         _fill_prefixes(source, layout, starts, rows, name)
-    return TableRecord(
+    return FrozenTableRecord(
         name=spec.name,
         rows=source.num_rows,
         dim=spec.dim,

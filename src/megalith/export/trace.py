@@ -16,7 +16,7 @@ from torch import Tensor
 
 from megalith.core.errors import ConfigError
 from megalith.export.interpret import run_program
-from megalith.export.program import DENSE, EMBEDDED, Linear, Program, ProgramOutput
+from megalith.export.program import DENSE, EMBEDDED, Linear, ModelProgram, ProgramOutput
 from megalith.export.tracing.operators import OPERATORS
 from megalith.export.tracing.passes import Tidy, renamed
 from megalith.export.tracing.recorder import Recorder, Value
@@ -30,7 +30,7 @@ _TOLERANCE = 1e-4
 class TracedModel(NamedTuple):
     """The dense part of a model as data."""
 
-    program: Program
+    program: ModelProgram
     weights: dict[str, Tensor]
     """By the names that the program gives them, float32."""
 
@@ -73,7 +73,7 @@ def _traced(model: ClickModel, num_dense: int, output_dim: int) -> TracedModel:
             names[each.output] = stem
     taken = {each.output for each in operations} - names.keys()
     names = {old: new for old, new in names.items() if new not in taken}
-    program = Program(
+    program = ModelProgram(
         inputs={DENSE: num_dense, EMBEDDED: output_dim},
         operations=renamed(operations, names),
         outputs=(ProgramOutput(value=names.get(found.name, found.name)),),

@@ -20,8 +20,8 @@ from megalith.export.folder import (
     table_file,
     write_manifest,
 )
-from megalith.export.manifest import Contract, FeatureRecord, ModelManifest, TableRecord
-from megalith.export.program import Linear, Program, ProgramOutput
+from megalith.export.manifest import Contract, FeatureRecord, FrozenTableRecord, ModelManifest
+from megalith.export.program import Linear, ModelProgram, ProgramOutput
 from megalith.export.tensor_file import create_tensors, read_tensors, write_tensors
 
 
@@ -35,7 +35,7 @@ def write(path: Path) -> None:
         (folder / "inputs").mkdir()
         (folder / "inputs" / "schema.json").write_text("{}\n")
         (folder / "report.json").write_text('{"gate": null}\n')
-        table = TableRecord(
+        table = FrozenTableRecord(
             name="t", rows=5, dim=4, features=("f",), precision="float32", file=table_file(0), bytes=80
         )
         layer = Linear(inputs=("embedded",), output="y", weight="w")
@@ -47,7 +47,7 @@ def write(path: Path) -> None:
                 num_dense=0,
                 features=(FeatureRecord(name="f"),),
                 tables=(table,),
-                program=Program(
+                program=ModelProgram(
                     inputs={"dense": 0, "embedded": 4},
                     operations=(layer,),
                     outputs=(ProgramOutput(value="y"),),

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from megalith.core.errors import ConfigError
 from megalith.core.schema import FeatureSpec
 from megalith.export.interpret import run_operation, run_program
-from megalith.export.program import Linear, Program
+from megalith.export.program import Linear, ModelProgram
 from megalith.export.trace import trace_model
 from megalith.models.base import ClickModel, ModelInputs
 from megalith.models.dcnv2.config import DCNv2Config
@@ -65,7 +65,7 @@ def traced(config, num_dense, seed=0):
     model.eval()
     inputs = torch.randn(33, num_dense), torch.randn(33, width)
     # As it is read from a file.
-    program = Program.model_validate_json(program.model_dump_json())
+    program = ModelProgram.model_validate_json(program.model_dump_json())
     assert set(program.weights) == set(weights)
     return model, inputs, program, run_program(program, weights, *inputs)
 

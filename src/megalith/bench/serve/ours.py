@@ -17,7 +17,7 @@ from megalith.bench.serve.weights import HEADER_BYTES, ServedWeights
 from megalith.export.backends.base import LoadSettings
 from megalith.export.backends.inputs import ScoreRequest
 from megalith.export.backends.native import NativeBackend
-from megalith.export.manifest import Contract, FeatureRecord, ModelManifest, TableRecord
+from megalith.export.manifest import Contract, FeatureRecord, FrozenTableRecord, ModelManifest
 from megalith.export.program import Linear
 from megalith.export.trace import trace_model
 from megalith.ops import native
@@ -91,9 +91,9 @@ def freeze(weights: ServedWeights, precision: DensePrecision) -> FrozenInMemory:
     return FrozenInMemory(manifest, rows, traced.weights)
 
 
-def _record(shape: ServedShape, place: int) -> TableRecord:
+def _record(shape: ServedShape, place: int) -> FrozenTableRecord:
     rows, row_bytes = shape.tables.rows[place], HEADER_BYTES + shape.dim
-    return TableRecord(
+    return FrozenTableRecord(
         name=f"t{place}",
         rows=rows,
         dim=shape.dim,

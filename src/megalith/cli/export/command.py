@@ -104,8 +104,8 @@ def export(
     """Freeze a trained run into a folder that serves and scores, with its tables in few bits.
 
     The frozen model is compared with the trained one on a held-out split. Where it loses more than the
-    budget, nothing is written. --tune and --check run it on this machine's backends, --hardware predicts it on cards;
-    without --out they take a folder that was written before.
+    budget, nothing is written. --tune and --check run it on this machine's backends, --hardware predicts it
+    on cards; without --out they take a folder that was written before.
     """
     from megalith.cli.export.backends import TuneOptions, check_folder, tune_folder
     from megalith.cli.export.freeze import freeze_folder

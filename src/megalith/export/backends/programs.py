@@ -8,13 +8,13 @@ from torch import Tensor
 
 from megalith.core.errors import ConfigError
 from megalith.export.backends.base import ModelSource
-from megalith.export.program import Linear, Program
+from megalith.export.program import Linear, ModelProgram
 from megalith.ops.dense.quantise import Products
 
 _BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
 
 
-def program_of(model: ModelSource, precision: str | None = None) -> Program:
+def program_of(model: ModelSource, precision: str | None = None) -> ModelProgram:
     """The program of a model; with `float32`, every layer in that."""
     program = model.manifest.program
     if precision is None:
@@ -33,7 +33,7 @@ def products_of(model: ModelSource) -> Products:
     return "u8s8" if model.manifest.contract.products == "u8s8" else "u8s7"
 
 
-def weight_bytes(program: Program, weights: Mapping[str, Tensor]) -> int:
+def weight_bytes(program: ModelProgram, weights: Mapping[str, Tensor]) -> int:
     """Bytes of all weights, each at the precision of its layer."""
     narrow = {each.weight: each for each in program.operations if isinstance(each, Linear)}
     total = 0

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from megalith.export.gate.samples import KeptSamples, Quality, quality
 from megalith.export.interpret import run_program
-from megalith.export.manifest import TableRecord
-from megalith.export.program import Linear, Precision, Program
+from megalith.export.manifest import FrozenTableRecord
+from megalith.export.program import Linear, ModelProgram, Precision
 
 _SAMPLES = 8192
 
@@ -27,14 +27,14 @@ class PartCost(NamedTuple):
     auc: float | None
 
 
-def logits_of(program: Program, weights: Mapping[str, Tensor], dense: Tensor, pooled: Tensor) -> Tensor:
+def logits_of(program: ModelProgram, weights: Mapping[str, Tensor], dense: Tensor, pooled: Tensor) -> Tensor:
     """Logits of many samples, some at a time."""
     pieces = zip(dense.split(_SAMPLES), pooled.split(_SAMPLES), strict=True)
     with torch.inference_mode():
         return torch.cat([run_program(program, weights, *piece)[:, 0] for piece in pieces])
 
 
-def with_precision(program: Program, layers: Mapping[str, Precision]) -> Program:
+def with_precision(program: ModelProgram, layers: Mapping[str, Precision]) -> ModelProgram:
     """The program with some layers, by their output, in another precision."""
     operations = tuple(
         each.model_copy(update={"precision": layers[each.output]})
@@ -48,7 +48,7 @@ def with_precision(program: Program, layers: Mapping[str, Precision]) -> Program
 class CostMeter:
     """Measures single parts on samples that are kept."""
 
-    def __init__(self, program: Program, weights: Mapping[str, Tensor], samples: KeptSamples) -> None:
+    def __init__(self, program: ModelProgram, weights: Mapping[str, Tensor], samples: KeptSamples) -> None:
         """`program` has all layers in float32."""
         self.program, self.weights, self.samples = program, weights, samples
         self.trained = self._quality(samples.logits)
@@ -56,7 +56,7 @@ class CostMeter:
     def _quality(self, logits: Tensor) -> Quality:
         return quality(logits, self.samples.labels, self.samples.weights)
 
-    def table(self, record: TableRecord, columns: slice, rows: int) -> PartCost:
+    def table(self, record: FrozenTableRecord, columns: slice, rows: int) -> PartCost:
         """A table alone, whose columns of the pooled vectors are known."""
         pooled = self.samples.pooled.clone()
         pooled[:, columns] = self.samples.frozen[:, columns]
@@ -74,12 +74,12 @@ class CostMeter:
             layer.output, precision, size * numbers, 4 * numbers, found.loss(self.trained), found.auc
         )
 
-    def whole(self, program: Program) -> Quality:
+    def whole(self, program: ModelProgram) -> Quality:
         """All tables frozen, layers as a program has them."""
         return self._quality(logits_of(program, self.weights, self.samples.dense, self.samples.frozen))
 
 
-def pooled_columns(records: Sequence[TableRecord]) -> dict[str, slice]:
+def pooled_columns(records: Sequence[FrozenTableRecord]) -> dict[str, slice]:
     """Which columns of the pooled vectors a table gives."""
     columns: dict[str, slice] = {}
     first = 0

@@ -25,8 +25,8 @@ from megalith.export.gate.costs import (
 )
 from megalith.export.gate.samples import GateBatch, KeptSamples, Quality, quality, room_for
 from megalith.export.interpret import run_program
-from megalith.export.manifest import GateRecord, TableRecord
-from megalith.export.program import Linear, Precision, Program
+from megalith.export.manifest import FrozenTableRecord, GateRecord
+from megalith.export.program import Linear, ModelProgram, Precision
 
 CHECK_SAMPLES = 64
 """Held-out samples that a model carries."""
@@ -40,11 +40,11 @@ class GateInputs(NamedTuple):
     split: str
     budget: float
     features: Sequence[str]
-    records: Sequence[TableRecord]
+    records: Sequence[FrozenTableRecord]
     rows: Mapping[str, int]
     """Rows that the trained tables have."""
     tensors: FrozenTensors
-    program: Program
+    program: ModelProgram
     """With all layers in float32."""
     precision: Precision
     """That layers are wanted in."""
@@ -53,7 +53,7 @@ class GateInputs(NamedTuple):
 class GateResult(NamedTuple):
     """A model that passed."""
 
-    program: Program
+    program: ModelProgram
     record: GateRecord
     report: dict[str, Any]
     average_lengths: dict[str, float]
@@ -101,7 +101,7 @@ class Gate:
         self._decide(found, tables)
         return self._result(program, found, tables, layer_costs, left)
 
-    def _pass(self, program: Program) -> _Pass:
+    def _pass(self, program: ModelProgram) -> _Pass:
         """All held-out samples through the trained and the frozen model."""
         parts: list[Tensor] = []
         kept: list[KeptSamples] = []
@@ -181,7 +181,7 @@ class Gate:
 
     def _result(
         self,
-        program: Program,
+        program: ModelProgram,
         found: _Pass,
         tables: Sequence[PartCost],
         layers: Sequence[PartCost],

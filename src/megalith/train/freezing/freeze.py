@@ -30,11 +30,11 @@ from megalith.export.manifest import (
     REPORT,
     Contract,
     FeatureRecord,
+    FrozenTableRecord,
     ModelManifest,
     TablePrecision,
-    TableRecord,
 )
-from megalith.export.program import Linear, Precision, Program
+from megalith.export.program import Linear, ModelProgram, Precision
 from megalith.export.reduced_layers import PRODUCTS
 from megalith.export.tables import TableSource, freeze_table
 from megalith.export.tensor_file import read_tensors, write_tensors
@@ -74,7 +74,9 @@ class FreezeRequest:
 class _WrittenTensors:
     """Tensors of a folder that is being written."""
 
-    def __init__(self, folder: Path, records: Sequence[TableRecord], weights: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, folder: Path, records: Sequence[FrozenTableRecord], weights: Mapping[str, Tensor]
+    ) -> None:
         self._folder, self._weights = folder, weights
         self._files = {record.name: record.file for record in records}
 
@@ -137,8 +139,8 @@ def _write(
     folder: Path,
     request: FreezeRequest,
     scorer: Scorer,
-    records: Sequence[TableRecord],
-    program: Program,
+    records: Sequence[FrozenTableRecord],
+    program: ModelProgram,
     weights: Mapping[str, Tensor],
     result: GateResult | None,
 ) -> ModelManifest:
@@ -173,7 +175,7 @@ def _write(
     return manifest
 
 
-def _contract(program: Program) -> Contract:
+def _contract(program: ModelProgram) -> Contract:
     used = {each.precision for each in program.operations if isinstance(each, Linear)}
     return Contract(
         products=PRODUCTS if "int8" in used else "bfloat16" if "bfloat16" in used else "float32",
@@ -182,7 +184,7 @@ def _contract(program: Program) -> Contract:
     )
 
 
-def _all_layers(program: Program, precision: Precision) -> Program:
+def _all_layers(program: ModelProgram, precision: Precision) -> ModelProgram:
     layers = [each.output for each in program.operations if isinstance(each, Linear)]
     return with_precision(program, dict.fromkeys(layers, precision))
 

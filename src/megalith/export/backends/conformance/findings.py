@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from megalith.export.backends.base import Outputs
-from megalith.export.program import EMBEDDED, Program
+from megalith.export.program import EMBEDDED, ModelProgram
 
 Result = Literal["passed", "failed", "skipped"]
 
@@ -51,7 +51,7 @@ def skipped(why: str) -> Verdict:
     return Verdict("nothing", "nothing", why, None)
 
 
-def compared(asked: str, wanted: Outputs, got: Outputs, tolerance: float, program: Program) -> Verdict:
+def compared(asked: str, wanted: Outputs, got: Outputs, tolerance: float, program: ModelProgram) -> Verdict:
     """Outputs against those of the twins: bit for bit where the tolerance is 0, else by the farthest."""
     how = "the twins' bits" if not tolerance else f"the twins' outputs within {tolerance:g}"
     if sorted(wanted) != sorted(got):
@@ -75,7 +75,7 @@ def compared(asked: str, wanted: Outputs, got: Outputs, tolerance: float, progra
     return Verdict(asked, how, problem or f"outputs at most {worst:.3g} apart", passed)
 
 
-def _unit(name: str, truth: Tensor, program: Program) -> float:
+def _unit(name: str, truth: Tensor, program: ModelProgram) -> float:
     """What a difference is counted in: 1 for probabilities, the largest value for numbers and vectors."""
     kinds = {task.name: task.kind for task in program.outputs}
     if name != EMBEDDED and kinds.get(name) == "probability":

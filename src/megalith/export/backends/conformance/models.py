@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from megalith.export.backends.conformance.programs import DIM, every_operation, weights_of
-from megalith.export.manifest import Contract, FeatureRecord, ModelManifest, TableRecord
-from megalith.export.program import Columns, Linear, Program, ProgramOutput
+from megalith.export.manifest import Contract, FeatureRecord, FrozenTableRecord, ModelManifest
+from megalith.export.program import Columns, Linear, ModelProgram, ProgramOutput
 from megalith.ops.frozen.encode_twin import encode_rows_twin
 from megalith.ops.frozen.formats import RowFormat
 from megalith.ops.frozen.prefix import PrefixFormat, encode_prefix_rows, stored_starts
 
 NUM_DENSE, ROWS, CHUNK = 5, 40, 4
 FEATURES = ("a", "user", "b", "c", "d", "user_history", "e", "f")
-NamedTable = tuple[TableRecord, dict[str, Tensor]]
+NamedTable = tuple[FrozenTableRecord, dict[str, Tensor]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ def probe_model(precision: str = "float32", products: str = "float32") -> ModelI
 
 def manifest_of(
     name: str,
-    program: Program,
+    program: ModelProgram,
     products: str,
     num_dense: int,
     features: Sequence[FeatureRecord] = (),
@@ -127,7 +127,7 @@ def random_table(
         tensors["ids"] = torch.arange(rows) * 7 - 50
         fields |= {"ids": "listed"}
     total = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-    record = TableRecord(
+    record = FrozenTableRecord(
         name=name,
         rows=rows,
         dim=dim,
@@ -151,7 +151,7 @@ def one_layer(precision: Any, columns: int, products: str) -> ModelInMemory:
     count = len(weight)
     layer = Linear(inputs=("dense",), output="y", weight="w", bias="b", precision=precision)
     picks = [Columns(inputs=("y",), output=f"y{n}", first=n, last=n + 1) for n in range(count)]
-    program = Program(
+    program = ModelProgram(
         inputs={"dense": columns},
         operations=(layer, *picks),
         outputs=tuple(ProgramOutput(name=f"out{n}", value=f"y{n}", kind="number") for n in range(count)),

@@ -16,10 +16,10 @@ from megalith.export.program import (
     DotInteraction,
     LayerNorm,
     Linear,
+    ModelProgram,
     Multiply,
     MultiplyAdd,
     PairSum,
-    Program,
     ProgramOutput,
     SumColumns,
 )
@@ -27,10 +27,10 @@ from megalith.export.program import (
 DIM = 8
 
 
-def every_operation(num_dense: int, columns: int, precision: Any = "float32") -> Program:
+def every_operation(num_dense: int, columns: int, precision: Any = "float32") -> ModelProgram:
     """A model with dot interactions, a cross layer, a factorization term and two tasks."""
     layer: dict[str, Any] = {"precision": precision}
-    return Program(
+    return ModelProgram(
         inputs={"dense": num_dense, "embedded": columns},
         operations=(
             Linear(inputs=("dense",), output="h", weight="w0", bias="b0", function="relu", **layer),
@@ -63,7 +63,7 @@ def every_operation(num_dense: int, columns: int, precision: Any = "float32") ->
     )
 
 
-def weights_of(program: Program, seed: int = 0) -> dict[str, Tensor]:
+def weights_of(program: ModelProgram, seed: int = 0) -> dict[str, Tensor]:
     """Weights of `every_operation`, drawn from a seed."""
     draw = torch.Generator().manual_seed(seed)
     num_dense, columns = program.inputs["dense"], program.inputs["embedded"]

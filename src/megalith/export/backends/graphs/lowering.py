@@ -25,11 +25,11 @@ from megalith.export.program import (
     DotInteraction,
     LayerNorm,
     Linear,
+    ModelProgram,
     Multiply,
     MultiplyAdd,
     Operation,
     PairSum,
-    Program,
     SumColumns,
 )
 from megalith.ops.dense.quantise import Products
@@ -113,7 +113,7 @@ class GraphBuilder(ABC, Generic[Value]):
 
 
 def lower(
-    program: Program, weights: Mapping[str, Tensor], products: Products, builder: GraphBuilder[Value]
+    program: ModelProgram, weights: Mapping[str, Tensor], products: Products, builder: GraphBuilder[Value]
 ) -> None:
     """Builds the program: its inputs, operations, and an output for every task."""
     values = {name: builder.input(name, count) for name, count in program.inputs.items() if count}

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from megalith.export.backends.base import Outputs
-from megalith.export.program import Affine, LayerNorm, Linear, Operation, Program
+from megalith.export.program import Affine, LayerNorm, Linear, ModelProgram, Operation
 from megalith.ops.dense.operations import DenseDescription, DenseOperation, DenseOutput
 from megalith.ops.dense.quantise import Products
 
 
 def dense_description(
-    program: Program, weights: Mapping[str, Tensor], products: Products
+    program: ModelProgram, weights: Mapping[str, Tensor], products: Products
 ) -> DenseDescription:
     """The program with its weights; layers in eight bits have these products."""
     return DenseDescription(
@@ -23,7 +23,7 @@ def dense_description(
     )
 
 
-def outputs_by_task(program: Program, values: Tensor) -> Outputs:
+def outputs_by_task(program: ModelProgram, values: Tensor) -> Outputs:
     """What a description gives, [batch, tasks], as one output a task."""
     return {task.name: values[:, column] for column, task in enumerate(program.outputs)}
 

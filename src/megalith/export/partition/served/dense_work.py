@@ -11,7 +11,7 @@ from pydantic import Field
 from megalith.core.config import Config
 from megalith.core.errors import ConfigError
 from megalith.export.partition.served.model import DenseWork
-from megalith.export.program import DotInteraction, Linear, PairSum, Program
+from megalith.export.program import DotInteraction, Linear, ModelProgram, PairSum
 
 WEIGHT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 _ELEMENTWISE = "float16"
@@ -76,7 +76,7 @@ def _stack(linear: list[tuple[int, int]], width: int, layers: Sequence[int]) -> 
 
 
 def work_of_program(
-    program: Program, shapes: Mapping[str, Sequence[int]], num_dense: int, precision: str | None = None
+    program: ModelProgram, shapes: Mapping[str, Sequence[int]], num_dense: int, precision: str | None = None
 ) -> DenseWork:
     """The work of a program whose weights have these shapes; a tensor that is missing is named.
 

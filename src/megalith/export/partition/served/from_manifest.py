@@ -11,7 +11,7 @@ from megalith.export.partition.served.dense_work import work_of_program
 from megalith.export.partition.served.model import ServedModel, ServedTable
 
 if TYPE_CHECKING:
-    from megalith.export.manifest import ModelManifest, TableRecord
+    from megalith.export.manifest import FrozenTableRecord, ModelManifest
 
 _MAX_HEADER = 100_000_000
 
@@ -33,7 +33,7 @@ def served_manifest(manifest: ModelManifest, weights: Path) -> ServedModel:
     )
 
 
-def _table(record: TableRecord, lengths: dict[str, float], user: set[str]) -> ServedTable:
+def _table(record: FrozenTableRecord, lengths: dict[str, float], user: set[str]) -> ServedTable:
     """Vectors of a table without pooling are as many as its ids."""
     item = [lengths.get(name, 1.0) for name in record.features if name not in user]
     once = [lengths.get(name, 1.0) for name in record.features if name in user]
