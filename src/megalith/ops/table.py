@@ -312,6 +312,13 @@ OPERATORS = (
         twin="megalith.ops.frozen.lookup_twin:frozen_lookup_twin",
         torch_name=None,
     ),
+    Operator(
+        name="dense_program",
+        native=("mg_dense_create", "mg_dense_run", "mg_dense_bytes", "mg_dense_destroy"),
+        facade="megalith.ops.dense.program:DenseProgram",
+        twin="megalith.ops.dense.program_twin:run_program_twin",
+        torch_name=None,
+    ),
 )
 
 # Exported, but not operators: loading, threads, what the processor, the memory and the system offer.
