@@ -79,7 +79,10 @@ def test_a_model_that_a_backend_does_not_give_the_outputs_of_fails_the_check(fol
         (["--check", "natve"], "There is no backend 'natve'; did you mean 'native'?"),
         (["--tune", "--batches", "1,x"], "--batches is '1,x'; write numbers of 1 or more, such as 1,32,256."),
         (["--tune", "--threads", "0"], "--threads is '0'; write numbers of 1 or more"),
-        ([], "--out is missing; name the folder to write."),
+        (
+            [],
+            "Name the folder to write with --out, or ask of a frozen one with --tune, --check or --hardware.",
+        ),
     ],
 )
 def test_wrong_options_get_a_sentence(folder, options, sentence):

@@ -16,7 +16,7 @@ from megalith.bench.serve.shapes import Request, ServedShape
 from megalith.bench.serve.weights import HEADER_BYTES, ServedWeights
 from megalith.export.backends.base import LoadSettings
 from megalith.export.backends.inputs import ScoreRequest
-from megalith.export.backends.native import NativeBackend
+from megalith.export.backends.kernels.native import NativeBackend
 from megalith.export.manifest import Contract, FeatureRecord, FrozenTableRecord, ModelManifest
 from megalith.export.program import Linear
 from megalith.export.trace import trace_model
