@@ -8,23 +8,21 @@ from typing import Any, cast
 from torch import Tensor, from_numpy
 
 from megalith.core.errors import ConfigError, nearest
-from megalith.export.backends.base import Backend, LoadedPart, LoadSettings, ModelSource, Outputs, Part
+from megalith.export.backends.base import LoadSettings, ModelSource, Outputs, Part
+from megalith.export.backends.graphs.graph_part import PRECISION, GraphBackend, GraphPart
 from megalith.export.backends.inputs import RequestIds
-from megalith.export.backends.programs import products_of, program_of, weight_bytes
-from megalith.export.program import DENSE, EMBEDDED
 
 _ROUNDINGS = ("sample", "batch")
 
 
-class OnnxRuntimeBackend(Backend):
+class OnnxRuntimeBackend(GraphBackend):
     """The program as an ONNX model in onnxruntime's sessions."""
 
     name = "onnxruntime"
-    parts = ("dense",)
     exact = frozenset({"int8"})
     options = {
         "provider": "execution provider, such as CUDAExecutionProvider; by default CPUExecutionProvider",
-        "precision": "float32 runs every layer so, whatever the model has; by default as the model has them",
+        "precision": PRECISION,
         "rounding": "sample (as the twins) or batch: whose range activations of int8 layers are rounded by",
     }
 
@@ -38,35 +36,26 @@ class OnnxRuntimeBackend(Backend):
                 )
         return None
 
-    def settings_to_try(self, model: ModelSource, part: Part) -> tuple[dict[str, str], ...]:
-        """As the model is, and in float32 where that is another thing."""
-        del part
-        narrow = program_of(model, "float32") != model.manifest.program
-        return ({}, {"precision": "float32"}) if narrow else ({},)
-
     def load(self, model: ModelSource, part: Part, settings: LoadSettings) -> OnnxRuntimePart:
         """Builds the graph and a session for it."""
         self.check_load(part, settings)
         return OnnxRuntimePart(model, part, settings)
 
 
-class OnnxRuntimePart(LoadedPart):
+class OnnxRuntimePart(GraphPart):
     """A session of one program."""
 
     def __init__(self, model: ModelSource, part: Part, settings: LoadSettings) -> None:
-        super().__init__(model.manifest, part, settings)
         import onnxruntime
 
-        from megalith.export.backends.graphs.lowering import lower
         from megalith.export.backends.graphs.onnx_graph import OnnxBuilder
 
         options = settings.options
         rounding = options.get("rounding", "sample")
         if rounding not in _ROUNDINGS:
             raise ConfigError(f"Option rounding={rounding} of onnxruntime: {nearest(rounding, _ROUNDINGS)}")
-        program = program_of(model, options.get("precision"))
         builder = OnnxBuilder(cast(Any, rounding))
-        lower(program, model.weights(), products_of(model), builder)
+        super().__init__(model, part, settings, builder)
         chosen = onnxruntime.SessionOptions()
         chosen.intra_op_num_threads = settings.threads
         chosen.inter_op_num_threads = 1
@@ -79,25 +68,12 @@ class OnnxRuntimePart(LoadedPart):
             raise ConfigError(f"onnxruntime has no provider '{provider}' here; {nearest(provider, there)}")
         content = builder.model()
         self._session: Any = onnxruntime.InferenceSession(content, chosen, providers=[provider])
-        self._names = [task.name for task in program.outputs]
-        self._reads = {each.name for each in self._session.get_inputs()}
-        self._bytes = {"dense": weight_bytes(program, model.weights())}
+        self.set_inputs(each.name for each in self._session.get_inputs())
 
     def compute(self, batch: int, dense: Tensor | None, ids: RequestIds | None) -> Outputs:
         """One run of the session; tensors are read where they lie."""
-        given: dict[str, Any] = {}
-        if dense is not None and DENSE in self._reads:
-            given[DENSE] = dense.numpy()
-        if ids is not None and ids.pooled is not None and EMBEDDED in self._reads:
-            given[EMBEDDED] = ids.pooled.numpy()
-        return {
-            name: from_numpy(out)
-            for name, out in zip(self._names, self._session.run(None, given), strict=True)
-        }
-
-    def bytes(self) -> dict[str, int]:
-        """The weights, as the session keeps them."""
-        return dict.fromkeys(self._bytes, 0) if self.closed else dict(self._bytes)
+        found = self._session.run(None, self.given(dense, ids))
+        return {name: from_numpy(out) for name, out in zip(self.names, found, strict=True)}
 
     def release(self) -> None:
         """Ends the session."""
