@@ -119,10 +119,25 @@ def export(
     asked = TuneOptions(batches, threads)
     results: dict[str, Any] = {}
     if out is not None:
-        results["export"] = freeze_folder(
-            *(Path(model), out, tables or [], dense or "float32", checkpoint, split, data, budget, user),
-            *(name, gate, trust_code, json_output),
+        from megalith.train.checkpoints import parse_checkpoint
+        from megalith.train.freezing.freeze import FreezeRequest
+        from megalith.train.freezing.precisions import dense_precision, table_precisions
+
+        request = FreezeRequest(
+            run=Path(model),
+            out=out,
+            tables=table_precisions(tables or []),
+            dense=dense_precision(dense or "float32"),
+            checkpoint=parse_checkpoint(checkpoint),
+            split=split,
+            data=data,
+            budget=budget,
+            user=tuple(each.strip() for each in (user or "").split(",") if each.strip()),
+            name=name,
+            gate=gate,
+            trust_code=trust_code,
         )
+        results["export"] = freeze_folder(request, json_output)
         model = str(out)
     if tune:
         results["tuning"] = tune_folder(Path(model), asked, json_output)

@@ -4,47 +4,19 @@ from __future__ import annotations
 
 import signal
 import sys
-from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from megalith.cli.output import print_table, say, working
 
+if TYPE_CHECKING:
+    from megalith.train.freezing.freeze import FreezeRequest
 
-def freeze_folder(
-    run: Path,
-    out: Path,
-    tables: list[str],
-    dense: str,
-    checkpoint: str | None,
-    split: str | None,
-    data: Path | None,
-    budget: float,
-    user: str | None,
-    name: str | None,
-    gate: bool,
-    trust_code: bool,
-    json_output: bool,
-) -> dict[str, Any]:
+
+def freeze_folder(request: FreezeRequest, json_output: bool) -> dict[str, Any]:
     """Writes the folder and, without JSON, prints what it holds and costs."""
-    from megalith.train.checkpoints import parse_checkpoint
-    from megalith.train.freezing.freeze import FreezeRequest, freeze_run
-    from megalith.train.freezing.precisions import dense_precision, table_precisions
+    from megalith.train.freezing.freeze import freeze_run
 
-    request = FreezeRequest(
-        run,
-        out,
-        table_precisions(tables),
-        dense_precision(dense),
-        parse_checkpoint(checkpoint),
-        split,
-        data,
-        budget,
-        tuple(each.strip() for each in user.split(",") if each.strip()) if user else (),
-        name,
-        gate,
-        trust_code,
-    )
     # SIGTERM cleans up as Ctrl-C does.
     signal.signal(signal.SIGTERM, _exit_at_signal)
     with working("freezing") as tell:
