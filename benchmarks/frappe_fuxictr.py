@@ -15,6 +15,7 @@ import argparse
 import json
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 }
 
 
-class _Model(BaseModel):
+class _Model(BaseModel, ABC):
     """What the three share; `score` is the logit of the embedded features."""
 
     def __init__(self, feature_map: FeatureMap, name: str, folder: Path) -> None:
@@ -70,11 +71,13 @@ class _Model(BaseModel):
         self.reset_parameters()
         self.model_to_device()
 
+    @abstractmethod
     def add_layers(self, feature_map: FeatureMap, published: dict[str, Any]) -> None:
-        raise NotImplementedError
+        """The layers after the embeddings."""
 
+    @abstractmethod
     def score(self, inputs: dict[str, Tensor], embedded: Tensor) -> Tensor:
-        raise NotImplementedError
+        """Logits of a batch."""
 
     def mlp(self, dropout: float, output_dim: int | None) -> nn.Module:
         return MLP_Block(
