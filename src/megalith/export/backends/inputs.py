@@ -106,11 +106,11 @@ class PartInputs:
 
     def checked(self, request: ScoreRequest) -> tuple[int, Tensor | None, RequestIds | None]:
         """Batch size, numbers and ids of a request, or the sentence that says what is wrong with it."""
-        dense = _numbers("dense", request.dense, self.num_dense) if self.reads_dense else None
+        dense = checked_numbers("dense", request.dense, self.num_dense) if self.reads_dense else None
         if not self.reads_ids:
             pooled = None
             if self.num_columns:
-                pooled = _numbers(EMBEDDED, request.embedded, self.num_columns)
+                pooled = checked_numbers(EMBEDDED, request.embedded, self.num_columns)
             given = dense if dense is not None else pooled
             if given is None:
                 raise ServeError("A request has no inputs; send 'dense' or 'embedded'.")
@@ -144,7 +144,8 @@ def _check_tables(manifest: ModelManifest, part: str, tables: tuple[str, ...] | 
             raise ConfigError(f"Table '{table.name}' keeps sequences, which no backend looks up yet.")
 
 
-def _numbers(name: str, tensor: Tensor | None, columns: int) -> Tensor:
+def checked_numbers(name: str, tensor: Tensor | None, columns: int) -> Tensor:
+    """Finite numbers [batch, columns], float32 in one piece, or the sentence that says what is wrong."""
     if tensor is None:
         raise ServeError(f"A request has no '{name}'; send float32 [batch, {columns}].")
     if tensor.dim() != 2 or tensor.shape[1] != columns:

@@ -1,0 +1,1 @@
+"""How an engine works inside: shared memory, cards as processes, the scheduler, versions and faults."""

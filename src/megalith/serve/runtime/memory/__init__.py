@@ -1,0 +1,1 @@
+"""Shared memory of an engine, and who has which part of it."""

@@ -1,0 +1,388 @@
+"""The queue of an engine and what leaves it: batches, shards of large requests, sparse and dense tasks.
+
+One queue for all cards, ordered by priority and then by age. A request that finds a card with room is sent by
+the thread that submits it; nothing waits for a timer. While all cards are at work requests gather, and what
+has gathered leaves together as far as it fits `max_batch`. Answers are handed out by the engine's thread.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+from megalith.serve.failures import (
+    BackendFailedError,
+    DeadlineError,
+    RequestCancelledError,
+    RequestError,
+    ShuttingDownError,
+)
+from megalith.serve.request import Answer
+from megalith.serve.runtime.cards.card import PARTS_A_VERSION, Card
+from megalith.serve.runtime.cards.task import (
+    DENSE,
+    LOOKUPS,
+    MOST_ENTRIES,
+    WHOLE,
+    Entry,
+    PooledSource,
+    Task,
+    TaskResult,
+)
+from megalith.serve.runtime.scheduling.completion import (
+    answer_of,
+    collect,
+    count_answer,
+    count_failure,
+    first_refusal,
+)
+from megalith.serve.runtime.scheduling.routing import holders, least_loaded, sparse_cards, with_room
+from megalith.serve.runtime.scheduling.work import Pending, ServedVersion, TaskState, Work
+from megalith.serve.settings import EngineSettings
+
+_NEVER = float("inf")
+
+
+class Scheduler:
+    """Requests from `submit` to their answers. `wake` makes the engine's thread call `due` and `deliver`."""
+
+    def __init__(self, settings: EngineSettings, wake: Callable[[], None]) -> None:
+        self.settings, self._wake = settings, wake
+        self.lock = threading.Lock()
+        self._changed = threading.Condition(self.lock)
+        self.cards: list[Card] = []
+        self.active = self.queued = self._queued_samples = 0
+        self.service_seconds = 0.01
+        """Of a request on a card, lately."""
+        self._queue: list[tuple[int, int, Pending]] = []
+        self._deadlines: list[tuple[float, int, Pending]] = []
+        self._outbox: deque[tuple[Pending, Answer | RequestError]] = deque()
+        self._numbers = itertools.count(1)
+        self._orders = itertools.count(1)
+        self._clock = itertools.count(1)
+        self._hold_until = _NEVER
+        self._sleeps_until = _NEVER
+
+    def next_order(self) -> int:
+        """The place of a request among all."""
+        return next(self._orders)
+
+    def submit(self, pending: Pending) -> bool:
+        """Takes a request on; sends it at once where a card has room. False where its version is no longer
+        served. From any thread."""
+        with self.lock:
+            if pending.version.retired:
+                return False
+            pending.version.waiting += 1
+            self._enqueue(pending)
+            if pending.deadline is not None:
+                heappush(self._deadlines, (pending.deadline, pending.order, pending))
+            self._dispatch()
+            wakes = min(pending.deadline or _NEVER, self._hold_until) < self._sleeps_until
+        if wakes or self._outbox:
+            self._wake()
+        return True
+
+    def cancel(self, pending: Pending) -> None:
+        """Answers a request with RequestCancelledError, unless it is answered. From any thread."""
+        with self.lock:
+            self._finish(pending, RequestCancelledError("The request was cancelled."))
+        self._wake()
+
+    def take_result(self, card: Card, result: TaskResult) -> None:
+        """What a card says of a task; of the engine's thread."""
+        with self.lock:
+            work = card.tasks.pop(result.number, None)
+            if work is None:
+                return
+            card.done_tasks += 1
+            card.busy_ns += result.ended - result.began
+            state = work.tasks.pop(result.number)
+            state.card.load -= sum(entry.samples for entry in state.entries)
+            self._changed.notify_all()
+            self._completed(work, state, result)
+            self._dispatch()
+
+    def lost(self, card: Card) -> None:
+        """A card has ended; nothing of it can read or write any more. Its requests are queued again."""
+        with self.lock:
+            card.alive = False
+            self.cards = [each for each in self.cards if each is not card]
+            works = list(card.tasks.items())
+            card.tasks.clear()
+            for number, work in works:
+                state = work.tasks.pop(number)
+                for pending in work.pendings:
+                    pending.room.release()
+                card.load -= sum(entry.samples for entry in state.entries)
+                self._again(work)
+            self._dispatch()
+
+    def joined(self, cards: list[Card]) -> None:
+        """Cards that are ready for tasks."""
+        with self.lock:
+            self.cards = [*self.cards, *cards]
+            self._dispatch()
+
+    def due(self) -> float:
+        """Answers requests whose deadline has passed; the next time that this is wanted."""
+        now = time.monotonic()
+        with self.lock:
+            while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][2].finished):
+                _, _, pending = heappop(self._deadlines)
+                self._finish(pending, DeadlineError("The deadline passed before there was an answer."))
+            if now >= self._hold_until:
+                self._hold_until = _NEVER
+                self._dispatch()
+            until = min(self._deadlines[0][0] if self._deadlines else _NEVER, self._hold_until)
+            self._sleeps_until = until
+        return until
+
+    def deliver(self) -> None:
+        """Calls `done` of all requests that have an outcome; of the engine's thread."""
+        while self._outbox:
+            pending, outcome = self._outbox.popleft()
+            pending.done(outcome)
+
+    def fail_all(self, failure: RequestError | None = None) -> None:
+        """Gives every request that has no answer this failure."""
+        with self.lock:
+            pendings = {pending for _, _, pending in self._queue}
+            pendings |= {one for card in self.cards for work in card.tasks.values() for one in work.pendings}
+            for pending in pendings:
+                self._finish(pending, failure or ShuttingDownError("The server is closing."))
+
+    def wait_idle(self, cards: list[Card], gone: list[ServedVersion]) -> None:
+        """Waits until no request asks for versions that are gone, and cards have nothing under way; then
+        neither takes more."""
+        with self.lock:
+            while any(one.waiting for one in gone) or any(card.tasks and card.alive for card in cards):
+                self._changed.wait()
+            for version in gone:
+                version.retired = True
+            for card in cards:
+                card.retired = True
+
+    # What follows runs under the lock.
+
+    def _enqueue(self, pending: Pending) -> None:
+        pending.queued = True
+        heappush(self._queue, (pending.request.priority, pending.order, pending))
+        self.queued += 1
+        self._queued_samples += pending.entry.batch
+
+    def _dequeue(self) -> Pending:
+        _, _, pending = heappop(self._queue)
+        if not pending.finished:
+            pending.queued = False
+            self.queued -= 1
+            self._queued_samples -= pending.entry.batch
+        return pending
+
+    def _dispatch(self) -> None:
+        while self._queue:
+            head = self._queue[0][2]
+            if head.finished:
+                self._dequeue()
+            elif self.active >= self.settings.active or self._holds(head) or not self._start(head):
+                return
+
+    def _holds(self, head: Pending) -> bool:
+        """Whether a small batch waits for company, which it does only while cards are at work."""
+        if not self.settings.max_delay or not self.active or self._queued_samples >= self.settings.max_batch:
+            return False
+        until = head.started_ns / 1e9 + self.settings.max_delay
+        if time.monotonic() >= until:
+            return False
+        self._hold_until = min(self._hold_until, until)
+        return True
+
+    def _start(self, head: Pending) -> bool:
+        version, depth = head.version, self.settings.depth
+        cards = holders(self.cards, version)
+        if version.spec.partitions:
+            chosen = sparse_cards(cards, len(version.spec.partitions), depth, self.settings.degraded)
+            if chosen is None or not cards:
+                return False
+            return self._start_sparse(self._gather(version), chosen)
+        free = with_room(cards, depth)
+        if not free:
+            return False
+        work = self._gather(version)
+        idle = [card for card in free if not card.tasks]
+        shards = min(len(idle), work.samples // self.settings.split)
+        if len(work.pendings) > 1 or shards < 2 or self._queue:
+            card = least_loaded(free)
+            assert card is not None
+            return self._send(work, card, WHOLE, tuple(pending.entry for pending in work.pendings))
+        entry, size = work.pendings[0].entry, work.samples
+        idle.sort(key=lambda card: card.last_used)
+        sent = True
+        for shard, card in enumerate(idle[:shards]):
+            first, last = size * shard // shards, size * (shard + 1) // shards
+            sent = self._send(work, card, WHOLE, (entry._replace(first=first, last=last),)) and sent
+        return sent
+
+    def _gather(self, version: ServedVersion) -> Work:
+        """The head of the queue, with those behind it that may run together with it."""
+        pendings = [self._dequeue()]
+        samples = pendings[0].entry.batch
+        while (
+            self._queue
+            and samples < self.settings.max_batch
+            and len(pendings) < MOST_ENTRIES
+            and pendings[0].entry.user_lengths_at < 0
+        ):
+            following = self._queue[0][2]
+            if following.finished:
+                self._dequeue()
+                continue
+            entry = following.entry
+            if (
+                following.version is not version
+                or entry.user_lengths_at >= 0
+                or samples + entry.batch > self.settings.max_batch
+            ):
+                break
+            pendings.append(self._dequeue())
+            samples += entry.batch
+        self.active += len(pendings)
+        return Work(version, pendings)
+
+    def _start_sparse(self, work: Work, cards: list[Card | None]) -> bool:
+        entries = tuple(pending.entry for pending in work.pendings)
+        if all(card is None for card in cards):
+            work.degraded = True
+            return self._start_dense(work)
+        for partition, card in enumerate(cards):
+            if card is None:
+                work.degraded = True
+            elif not self._send(work, card, LOOKUPS, entries, partition):
+                return False
+        return True
+
+    def _start_dense(self, work: Work) -> bool:
+        card = least_loaded(holders(self.cards, work.version))
+        if card is None:
+            self._again(work)
+            return False
+        return self._send(work, card, DENSE, tuple(pending.entry for pending in work.pendings))
+
+    def _send(
+        self, work: Work, card: Card, stage: int, entries: tuple[Entry, ...], partition: int = 0
+    ) -> bool:
+        """Sends a task; False where the card has no memory for its outputs, and the work starts again."""
+        version, number = work.version, next(self._numbers)
+        samples = sum(entry.samples for entry in entries)
+        part = version.number * PARTS_A_VERSION
+        sources: tuple[PooledSource, ...] = ()
+        if stage == LOOKUPS:
+            part += 1 + partition
+            out_at = card.arena.take(samples * version.widths[partition])
+        else:
+            tasks = len(version.check.tasks)
+            out_at = card.arena.take(4 * tasks * samples)
+            if out_at is not None:
+                placed, at = [], out_at
+                for entry in entries:
+                    placed.append(entry._replace(out_at=at))
+                    at += 4 * tasks * entry.samples
+                entries = tuple(placed)
+        if out_at is None:
+            self._again(work, counts=False)
+            return False
+        if stage == DENSE:
+            lost = PooledSource(-1, 0)
+            sources = tuple(
+                PooledSource(work.pooled[place][0].number, work.pooled[place][1])
+                if place in work.pooled
+                else lost
+                for place in range(len(version.spec.partitions))
+            )
+        for pending in work.pendings:
+            pending.room.hold()
+        work.tasks[number] = TaskState(card, stage, entries, out_at, partition)
+        if not card.tasks:
+            card.progress = time.monotonic()
+        card.tasks[number] = work
+        card.last_used = next(self._clock)
+        card.load += samples
+        card.send(Task(number, stage, part, entries, sources, out_at))
+        return True
+
+    def _completed(self, work: Work, state: TaskState, result: TaskResult) -> None:
+        for pending in work.pendings:
+            pending.room.release()
+        if work.dead:
+            state.card.arena.give_back(state.out_at)
+            return
+        collect(work, state, result)
+        if state.stage == LOOKUPS:
+            work.pooled[state.partition] = state.card, state.out_at
+        else:
+            state.card.arena.give_back(state.out_at)
+        if work.tasks:
+            return
+        refused = first_refusal(work)
+        if state.stage == LOOKUPS and not refused:
+            self._start_dense(work)
+            return
+        self._give_pooled_back(work)
+        work.version.statistics.executions += 1
+        work.dead = True
+        self.active -= len(work.pendings)
+        for place, pending in enumerate(work.pendings):
+            verdict = work.verdicts[place]
+            if verdict is not None:
+                self._finish(pending, verdict)
+            elif state.stage == LOOKUPS:
+                # Another of its batch was refused.
+                if not pending.finished:
+                    self._enqueue(pending)
+            elif not pending.finished:
+                answer = answer_of(work, place)
+                self.service_seconds += 0.05 * ((work.computed - work.began) / 1e9 - self.service_seconds)
+                self._finish(pending, answer)
+
+    def _give_pooled_back(self, work: Work) -> None:
+        for card, at in work.pooled.values():
+            card.arena.give_back(at)
+        work.pooled.clear()
+
+    def _again(self, work: Work, counts: bool = True) -> None:
+        """Queues the requests of a work once more, where they were."""
+        if work.dead:
+            return
+        work.dead = True
+        self._give_pooled_back(work)
+        self.active -= len(work.pendings)
+        for pending in work.pendings:
+            if pending.finished:
+                continue
+            pending.attempts += counts
+            if pending.attempts >= self.settings.attempts:
+                sentence = f"The request was tried on {pending.attempts} cards, and all of them were lost."
+                self._finish(pending, BackendFailedError(sentence))
+                continue
+            work.version.statistics.retried += counts
+            self._enqueue(pending)
+
+    def _finish(self, pending: Pending, outcome: Answer | RequestError) -> None:
+        if pending.finished:
+            return
+        if pending.queued:
+            self.queued -= 1
+            self._queued_samples -= pending.entry.batch
+        pending.finished = True
+        pending.version.waiting -= 1
+        self._changed.notify_all()
+        pending.room.release()
+        if isinstance(outcome, Answer):
+            count_answer(pending.version.statistics, outcome, pending.entry.batch)
+        else:
+            count_failure(pending.version.statistics, outcome, pending)
+        self._outbox.append((pending, outcome))
