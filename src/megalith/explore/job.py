@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from megalith.core.config import Config
 from megalith.hardware.catalog import ClusterSpec as ClusterSpec
@@ -25,6 +25,7 @@ Collectives = Literal["auto", "flat", "hierarchical"]
 Compression = Literal["none", "bf16", "int8", "int4"]
 Attention = Literal["auto", "unfused", "flash"]
 TensorOverlap = Literal["auto", "none", "ring"]
+ContextExchange = Literal["ring", "all-gather", "all-to-all"]
 
 
 class LowRankAttention(Config):
@@ -61,9 +62,41 @@ class TransformerModel(Config):
     expert_ffn: int | None = Field(default=None, gt=0)
     """`ffn` when left out."""
     shared_experts: int = Field(default=0, ge=0)
+    shared_ffn: int | None = Field(default=None, gt=0)
+    """Width of one shared expert; `expert_ffn` when left out."""
     dense_layers: int = Field(default=0, ge=0)
     """First layers that are dense although the model has experts."""
+    expert_every: int = Field(default=1, gt=0)
+    """Of so many layers after those the last one has experts, the others are dense: 2 in Llama 4
+    Maverick."""
+    window: int | None = Field(default=None, gt=0)
+    """Keys that a token of a sliding-window layer attends to; all layers are full when left out."""
+    full_attention_every: int = Field(default=0, ge=0)
+    """Of so many layers the last one attends to everything, the others to `window`; 0: none does."""
+    mtp_layers: int = Field(default=0, ge=0)
+    """Modules of multi-token prediction, on the last stage: a layer, a projection and the output head
+    again."""
     low_rank_attention: LowRankAttention | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> TransformerModel:
+        if self.experts and not 1 <= self.experts_per_token <= self.experts:
+            raise ValueError(
+                f"experts={self.experts} needs experts_per_token from 1 to {self.experts}, not "
+                f"{self.experts_per_token}"
+            )
+        if self.experts_per_token and not self.experts:
+            raise ValueError(f"experts_per_token={self.experts_per_token} needs experts; add them or take 0")
+        if self.dense_layers > self.layers:
+            raise ValueError(f"dense_layers={self.dense_layers} is more than layers={self.layers}")
+        if kv_groups_uneven(self.heads, self.kv_heads):
+            raise ValueError(f"kv_heads={self.kv_heads} does not divide heads={self.heads}")
+        return self
+
+
+def kv_groups_uneven(heads: int, kv_heads: int | None) -> bool:
+    """Whether heads of keys and values cannot serve equal numbers of query heads."""
+    return kv_heads is not None and heads % kv_heads != 0
 
 
 class DlrmModel(Config):
@@ -88,11 +121,14 @@ class DlrmModel(Config):
 
 
 class Parallel(Config):
-    """tp x cp x pp x dp devices; ep divides cp x dp, as in Megatron."""
+    """tp x cp x pp x dp devices; etp x ep divides tp x cp x dp, as in Megatron."""
 
     tp: int = Field(default=1, gt=0)
     cp: int = Field(default=1, gt=0)
     ep: int = Field(default=1, gt=0)
+    etp: int | None = Field(default=None, gt=0)
+    """Tensor parallelism of routed experts. Left out it is tp where ep divides cp x dp; else the most that
+    lets ep x etp divide tp x cp x dp: experts folded over the tensor-parallel group."""
     pp: int = Field(default=1, gt=0)
     vpp: int = Field(default=1, gt=0)
     """Chunks of a device. A file that says neither this nor `training.schedule` gets the better of 1F1B and
@@ -106,11 +142,18 @@ class Parallel(Config):
     """The best that fits in memory when left out."""
     global_batch: int = Field(gt=0)
     sequence_parallel: bool = True
+    context_exchange: ContextExchange = "ring"
+    """How context parallelism brings keys and values together: round a ring beside attention, gathered before
+    it (Llama 3), or heads exchanged for tokens by all-to-all (Ulysses)."""
     placement: tuple[str, ...] = ("tp", "cp", "dp", "pp")
     """Axes from the innermost devices out; an axis may be cut: ("tp", "pp:4", "dp", "pp:2") keeps runs of 4
     stages together and lays the two runs 1 and 2 outermost."""
     layers_per_stage: tuple[int, ...] | None = None
     """Layers of each of the pp x vpp virtual stages in the order data visits them; even when left out."""
+    embedding_as_layer: bool = False
+    head_as_layer: bool = False
+    """Count the embedding, or the output head, as a layer where layers are spread evenly: Llama 3 405B has
+    126 + 2 over pp x vpp."""
 
 
 class Training(Config):

@@ -103,27 +103,62 @@ def group(parallel: Parallel, cluster: Cluster, axes: tuple[str, ...]) -> Group:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class ExpertGroups:
+    """How routed experts lie over the tensor-, context- and data-parallel ranks of a stage."""
+
+    tensor: Group
+    """The innermost `etp` ranks, which cut one expert."""
+    experts: Group
+    """The next `ep`, among which the experts are dealt out."""
+    replicas: Group
+    """The rest: copies of one expert."""
+
+
+def expert_tensor_size(parallel: Parallel) -> int:
+    """Ranks that one routed expert is cut over: as said, else as many of the tensor-parallel ones as leave
+    room for `ep`."""
+    if parallel.etp is not None:
+        return parallel.etp
+    ranks = parallel.tp * parallel.cp * parallel.dp
+    sizes = (size for size in range(parallel.tp, 0, -1) if parallel.tp % size == 0)
+    return next((size for size in sizes if ranks % (size * parallel.ep) == 0), parallel.tp)
+
+
 @lru_cache(maxsize=16384)
-def expert_groups(parallel: Parallel, cluster: Cluster) -> tuple[Group, Group]:
-    """The expert-parallel group, the innermost `ep` of the context- and data-parallel ranks, and the group of
-    the replicas of one expert: the rest of them."""
-    left, experts, replicas = parallel.ep, [], []
-    for piece in axis_pieces(parallel):
-        if piece.axis not in ("cp", "dp") or piece.count == 1:
-            continue
-        taken = gcd(piece.count, left)
-        if taken > 1:
-            experts.append(AxisPiece(piece.axis, taken, piece.stride))
-        if piece.count > taken:
-            replicas.append(AxisPiece(piece.axis, piece.count // taken, piece.stride * taken))
-        left //= taken
-    if left > 1:
+def expert_groups(parallel: Parallel, cluster: Cluster) -> ExpertGroups:
+    """The groups of routed experts, from the innermost ranks out."""
+    etp = expert_tensor_size(parallel)
+    ranks = [piece for piece in axis_pieces(parallel) if piece.axis != "pp" and piece.count > 1]
+    tensor, others = _take([piece for piece in ranks if piece.axis == "tp"], etp)
+    rest = [*others, *(piece for piece in ranks if piece.axis != "tp")]
+    if (cut := prod(piece.count for piece in tensor)) < etp:
+        more, rest = _take(rest, etp // cut)
+        tensor += more
+    rest.sort(key=lambda piece: piece.stride)
+    experts, replicas = _take(rest, parallel.ep)
+    if prod(piece.count for piece in tensor) != etp or prod(piece.count for piece in experts) != parallel.ep:
+        whole = parallel.tp * parallel.cp * parallel.dp
+        room = prod(piece.count for piece in experts)
         raise PlanError(
-            f"parallel.ep={parallel.ep} does not divide cp x dp = {parallel.cp * parallel.dp} by pieces; "
-            f"take "
-            f"ep={parallel.ep // left}."
+            f"parallel: etp x ep = {etp} x {parallel.ep} does not divide tp x cp x dp = {whole}; take "
+            + (f"etp={prod(piece.count for piece in tensor)}" if room == parallel.ep else f"ep={room}")
+            + "."
         )
-    return _spans(experts, cluster), _spans(replicas, cluster)
+    return ExpertGroups(_spans(tensor, cluster), _spans(experts, cluster), _spans(replicas, cluster))
+
+
+def _take(pieces: list[AxisPiece], count: int) -> tuple[list[AxisPiece], list[AxisPiece]]:
+    """The innermost `count` ranks of the pieces, as far as they divide, and what is left."""
+    taken, left = [], []
+    for piece in pieces:
+        part = gcd(piece.count, count)
+        if part > 1:
+            taken.append(AxisPiece(piece.axis, part, piece.stride))
+        if piece.count > part:
+            left.append(AxisPiece(piece.axis, piece.count // part, piece.stride * part))
+        count //= part
+    return taken, left
 
 
 def split_group(whole: Group, level: int) -> tuple[Group, Group]:

@@ -15,7 +15,7 @@ from megalith.cost.calibration import Calibration, calibration
 from megalith.cost.collectives import Fabric, group_size
 from megalith.explore.job import Job, Parallel, TransformerModel
 from megalith.explore.load import resolve_cluster
-from megalith.explore.placement import check_devices, expert_groups, group
+from megalith.explore.placement import check_devices, expert_groups, expert_tensor_size, group
 from megalith.explore.workload import LayerShape
 from megalith.hardware.cluster import Cluster
 
@@ -98,6 +98,7 @@ def make_plan(job: Job, micro_batch: int, recompute: str, sharding: str | None =
             micro_batch,
             parallel.sequence_parallel and parallel.tp > 1,
             flash or parallel.cp > 1,
+            expert_tensor_size(parallel) if model.experts else 0,
         ),
         layers_per_stage=layers,
         micro_batches=micro_batches_of(parallel, micro_batch),
@@ -127,6 +128,11 @@ def _check(model: TransformerModel, parallel: Parallel, cluster: Cluster) -> Non
                 f"parallel.{axis}={value} does not divide model.{key}={count}; take "
                 f"{axis}={_divisor(count, value)}."
             )
+    _check_context(model, parallel)
+    if not model.experts and parallel.etp not in (None, 1):
+        raise PlanError(f"parallel.etp={parallel.etp} needs a model with experts; leave it out.")
+    if model.experts:
+        expert_groups(parallel, cluster)
     if parallel.ep > 1:
         if not model.experts:
             raise PlanError(f"parallel.ep={parallel.ep} needs a model with experts; take ep=1.")
@@ -135,7 +141,16 @@ def _check(model: TransformerModel, parallel: Parallel, cluster: Cluster) -> Non
                 f"parallel.ep={parallel.ep} does not divide model.experts={model.experts}; take "
                 f"ep={_divisor(model.experts, parallel.ep)}."
             )
-        expert_groups(parallel, cluster)
+
+
+def _check_context(model: TransformerModel, parallel: Parallel) -> None:
+    """All-to-all gives every context-parallel rank whole heads."""
+    heads = model.heads // parallel.tp
+    if parallel.context_exchange == "all-to-all" and heads % parallel.cp:
+        raise PlanError(
+            f"parallel.context_exchange=all-to-all needs cp={parallel.cp} to divide the heads of a "
+            f"tensor-parallel rank, {heads}; take cp={_divisor(heads, parallel.cp)} or context_exchange=ring."
+        )
 
 
 def _check_chunks(schedule: str, vpp: int) -> None:
@@ -175,14 +190,20 @@ def layers_of(model: TransformerModel, parallel: Parallel) -> tuple[int, ...]:
                 f"that sum to model.layers={model.layers}."
             )
         return given
-    if model.layers % stages:
+    extra = parallel.embedding_as_layer + parallel.head_as_layer
+    each, rest = divmod(model.layers + extra, stages)
+    if rest or each < (extra if stages == 1 else 1):
         fix = _divisor(model.layers, stages)
         raise PlanError(
-            f"pp x vpp = {parallel.pp} x {parallel.vpp} does not divide model.layers={model.layers}; take "
+            f"pp x vpp = {parallel.pp} x {parallel.vpp} does not divide model.layers={model.layers}"
+            f"{f' + {extra}' if extra else ''}; take "
             f"pp x vpp = "
             f"{fix}, or say how in parallel.layers_per_stage."
         )
-    return (model.layers // stages,) * stages
+    layers = [each] * stages
+    layers[0] -= parallel.embedding_as_layer
+    layers[-1] -= parallel.head_as_layer
+    return tuple(layers)
 
 
 def _divisor(count: int, near: int) -> int:

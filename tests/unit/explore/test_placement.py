@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megalith.core.errors import ConfigError
+from megalith.core.errors import ConfigError, PlanError
 from megalith.cost.collectives import LevelSpan, group_size
 from megalith.explore.job import Parallel
 from megalith.explore.placement import axis_pieces, boundary, expert_groups, group, split_group, stage_device
@@ -59,9 +59,32 @@ def test_a_group_splits_into_inside_and_across() -> None:
 
 
 def test_experts_take_the_innermost_replicas() -> None:
-    experts, replicas = expert_groups(plan(tp=1, ep=8, dp=64), cluster(8, 8))
-    assert experts == (LevelSpan(8, 1),)
-    assert group_size(replicas) == 8
+    routed = expert_groups(plan(tp=1, ep=8, dp=64), cluster(8, 8))
+    assert routed.experts == (LevelSpan(8, 1),)
+    assert group_size(routed.replicas) == 8
+
+
+def test_experts_fold_over_the_tensor_parallel_group() -> None:
+    # NVIDIA's Qwen3-235B on 256 H100: 16 replicas of two ranks hold 32 groups of experts.
+    routed = expert_groups(plan(tp=2, pp=8, dp=16, ep=32), cluster(8, 32))
+    assert group_size(routed.tensor) == 1
+    assert routed.experts == (LevelSpan(8, 1), LevelSpan(4, 1))
+    assert group_size(routed.replicas) == 1
+
+
+def test_experts_are_cut_like_the_rest_where_that_fits() -> None:
+    routed = expert_groups(plan(tp=4, dp=8, ep=8), cluster(8, 8))
+    assert routed.tensor == (LevelSpan(4, 1),)
+    assert group_size(routed.experts) == 8
+    alone = expert_groups(plan(tp=4, dp=8, ep=8, etp=1), cluster(8, 8))
+    assert group_size(alone.tensor) == 1
+    assert alone.experts == (LevelSpan(8, 1),)
+    assert group_size(alone.replicas) == 4
+
+
+def test_experts_that_do_not_fold_are_refused_with_what_would() -> None:
+    with pytest.raises(PlanError, match=r"etp x ep = 4 x 3 does not divide tp x cp x dp = 32; take ep=1"):
+        expert_groups(plan(tp=4, dp=8, ep=3), cluster(8, 8))
 
 
 @pytest.mark.parametrize(

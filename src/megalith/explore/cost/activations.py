@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from megalith.explore.job import TransformerModel
-from megalith.explore.workload import LayerShape, ffn_of, head_dim_of, kv_heads_of
+from megalith.explore.workload import LayerShape, ffn_of, head_dim_of, kv_heads_of, shared_ffn_of
 
 
 @lru_cache(maxsize=8192)
@@ -53,8 +53,9 @@ def _everything(model: TransformerModel, shape: LayerShape, expert: bool, core: 
     inner = 3 if model.gated else 2
     if expert:
         width = model.expert_ffn or ffn_of(model)
-        chosen = model.experts_per_token + model.shared_experts
-        mlp = 2 * tokens * (inner * width * chosen / shape.tp)
+        # Routed tokens of a device times its part of an expert is the same however experts are cut.
+        chosen = model.experts_per_token * width + shared_ffn_of(model)
+        mlp = 2 * tokens * (inner * chosen / shape.tp)
         mlp += (
             2 * tokens * model.hidden * model.experts_per_token / (shape.tp if shape.sequence_parallel else 1)
         )

@@ -9,12 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from megalith.cost.collectives import Fabric, Group, collective_seconds, dispatch_seconds
+from megalith.cost.collectives import (
+    Fabric,
+    Group,
+    all_to_all_seconds,
+    collective_seconds,
+    dispatch_seconds,
+    group_size,
+)
 from megalith.explore.cost.compute import ComputeSeconds, compute_seconds
 from megalith.explore.job import TransformerModel
 from megalith.explore.placement import expert_groups, group
 from megalith.explore.plan import Plan
 from megalith.explore.workload import (
+    LayerKind,
     LayerShape,
     Operators,
     embedding_operators,
@@ -22,6 +30,7 @@ from megalith.explore.workload import (
     head_operators,
     kv_heads_of,
     layer_operators,
+    mtp_operators,
 )
 
 
@@ -71,20 +80,24 @@ class LayerGroups:
     tensor: Group
     context: Group
     experts: Group
+    expert_tensor: Group
     tensor_overlap: bool
     """Tensor-parallel communication runs beside the matrix products that it feeds."""
+    context_exchange: str = "ring"
 
 
 def layer_groups(plan: Plan) -> LayerGroups:
     """The groups of a plan; the same for all of its layers."""
     parallel, cluster = plan.parallel, plan.cluster
-    experts = expert_groups(parallel, cluster)[0] if parallel.ep > 1 else ()
+    routed = expert_groups(parallel, cluster) if plan.transformer.experts else None
     return LayerGroups(
         plan.fabric,
         group(parallel, cluster, ("tp",)),
         group(parallel, cluster, ("cp",)),
-        experts,
+        routed.experts if routed else (),
+        routed.tensor if routed else (),
         plan.tensor_overlap,
+        parallel.context_exchange,
     )
 
 
@@ -92,20 +105,24 @@ def layer_groups(plan: Plan) -> LayerGroups:
 def layer_seconds(
     model: TransformerModel,
     shape: LayerShape,
-    expert: bool,
+    kind: LayerKind,
     precision: str,
     recompute: str,
     groups: LayerGroups,
 ) -> MicroBatchSeconds:
     """One transformer layer with its communication."""
-    compute = _compute(layer_operators(model, shape, expert), groups.fabric, precision)
+    compute = _compute(layer_operators(model, shape, kind), groups.fabric, precision)
     exposed = 1 - groups.fabric.constants.tensor_overlap if groups.tensor_overlap else 1.0
     # An all-reduce after attention and one after the MLP, each way; with sequence parallelism a reduce-
-    # scatter and an all-gather that together take as long.
-    tensor = 2 * exposed * _tensor_seconds(model, shape, groups)
+    # scatter and an all-gather that together take as long. Routed experts take tokens as they are cut; only
+    # ranks that share an expert gather what was routed to it.
+    whole = 1 if kind.expert and not model.shared_experts else 2
+    tensor = whole * exposed * _tensor_seconds(model, shape, groups)
+    if kind.expert:
+        tensor += _expert_tensor_seconds(model, shape, groups)
     context_forward, context_backward = _context_seconds(model, shape, groups, compute.attention)
     experts = 0.0
-    if expert and shape.ep > 1:
+    if kind.expert and shape.ep > 1:
         experts = sum(
             dispatch_seconds(groups.fabric, groups.experts, size, model.experts_per_token)
             for size in expert_bytes(model, shape, precision)
@@ -134,11 +151,20 @@ def _context_seconds(
 ) -> tuple[float, float]:
     """Forward and backward seconds in which attention waits for keys and values of other ranks.
 
-    They go round the ring of ranks while attention works on the block that is there.
+    They go round the ring of ranks while attention works on the block that is there; or they are gathered
+    before it, and their gradients scattered after; or all ranks exchange heads for tokens and back.
     """
     if shape.cp == 1:
         return 0.0, 0.0
     low = model.low_rank_attention
+    if groups.context_exchange == "all-to-all":
+        value = low.v_head_dim if low else head_dim_of(model)
+        query = low.nope_head_dim + low.rope_head_dim if low else head_dim_of(model)
+        kv_heads = model.heads if low else max(kv_heads_of(model), shape.tp * shape.cp)
+        elements = model.heads * (query + value) + kv_heads * (query + value)
+        tokens = model.seq * shape.micro_batch / shape.cp
+        swap = all_to_all_seconds(groups.fabric, groups.context, 2.0 * tokens * elements / shape.tp)
+        return swap, swap
     width = (
         2 * kv_heads_of(model) * head_dim_of(model)
         if low is None
@@ -150,6 +176,8 @@ def _context_seconds(
         groups.context,
         2.0 * model.seq * shape.micro_batch * width / shape.tp,
     )
+    if groups.context_exchange == "all-gather":
+        return ring, 2 * ring
     return max(0.0, ring - attention), max(0.0, 2 * ring - 2.5 * attention)
 
 
@@ -180,6 +208,23 @@ def embedding_seconds(
 
 
 @lru_cache(maxsize=4096)
+def mtp_seconds(
+    model: TransformerModel, shape: LayerShape, precision: str, groups: LayerGroups
+) -> MicroBatchSeconds:
+    """What one module of multi-token prediction adds to its layer: the projection, and the head again."""
+    compute = _compute(mtp_operators(model, shape), groups.fabric, precision)
+    tensor = _tensor_seconds(model, shape, groups)
+    own = MicroBatchSeconds(
+        compute.forward + tensor,
+        compute.backward_input + tensor,
+        compute.backward_weight,
+        tensor_parallel=2 * tensor,
+        streaming=compute.streaming,
+    )
+    return own.plus(head_seconds(model, shape, precision, groups))
+
+
+@lru_cache(maxsize=4096)
 def head_seconds(
     model: TransformerModel, shape: LayerShape, precision: str, groups: LayerGroups
 ) -> MicroBatchSeconds:
@@ -199,6 +244,15 @@ def _tensor_seconds(model: TransformerModel, shape: LayerShape, groups: LayerGro
     """One all-reduce of the hidden state among tensor-parallel ranks."""
     tokens = model.seq * shape.micro_batch // shape.cp
     return collective_seconds(groups.fabric, "all_reduce", groups.tensor, 2.0 * tokens * model.hidden)
+
+
+def _expert_tensor_seconds(model: TransformerModel, shape: LayerShape, groups: LayerGroups) -> float:
+    """Tokens routed to an expert gathered among the ranks that share it, and their results scattered."""
+    if group_size(groups.expert_tensor) == 1:
+        return 0.0
+    tokens = model.seq * shape.micro_batch // shape.cp * model.experts_per_token
+    routed = 2.0 * tokens * model.hidden * shape.expert_tp / shape.tp
+    return collective_seconds(groups.fabric, "all_reduce", groups.expert_tensor, routed)
 
 
 def _compute(operators: Operators, fabric: Fabric, precision: str) -> ComputeSeconds:

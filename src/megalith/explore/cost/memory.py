@@ -11,7 +11,7 @@ from megalith.cost.memory import StateBytes, state_bytes
 from megalith.explore.cost.activations import head_bytes, layer_bytes, working_bytes
 from megalith.explore.cost.stages import StageParameters, stage_parameters
 from megalith.explore.plan import Plan
-from megalith.explore.workload import is_expert_layer
+from megalith.explore.workload import layer_kinds
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +76,9 @@ def memory_of(plan: Plan, held: tuple[float, ...] | None = None) -> PeakMemory:
 def _activation_bytes(plan: Plan) -> tuple[float, float]:
     """What a layer keeps for its backward pass, and what the backward pass of one layer holds beside that."""
     model, shape, recompute = plan.transformer, plan.shape, plan.recompute
-    expert = is_expert_layer(model, model.layers - 1)
-    working = working_bytes(model, shape, recompute, expert)
-    if model.experts and model.dense_layers:
-        working = max(working, working_bytes(model, shape, recompute, False))
-    return layer_bytes(model, shape, recompute, expert), working
+    kinds = {kind.expert for kind in layer_kinds(model)}
+    kept = max(layer_bytes(model, shape, recompute, expert) for expert in kinds)
+    return kept, max(working_bytes(model, shape, recompute, expert) for expert in kinds)
 
 
 def _state(plan: Plan, parameters: list[StageParameters]) -> StateBytes:
@@ -89,7 +87,7 @@ def _state(plan: Plan, parameters: list[StageParameters]) -> StateBytes:
     routed = sum(stage[1] for stage in parameters)
     state = state_bytes(shared, plan.precision, plan.sharding, plan.shards)
     if routed:
-        expert_shards = max(1, plan.shards // plan.parallel.ep)
+        expert_shards = max(1, plan.shards * plan.shape.tp // (plan.parallel.ep * plan.shape.expert_tp))
         state = state + state_bytes(routed, plan.precision, plan.sharding, expert_shards)
     return state
 

@@ -42,7 +42,9 @@ class ReplicaCollectives:
 def replica_groups(plan: Plan) -> tuple[Group, Group]:
     """The replicas of shared parameters and those of a routed expert."""
     shared = group(plan.parallel, plan.cluster, ("dp", "cp"))
-    return shared, expert_groups(plan.parallel, plan.cluster)[1] if plan.parallel.ep > 1 else shared
+    if not plan.transformer.experts:
+        return shared, shared
+    return shared, expert_groups(plan.parallel, plan.cluster).replicas
 
 
 def replica_collectives(
@@ -85,10 +87,11 @@ def _gather(plan: Plan, link: Hashable, seconds: float) -> Collective:
 
 
 def _after_step(plan: Plan, schedule: Schedule, held: Sequence[StageParameters]) -> dict[int, float]:
-    """Copies of one parameter on two pipeline ranks: a tied embedding, and every stage in DualPipe."""
+    """Copies of one parameter on two pipeline ranks: a tied embedding, or one that multi-token prediction
+    reads, and every stage in DualPipe."""
     parallel, cluster, model = plan.parallel, plan.cluster, plan.transformer
     seconds: dict[int, float] = {}
-    if model.tied_embeddings and parallel.pp > 1:
+    if (model.tied_embeddings or model.mtp_layers) and parallel.pp > 1:
         first, last = schedule.placement[0], schedule.placement[-1]
         crossed = boundary(parallel, cluster, first, last)
         if crossed.level >= 0:

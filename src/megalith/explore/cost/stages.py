@@ -9,21 +9,25 @@ from megalith.explore.cost.layers import (
     head_seconds,
     layer_groups,
     layer_seconds,
+    mtp_seconds,
 )
 from megalith.explore.plan import Plan
-from megalith.explore.workload import is_expert_layer, layer_weights
+from megalith.explore.workload import LayerKind, layer_kind, layer_kinds, layer_weights, mtp_weights
 
 StageParameters = tuple[float, float]
 """(shared, routed experts') parameters of a virtual stage on one device."""
 
 
-def stage_layers(plan: Plan) -> list[tuple[int, int]]:
-    """(dense layers, expert layers) of each virtual stage."""
+StageLayers = tuple[tuple[LayerKind, int], ...]
+"""How many layers of each kind a virtual stage has."""
+
+
+def stage_layers(plan: Plan) -> list[StageLayers]:
+    """Layers of each virtual stage by kind."""
     model = plan.transformer
     counts, start = [], 0
     for layers in plan.layers_per_stage:
-        expert = sum(1 for layer in range(start, start + layers) if is_expert_layer(model, layer))
-        counts.append((layers - expert, expert))
+        counts.append(tuple(layer_kinds(model, start, layers).items()))
         start += layers
     return counts
 
@@ -31,12 +35,12 @@ def stage_layers(plan: Plan) -> list[tuple[int, int]]:
 def stage_seconds(plan: Plan) -> tuple[MicroBatchSeconds, ...]:
     """Seconds of every virtual stage for one micro-batch."""
     groups = layer_groups(plan)
-    # Most stages are alike: (dense layers, expert layers, is first, is last) -> seconds.
-    known: dict[tuple[int, int, bool, bool], MicroBatchSeconds] = {}
+    # Most stages are alike: (layers by kind, is first, is last) -> seconds.
+    known: dict[tuple[StageLayers, bool, bool], MicroBatchSeconds] = {}
     counts = stage_layers(plan)
     result = []
-    for index, (dense, expert) in enumerate(counts):
-        key = (dense, expert, index == 0, index == len(counts) - 1)
+    for index, layers in enumerate(counts):
+        key = (layers, index == 0, index == len(counts) - 1)
         if key not in known:
             known[key] = _stage_seconds(plan, groups, *key)
         result.append(known[key])
@@ -44,38 +48,48 @@ def stage_seconds(plan: Plan) -> tuple[MicroBatchSeconds, ...]:
 
 
 def _stage_seconds(
-    plan: Plan, groups: LayerGroups, dense: int, expert: int, first: bool, last: bool
+    plan: Plan, groups: LayerGroups, layers: StageLayers, first: bool, last: bool
 ) -> MicroBatchSeconds:
     model, shape, precision = plan.transformer, plan.shape, plan.precision
     # Host work for a micro-batch: half with the forward, half with the backward, spread over a device's
     # chunks.
     host = 0.5 * plan.constants.micro_batch_seconds / plan.parallel.vpp
     total = MicroBatchSeconds(forward=host, backward_input=host)
-    if dense:
-        total = total.plus(layer_seconds(model, shape, False, precision, plan.recompute, groups), dense)
-    if expert:
-        total = total.plus(layer_seconds(model, shape, True, precision, plan.recompute, groups), expert)
+    for kind, count in layers:
+        total = total.plus(layer_seconds(model, shape, kind, precision, plan.recompute, groups), count)
     if first:
         total = total.plus(embedding_seconds(model, shape, precision, groups))
     if last:
         total = total.plus(head_seconds(model, shape, precision, groups))
+    if last and model.mtp_layers:
+        kind = layer_kind(model, model.layers - 1)
+        layer = layer_seconds(model, shape, kind, precision, plan.recompute, groups)
+        total = total.plus(layer.plus(mtp_seconds(model, shape, precision, groups)), model.mtp_layers)
     return total
 
 
 def stage_parameters(plan: Plan) -> list[StageParameters]:
     """Parameters of each virtual stage, as tensor and expert parallelism cut them."""
     model, shape = plan.transformer, plan.shape
-    dense = layer_weights(model, False, shape.tp, shape.ep)
-    expert = layer_weights(model, True, shape.tp, shape.ep) if model.experts else (0.0, 0.0)
+    cut = shape.tp, shape.ep, shape.expert_tp
     vocabulary = model.vocab * model.hidden / shape.tp
     counts = stage_layers(plan)
     result = []
-    for index, (dense_layers, expert_layers) in enumerate(counts):
-        shared = dense_layers * dense[0] + expert_layers * expert[0]
+    for index, layers in enumerate(counts):
+        shared = routed = 0.0
+        for kind, count in layers:
+            weights = layer_weights(model, kind.expert, *cut)
+            shared, routed = shared + count * weights[0], routed + count * weights[1]
+        if index == len(counts) - 1 and model.mtp_layers:
+            weights = mtp_weights(model, *cut)
+            shared += model.mtp_layers * weights[0]
+            routed += model.mtp_layers * weights[1]
+            # The modules read the embedding of the next token: a copy of it beside the last stage's head.
+            shared += vocabulary if len(counts) > 1 and not model.tied_embeddings else 0.0
         # A tied embedding is on the first and on the last stage; once where they are the same stage.
         if index == 0:
             shared += vocabulary
         if index == len(counts) - 1 and not (model.tied_embeddings and len(counts) == 1):
             shared += vocabulary
-        result.append((shared, dense_layers * dense[1] + expert_layers * expert[1]))
+        result.append((shared, routed))
     return result

@@ -8,7 +8,16 @@ flops.py        FLOPs of a step
 
 from __future__ import annotations
 
-from megalith.explore.workload.dimensions import ffn_of, head_dim_of, is_expert_layer, kv_heads_of
+from megalith.explore.workload.dimensions import (
+    LayerKind,
+    ffn_of,
+    head_dim_of,
+    is_expert_layer,
+    kv_heads_of,
+    layer_kind,
+    layer_kinds,
+    shared_ffn_of,
+)
 from megalith.explore.workload.flops import model_flops, recompute_flops
 from megalith.explore.workload.operators import (
     FlashAttention,
@@ -19,11 +28,13 @@ from megalith.explore.workload.operators import (
     embedding_operators,
     head_operators,
     layer_operators,
+    mtp_operators,
 )
-from megalith.explore.workload.weights import layer_weights, model_parameters
+from megalith.explore.workload.weights import layer_weights, model_parameters, mtp_weights
 
 __all__ = [
     "FlashAttention",
+    "LayerKind",
     "LayerShape",
     "MatrixProduct",
     "MemoryPass",
@@ -34,9 +45,14 @@ __all__ = [
     "head_operators",
     "is_expert_layer",
     "kv_heads_of",
+    "layer_kind",
+    "layer_kinds",
     "layer_operators",
     "layer_weights",
     "model_flops",
     "model_parameters",
+    "mtp_operators",
+    "mtp_weights",
     "recompute_flops",
+    "shared_ffn_of",
 ]

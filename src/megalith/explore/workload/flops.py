@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from megalith.explore.job import TransformerModel
-from megalith.explore.workload.dimensions import is_expert_layer
-from megalith.explore.workload.operators import LayerShape, Operators, head_operators, layer_operators
+from megalith.explore.workload.dimensions import layer_kind, layer_kinds
+from megalith.explore.workload.operators import (
+    LayerShape,
+    Operators,
+    head_operators,
+    layer_operators,
+    mtp_operators,
+)
 
 
 def model_flops(model: TransformerModel, sequences: float) -> float:
@@ -15,11 +21,14 @@ def model_flops(model: TransformerModel, sequences: float) -> float:
     """
     shape = LayerShape(1, 1, 1, 1, False, False)
     total = 0.0
-    for expert in (False, True):
-        layers = sum(1 for layer in range(model.layers) if is_expert_layer(model, layer) == expert)
-        if layers:
-            total += layers * _product_flops(layer_operators(model, shape, expert))
-    return 3 * sequences * (total + _product_flops(head_operators(model, shape)))
+    for kind, layers in layer_kinds(model).items():
+        total += layers * _product_flops(layer_operators(model, shape, kind))
+    head = _product_flops(head_operators(model, shape))
+    if model.mtp_layers:
+        last = layer_operators(model, shape, layer_kind(model, model.layers - 1))
+        module = _product_flops(mtp_operators(model, shape)) + _product_flops(last) + head
+        total += model.mtp_layers * module
+    return 3 * sequences * (total + head)
 
 
 def recompute_flops(model: TransformerModel, sequences: float, recompute: str, flash: bool) -> float:
@@ -28,11 +37,9 @@ def recompute_flops(model: TransformerModel, sequences: float, recompute: str, f
         return 0.0
     shape = LayerShape(1, 1, 1, 1, False, False)
     total = 0.0
-    for expert in (False, True):
-        layers = sum(1 for layer in range(model.layers) if is_expert_layer(model, layer) == expert)
-        if layers:
-            operators = layer_operators(model, shape, expert)
-            total += layers * _product_flops(operators, core_only=recompute == "selective")
+    for kind, layers in layer_kinds(model).items():
+        operators = layer_operators(model, shape, kind)
+        total += layers * _product_flops(operators, core_only=recompute == "selective")
     return sequences * total
 
 

@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from megalith.explore.job import TransformerModel
-from megalith.explore.workload.dimensions import ffn_of, head_dim_of, kv_heads_of
+from megalith.explore.workload.dimensions import (
+    LayerKind,
+    ffn_of,
+    head_dim_of,
+    keys_of,
+    kv_heads_of,
+    shared_ffn_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +78,21 @@ class LayerShape:
     micro_batch: int
     sequence_parallel: bool
     flash: bool
+    etp: int = 0
+    """Tensor parallelism of routed experts; 0: that of everything else."""
+
+    @property
+    def expert_tp(self) -> int:
+        """Ranks that one routed expert is cut over."""
+        return self.etp or self.tp
 
 
 @lru_cache(maxsize=8192)
-def layer_operators(model: TransformerModel, shape: LayerShape, expert: bool) -> Operators:
+def layer_operators(model: TransformerModel, shape: LayerShape, kind: LayerKind) -> Operators:
     """One transformer layer on one device."""
     tokens = model.seq * shape.micro_batch // shape.cp
-    attention, flash = _attention(model, shape, tokens)
-    mlp_products, mlp_passes = _experts(model, shape, tokens) if expert else _mlp(model, shape, tokens)
+    attention, flash = _attention(model, shape, tokens, keys_of(model, kind.windowed))
+    mlp_products, mlp_passes = _experts(model, shape, tokens) if kind.expert else _mlp(model, shape, tokens)
     # Layer norms, and dropout with the residual, are over the whole hidden state unless sequences are cut
     # too.
     whole = tokens * model.hidden / (shape.tp if shape.sequence_parallel else 1)
@@ -92,7 +106,7 @@ def layer_operators(model: TransformerModel, shape: LayerShape, expert: bool) ->
 
 
 def _attention(
-    model: TransformerModel, shape: LayerShape, tokens: int
+    model: TransformerModel, shape: LayerShape, tokens: int, keys: int
 ) -> tuple[tuple[tuple[MatrixProduct, ...], tuple[MemoryPass, ...]], FlashAttention | None]:
     heads = max(1, model.heads // shape.tp)
     kv_heads = max(1, kv_heads_of(model) // shape.tp)
@@ -126,13 +140,11 @@ def _attention(
     # Keys come round the ring of context-parallel ranks; each rank sees all of them in the end.
     batch = shape.micro_batch * heads
     if shape.flash:
-        return (tuple(products), tuple(passes)), FlashAttention(
-            batch, queries, model.seq, (query + value) // 2
-        )
-    scores = batch * queries * model.seq
+        return (tuple(products), tuple(passes)), FlashAttention(batch, queries, keys, (query + value) // 2)
+    scores = batch * queries * keys
     products += [
-        MatrixProduct("scores", queries, model.seq, query, batch, weights=False, core=True),
-        MatrixProduct("context", queries, value, model.seq, batch, weights=False, core=True),
+        MatrixProduct("scores", queries, keys, query, batch, weights=False, core=True),
+        MatrixProduct("context", queries, value, keys, batch, weights=False, core=True),
     ]
     passes += [
         MemoryPass("softmax", 4 * scores, 6 * scores, core=True),
@@ -162,10 +174,10 @@ def _experts(
     model: TransformerModel, shape: LayerShape, tokens: int
 ) -> tuple[tuple[MatrixProduct, ...], tuple[MemoryPass, ...]]:
     """Routed experts on this device: its tokens' choices spread evenly, all local experts in one grouped
-    product."""
-    width = (model.expert_ffn or ffn_of(model)) // shape.tp
+    product. Experts cut over fewer ranks than the rest see the tokens of fewer ranks."""
+    width = (model.expert_ffn or ffn_of(model)) // shape.expert_tp
     local = max(1, model.experts // shape.ep)
-    routed = tokens * model.experts_per_token
+    routed = tokens * model.experts_per_token * shape.expert_tp // shape.tp
     rows = max(1, routed // local)
     up = 2 * width if model.gated else width
     products = [
@@ -173,14 +185,14 @@ def _experts(
         MatrixProduct("experts 1", rows, up, model.hidden, local),
         MatrixProduct("experts 2", rows, model.hidden, width, local),
     ]
-    moved = routed * model.hidden / (shape.tp if shape.sequence_parallel else 1)
+    moved = routed * model.hidden / (shape.expert_tp if shape.sequence_parallel else 1)
     passes = [
         _activation("expert activation", routed * width, model.gated),
         # Into the experts' order and back, weighted.
         MemoryPass("permute", 2 * 4 * moved, 2 * 4 * moved, kernels=4),
     ]
     if model.shared_experts:
-        shared = model.shared_experts * width
+        shared = shared_ffn_of(model) // shape.tp
         products += [
             MatrixProduct("shared 1", tokens, 2 * shared if model.gated else shared, model.hidden),
             MatrixProduct("shared 2", tokens, model.hidden, shared),
@@ -194,6 +206,18 @@ def embedding_operators(model: TransformerModel, shape: LayerShape) -> Operators
     """What the first stage adds: rows fetched, summed with positions, dropped out."""
     elements = model.seq * shape.micro_batch // shape.cp * model.hidden
     return Operators((), (MemoryPass("embedding", 11 * elements, 9 * elements, kernels=3),))
+
+
+@lru_cache(maxsize=2048)
+def mtp_operators(model: TransformerModel, shape: LayerShape) -> Operators:
+    """What a module of multi-token prediction does before its layer: norms of the hidden state and of the
+    next token's embedding, and their projection from two widths to one (DeepSeek-V3)."""
+    tokens = model.seq * shape.micro_batch // shape.cp
+    whole = tokens * model.hidden / (shape.tp if shape.sequence_parallel else 1)
+    return Operators(
+        (MatrixProduct("projection", tokens, -(-model.hidden // shape.tp), 2 * model.hidden),),
+        (MemoryPass("norms", 2 * 4 * whole, 2 * 6 * whole, kernels=2),),
+    )
 
 
 @lru_cache(maxsize=2048)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from megalith.cost.collectives import Fabric, Group
+from megalith.cost.collectives import Fabric
 from megalith.cost.memory import state_bytes, traffic_bytes
 from megalith.explore.cost.replicas import exchange_seconds, replica_link
 from megalith.explore.cost.stages import stage_parameters
-from megalith.explore.placement import expert_groups, group
+from megalith.explore.placement import ExpertGroups, expert_groups, expert_tensor_size, group
 from megalith.explore.plan import Plan, make_plan
 from megalith.explore.search.space.decisions import (
     NetworkChoice,
@@ -20,7 +20,7 @@ from megalith.explore.search.space.decisions import (
 from megalith.explore.search.space.layer_partition import spread_layers
 from megalith.explore.search.space.layouts import AXES, DeviceLayout
 from megalith.explore.search.space.search_space import SearchSpace
-from megalith.explore.workload import layer_weights
+from megalith.explore.workload import layer_kinds, layer_weights
 
 _PP = AXES.index("pp")
 _MOST_BOUNDED_DEVICES = 6
@@ -49,7 +49,7 @@ class LayoutCosts:
         parallel, cluster = self._template.parallel, self._template.cluster
         self._replicas = group(parallel, cluster, ("dp", "cp"))
         self._inner = group(parallel, cluster, ("tp",)), group(parallel, cluster, ("cp",))
-        self._experts: dict[int, tuple[Group, Group]] = {1: ((), self._replicas)}
+        self._experts: dict[int, ExpertGroups] = {}
         self._transfers: dict[tuple[int, int, bool], tuple[float, ...]] = {}
         self._fits: dict[StateSharding, bool] = {}
         self._parameters: dict[int, tuple[float, float]] = {}
@@ -68,7 +68,9 @@ class LayoutCosts:
     def layer_traffic_key(self, ep: int) -> tuple[object, ...]:
         """The groups that a layer's own traffic goes through, and how the network carries it."""
         network = self._network.routing, self._network.collectives, self._network.multipath
-        return *self._inner, self._expert_groups(ep)[0], ep, network
+        routed = self._expert_groups(ep) if self._model.experts else None
+        groups = (routed.experts, routed.tensor) if routed else ()
+        return *self._inner, groups, ep, network
 
     def plan(self, sharding: StateSharding, micro_batch: int, layers: tuple[int, ...], vpp: int = 1) -> Plan:
         """The cost model's plan with these choices."""
@@ -84,7 +86,9 @@ class LayoutCosts:
         return replace(
             template,
             parallel=template.parallel.model_copy(update=chosen),
-            shape=replace(template.shape, micro_batch=micro_batch, ep=sharding.ep),
+            shape=replace(
+                template.shape, micro_batch=micro_batch, ep=sharding.ep, etp=self._expert_tp(sharding.ep)
+            ),
             layers_per_stage=layers or template.layers_per_stage,
             sharding=sharding.strategy,
             shard_level=level,
@@ -94,7 +98,7 @@ class LayoutCosts:
     def compute_only(self, ep: int, micro_batch: int, vpp: int) -> Plan:
         """The same devices with nobody to talk to."""
         plan = self.plan(StateSharding(ep, "none"), micro_batch, (), vpp)
-        silent = {"tp": 1, "cp": 1, "ep": 1, "dp": 1, "placement": AXES}
+        silent = {"tp": 1, "cp": 1, "ep": 1, "etp": None, "dp": 1, "placement": AXES}
         return replace(plan, parallel=plan.parallel.model_copy(update=silent))
 
     def exchange(self, sharding: StateSharding) -> ReplicaExchange:
@@ -103,9 +107,11 @@ class LayoutCosts:
         plan, model = self.plan(sharding, 1, ()), self._model
         shared, routed = self._held(plan)
         dense = exchange_seconds(plan, self._replicas, shared)
-        expert = exchange_seconds(plan, self._expert_groups(sharding.ep)[1], routed)
-        kinds = {False, True} if model.experts and model.dense_layers else {model.experts > 0}
-        weights = [layer_weights(model, kind, self.layout.tp, sharding.ep) for kind in kinds]
+        replicas = self._expert_groups(sharding.ep).replicas if model.experts else self._replicas
+        expert = exchange_seconds(plan, replicas, routed)
+        kinds = {kind.expert for kind in layer_kinds(model)}
+        cut = self.layout.tp, sharding.ep, plan.shape.expert_tp
+        weights = [layer_weights(model, kind, *cut) for kind in kinds]
         layer = dense[0] * min(part[0] for part in weights) / shared
         if routed:
             layer += expert[0] * min(part[1] for part in weights) / routed
@@ -118,7 +124,7 @@ class LayoutCosts:
             shared, routed = self._held(plan)
             state = state_bytes(shared / pp, plan.precision, plan.sharding, plan.shards)
             if routed:
-                shards = max(1, plan.shards // sharding.ep)
+                shards = max(1, plan.shards * plan.shape.tp // (sharding.ep * plan.shape.expert_tp))
                 state = state + state_bytes(routed / pp, plan.precision, plan.sharding, shards)
             room = plan.cluster.device.bytes * (1 - plan.memory_margin)
             self._fits[sharding] = state.total <= room
@@ -172,7 +178,10 @@ class LayoutCosts:
         size = element * model.seq * micro_batch / layout.cp * model.hidden / layout.tp
         return [size / rate for rate in self._rates]
 
-    def _expert_groups(self, ep: int) -> tuple[Group, Group]:
+    def _expert_tp(self, ep: int) -> int:
+        return expert_tensor_size(self._template.parallel.model_copy(update={"ep": ep}))
+
+    def _expert_groups(self, ep: int) -> ExpertGroups:
         if ep not in self._experts:
             parallel = self._template.parallel.model_copy(update={"ep": ep})
             self._experts[ep] = expert_groups(parallel, self._template.cluster)

@@ -5,7 +5,14 @@ from __future__ import annotations
 from functools import lru_cache
 
 from megalith.explore.job import TransformerModel
-from megalith.explore.workload import LayerShape, Operators, head_operators, layer_operators
+from megalith.explore.workload import (
+    LayerShape,
+    Operators,
+    head_operators,
+    layer_kind,
+    layer_operators,
+    mtp_operators,
+)
 
 
 @lru_cache(maxsize=4096)
@@ -41,10 +48,12 @@ def spread_layers(
 
 
 def head_in_layers(model: TransformerModel) -> float:
-    """FLOPs of the vocabulary's projection over those of the last layer."""
+    """FLOPs of the vocabulary's projection, and of multi-token prediction, over those of the last layer."""
     shape = LayerShape(1, 1, 1, 1, False, False)
-    layer = layer_operators(model, shape, model.experts > 0)
-    return _flops(head_operators(model, shape)) / _flops(layer)
+    layer = _flops(layer_operators(model, shape, layer_kind(model, model.layers - 1)))
+    head = _flops(head_operators(model, shape))
+    modules = model.mtp_layers * (_flops(mtp_operators(model, shape)) + layer + head)
+    return (head + modules) / layer
 
 
 def _flops(operators: Operators) -> float:
