@@ -30,10 +30,10 @@ def candidate_plans(job: Job) -> list[Plan]:
     for sharding, size, candidate in product(
         (None, "zero1") if blank else (None,), _micro_batches(job), (job, *_interleaved(job))
     ):
+        if candidate is not job and parallel and parallel.global_batch // (parallel.dp * size) % parallel.pp:
+            continue
         for recompute in (training.recompute,) if training.recompute else RECOMPUTE:
             plan = make_plan(candidate, size, recompute, sharding)
-            if candidate is not job and plan.micro_batches % plan.parallel.pp:
-                break
             if memory_of(plan).fits(plan.cluster.device.bytes):
                 fitting.append(plan)
                 break
@@ -47,7 +47,10 @@ def _micro_batches(job: Job) -> list[int]:
     if parallel is None or parallel.micro_batch is not None:
         return [parallel.micro_batch if parallel and parallel.micro_batch else 1]
     each = max(1, parallel.global_batch // parallel.dp)
-    return [size for size in range(1, min(each, LARGEST_MICRO_BATCH) + 1) if each % size == 0] or [1]
+    sizes = [size for size in range(1, min(each, LARGEST_MICRO_BATCH) + 1) if each % size == 0]
+    if job.training.schedule == "interleaved":
+        sizes = [size for size in sizes if each // size % parallel.pp == 0]
+    return sizes or [1]
 
 
 def _interleaved(job: Job) -> list[Job]:

@@ -68,9 +68,10 @@ def make_dlrm_plan(job: Job) -> DlrmPlan:
     check_devices(parallel, cluster)
     devices = parallel.dp
     if parallel.global_batch % devices:
+        key = "parallel.global_batch" if job.parallel else "global_batch"
+        fix = max(1, round(parallel.global_batch / devices)) * devices
         raise PlanError(
-            f"global_batch={parallel.global_batch} is not a multiple of dp={devices}; take "
-            f"global_batch={max(1, round(parallel.global_batch / devices)) * devices}."
+            f"global_batch={parallel.global_batch} is not a multiple of dp={devices}; take {key}={fix}."
         )
     return DlrmPlan(
         model=job.model,

@@ -44,9 +44,9 @@ class TransformerModel(Config):
 
     kind: Literal["transformer"] = "transformer"
     name: str = ""
-    hidden: int = Field(gt=0)
-    layers: int = Field(gt=0)
-    heads: int = Field(gt=0)
+    hidden: int = Field(gt=0, le=10_000_000)
+    layers: int = Field(gt=0, le=100_000)
+    heads: int = Field(gt=0, le=1_000_000)
     kv_heads: int | None = Field(default=None, gt=0)
     """As many as `heads` when left out."""
     head_dim: int | None = Field(default=None, gt=0)
@@ -54,8 +54,8 @@ class TransformerModel(Config):
     ffn: int | None = Field(default=None, gt=0)
     """4 x hidden when left out."""
     gated: bool = False
-    vocab: int = Field(gt=0)
-    seq: int = Field(gt=0)
+    vocab: int = Field(gt=0, le=1_000_000_000)
+    seq: int = Field(gt=0, le=1_000_000_000)
     tied_embeddings: bool = True
     experts: int = Field(default=0, ge=0)
     experts_per_token: int = Field(default=0, ge=0)
@@ -140,7 +140,7 @@ class Parallel(Config):
     """The level whose members each hold one whole copy in hybrid sharding; the outermost if left out."""
     micro_batch: int | None = Field(default=None, gt=0)
     """The best that fits in memory when left out."""
-    global_batch: int = Field(gt=0)
+    global_batch: int = Field(gt=0, le=1_000_000_000)
     sequence_parallel: bool = True
     context_exchange: ContextExchange = "ring"
     """How context parallelism brings keys and values together: round a ring beside attention, gathered before

@@ -96,9 +96,9 @@ def _names_replaced(content: dict[str, Any], origin: str) -> dict[str, Any]:
         content["model"] = {"kind": "transformer", **model}
     known = catalog(*(Path(path) for path in _hardware(content, origin)))
     if isinstance(cluster, str):
-        content["cluster"] = known.cluster_spec(cluster).model_dump(exclude_unset=True)
+        content["cluster"] = known.cluster_spec(cluster).model_dump(mode="json", exclude_unset=True)
     elif isinstance(cluster, dict) and "base" in cluster:
-        base = known.cluster_spec(str(cluster["base"])).model_dump(exclude_unset=True)
+        base = known.cluster_spec(str(cluster["base"])).model_dump(mode="json", exclude_unset=True)
         content["cluster"] = {**base, **{k: v for k, v in cluster.items() if k != "base"}}
     if content.get("model") is None or content.get("cluster") is None:
         missing = "model" if content.get("model") is None else "cluster"

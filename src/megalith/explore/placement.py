@@ -55,6 +55,11 @@ def axis_pieces(parallel: Parallel) -> tuple[AxisPiece, ...]:
         if colon and not text.isdigit():
             raise ConfigError(f"parallel.placement: '{entry}' must be an axis and a count, such as pp:4.")
         count = int(text) if colon else left[axis]
+        if not colon and (times := parallel.placement.count(axis)) > 1:
+            raise ConfigError(
+                f"parallel.placement names '{axis}' {times} times; name it once, or cut it with "
+                f"counts, such as {axis}:{_first_cut(sizes[axis])}."
+            )
         if count < 1 or left[axis] % count:
             raise ConfigError(
                 f"parallel.placement: '{entry}' does not divide what is left of {axis} ({left[axis]}); "
@@ -73,6 +78,11 @@ def axis_pieces(parallel: Parallel) -> tuple[AxisPiece, ...]:
     return tuple(laid)
 
 
+def _first_cut(size: int) -> int:
+    """The smallest proper divisor of an axis, the axis itself if it has none."""
+    return next((part for part in range(2, size) if size % part == 0), size)
+
+
 def devices_needed(parallel: Parallel) -> int:
     """Devices that the four axes take together."""
     return parallel.tp * parallel.cp * parallel.dp * parallel.pp
@@ -83,11 +93,12 @@ def check_devices(parallel: Parallel, cluster: Cluster) -> None:
     needed = devices_needed(parallel)
     if needed > cluster.devices:
         model_parallel = needed // parallel.dp
-        dp = cluster.devices // model_parallel
+        dp, outermost = cluster.devices // model_parallel, len(cluster.levels) - 1
+        members = -(-needed // cluster.devices_within(outermost - 1))
         fix = (
             f"take parallel.dp={dp}"
             if dp
-            else f"lower tp, cp or pp, or add {needed - cluster.devices} devices"
+            else f"take cluster.levels.{outermost}.count={members}, or lower tp, cp or pp"
         )
         raise PlanError(
             f"parallel needs tp x cp x pp x dp = {needed} devices and the cluster has "
@@ -142,7 +153,11 @@ def expert_groups(parallel: Parallel, cluster: Cluster) -> ExpertGroups:
         room = prod(piece.count for piece in experts)
         raise PlanError(
             f"parallel: etp x ep = {etp} x {parallel.ep} does not divide tp x cp x dp = {whole}; take "
-            + (f"etp={prod(piece.count for piece in tensor)}" if room == parallel.ep else f"ep={room}")
+            + (
+                f"parallel.etp={prod(piece.count for piece in tensor)}"
+                if room == parallel.ep
+                else f"parallel.ep={room}"
+            )
             + "."
         )
     return ExpertGroups(_spans(tensor, cluster), _spans(experts, cluster), _spans(replicas, cluster))

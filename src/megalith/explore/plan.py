@@ -79,6 +79,7 @@ def make_plan(job: Job, micro_batch: int, recompute: str, sharding: str | None =
     layers = layers_of(model, parallel)
     training = job.training
     _check_chunks(training.schedule, parallel.vpp)
+    _check_rounds(job, parallel, micro_batch)
     older = is_older_generation(job)
     flash = training.attention == "flash" or (training.attention == "auto" and not older)
     # What a job leaves out is as in the published runs on such devices.
@@ -126,7 +127,7 @@ def _check(model: TransformerModel, parallel: Parallel, cluster: Cluster) -> Non
         if count % value:
             raise PlanError(
                 f"parallel.{axis}={value} does not divide model.{key}={count}; take "
-                f"{axis}={_divisor(count, value)}."
+                f"parallel.{axis}={_divisor(count, value)}."
             )
     _check_context(model, parallel)
     if not model.experts and parallel.etp not in (None, 1):
@@ -135,11 +136,11 @@ def _check(model: TransformerModel, parallel: Parallel, cluster: Cluster) -> Non
         expert_groups(parallel, cluster)
     if parallel.ep > 1:
         if not model.experts:
-            raise PlanError(f"parallel.ep={parallel.ep} needs a model with experts; take ep=1.")
+            raise PlanError(f"parallel.ep={parallel.ep} needs a model with experts; take parallel.ep=1.")
         if model.experts % parallel.ep:
             raise PlanError(
                 f"parallel.ep={parallel.ep} does not divide model.experts={model.experts}; take "
-                f"ep={_divisor(model.experts, parallel.ep)}."
+                f"parallel.ep={_divisor(model.experts, parallel.ep)}."
             )
 
 
@@ -149,7 +150,8 @@ def _check_context(model: TransformerModel, parallel: Parallel) -> None:
     if parallel.context_exchange == "all-to-all" and heads % parallel.cp:
         raise PlanError(
             f"parallel.context_exchange=all-to-all needs cp={parallel.cp} to divide the heads of a "
-            f"tensor-parallel rank, {heads}; take cp={_divisor(heads, parallel.cp)} or context_exchange=ring."
+            f"tensor-parallel rank, {heads}; take "
+            f"parallel.cp={_divisor(heads, parallel.cp)} or parallel.context_exchange=ring."
         )
 
 
@@ -158,8 +160,8 @@ def _check_chunks(schedule: str, vpp: int) -> None:
     chunks = vpp if several else 2 if schedule == "zb-v" else 1
     if vpp != chunks:
         raise PlanError(
-            f"training.schedule={schedule} takes parallel.vpp={chunks}, not {vpp}; take vpp={chunks}"
-            + (", or the schedule interleaved." if vpp > 1 else ".")
+            f"training.schedule={schedule} takes parallel.vpp={chunks}, not {vpp}; take "
+            f"parallel.vpp={chunks}" + (", or training.schedule=interleaved." if vpp > 1 else ".")
         )
 
 
@@ -168,13 +170,25 @@ def micro_batches_of(parallel: Parallel, micro_batch: int) -> int:
     each = parallel.dp * micro_batch
     count, rest = divmod(parallel.global_batch, each)
     if rest or not count:
-        fix = max(1, round(parallel.global_batch / each)) * each
+        fix = max(1, round(count + rest / each)) * each
         raise PlanError(
             f"parallel.global_batch={parallel.global_batch} is not a multiple of dp x micro_batch = "
             f"{parallel.dp} x "
-            f"{micro_batch}; take global_batch={fix}."
+            f"{micro_batch}; take parallel.global_batch={fix}."
         )
     return count
+
+
+def _check_rounds(job: Job, parallel: Parallel, micro_batch: int) -> None:
+    """The interleaved schedule takes micro-batches in rounds of as many as there are stages."""
+    count = micro_batches_of(parallel, micro_batch)
+    if job.training.schedule == "interleaved" and count % parallel.pp:
+        each = parallel.dp * micro_batch * parallel.pp
+        fix = max(1, round(parallel.global_batch / each)) * each
+        raise PlanError(
+            f"The interleaved schedule takes micro-batches in rounds of pp={parallel.pp}, and global_batch="
+            f"{parallel.global_batch} makes {count}; take parallel.global_batch={fix}."
+        )
 
 
 @lru_cache(maxsize=4096)
@@ -193,17 +207,27 @@ def layers_of(model: TransformerModel, parallel: Parallel) -> tuple[int, ...]:
     extra = parallel.embedding_as_layer + parallel.head_as_layer
     each, rest = divmod(model.layers + extra, stages)
     if rest or each < (extra if stages == 1 else 1):
-        fix = _divisor(model.layers, stages)
         raise PlanError(
             f"pp x vpp = {parallel.pp} x {parallel.vpp} does not divide model.layers={model.layers}"
             f"{f' + {extra}' if extra else ''}; take "
-            f"pp x vpp = "
-            f"{fix}, or say how in parallel.layers_per_stage."
+            f"{_nearest_stages(model.layers, parallel)}, or say how in parallel.layers_per_stage."
         )
     layers = [each] * stages
     layers[0] -= parallel.embedding_as_layer
     layers[-1] -= parallel.head_as_layer
     return tuple(layers)
+
+
+def _nearest_stages(layers: int, parallel: Parallel) -> str:
+    """Settings that divide the layers: other stages for the same chunks, or the embedding and the head
+    counted."""
+    if (layers + 2) % (parallel.pp * parallel.vpp) == 0 and layers + 2 > parallel.pp * parallel.vpp:
+        return "parallel.embedding_as_layer=true parallel.head_as_layer=true"
+    plain = " parallel.embedding_as_layer=false parallel.head_as_layer=false"
+    counted = plain if parallel.embedding_as_layer or parallel.head_as_layer else ""
+    if layers % parallel.vpp:
+        return f"parallel.pp={_divisor(layers, parallel.pp)} parallel.vpp=1{counted}"
+    return f"parallel.pp={_divisor(layers // parallel.vpp, parallel.pp)}{counted}"
 
 
 def _divisor(count: int, near: int) -> int:

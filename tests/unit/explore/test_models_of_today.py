@@ -128,6 +128,6 @@ def test_context_parallelism_by_ring_hides_what_a_gather_shows() -> None:
 
 
 def test_an_exchange_of_heads_needs_heads() -> None:
-    with pytest.raises(PlanError, match="take cp=4 or context_exchange=ring"):
+    with pytest.raises(PlanError, match=r"take parallel\.cp=4 or parallel\.context_exchange=ring"):
         ask(LONG, "parallel.context_exchange=all-to-all", "parallel.tp=8", "parallel.cp=8",
             "cluster.levels.0.count=64")  # fmt: skip

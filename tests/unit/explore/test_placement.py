@@ -83,7 +83,9 @@ def test_experts_are_cut_like_the_rest_where_that_fits() -> None:
 
 
 def test_experts_that_do_not_fold_are_refused_with_what_would() -> None:
-    with pytest.raises(PlanError, match=r"etp x ep = 4 x 3 does not divide tp x cp x dp = 32; take ep=1"):
+    with pytest.raises(
+        PlanError, match=r"etp x ep = 4 x 3 does not divide tp x cp x dp = 32; take parallel.ep=1"
+    ):
         expert_groups(plan(tp=4, dp=8, ep=3), cluster(8, 8))
 
 
@@ -93,6 +95,7 @@ def test_experts_that_do_not_fold_are_refused_with_what_would() -> None:
         (("tp", "pp:3", "dp"), "'pp:3' does not divide"),
         (("tp", "pp:2", "dp"), "add 'pp:4' where the rest goes"),
         (("tp", "xp"), "unknown axis 'xp'"),
+        (("tp", "tp"), "names 'tp' 2 times; name it once, or cut it with counts, such as tp:2"),
         (("tp", "pp:x"), "must be an axis and a count"),
     ],
 )

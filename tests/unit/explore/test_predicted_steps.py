@@ -89,8 +89,8 @@ def test_recorded_steps_keep_their_timeline() -> None:
 @pytest.mark.parametrize(
     ("overrides", "error", "sentence"),
     [
-        (["parallel.tp=7"], PlanError, r"tp=7 does not divide model.heads=96; take tp=6"),
-        (["parallel.pp=7"], PlanError, r"does not divide model.layers=96; take pp x vpp = 24"),
+        (["parallel.tp=7"], PlanError, r"tp=7 does not divide model.heads=96; take parallel.tp=6"),
+        (["parallel.pp=7"], PlanError, r"does not divide model.layers=96; take parallel.pp=8"),
         (
             ["parallel.dp=100", "parallel.global_batch=6400"],
             PlanError,
@@ -99,10 +99,10 @@ def test_recorded_steps_keep_their_timeline() -> None:
         (
             ["parallel.global_batch=65", "parallel.micro_batch=2"],
             PlanError,
-            r"global_batch=65 is not a multiple.*take global_batch=64",
+            r"global_batch=65 is not a multiple.*take parallel.global_batch=64",
         ),
-        (["parallel.ep=2"], PlanError, r"ep=2 needs a model with experts; take ep=1"),
-        (["training.schedule=1f1b"], PlanError, r"takes parallel.vpp=1, not 3; take vpp=1"),
+        (["parallel.ep=2"], PlanError, r"ep=2 needs a model with experts; take parallel.ep=1"),
+        (["training.schedule=1f1b"], PlanError, r"takes parallel.vpp=1, not 3; take parallel.vpp=1"),
         (["cluster.device=a100-80"], ConfigError, r"Unknown device 'a100-80'; did you mean 'a100-80g'"),
         (["parallel.placement=[tp, pp:3, dp]"], ConfigError, r"pp:3"),
         (["parallel.shard_within=planet"], ConfigError, r"no level 'planet'; take one of node, zone"),

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -23,15 +23,18 @@ _FOLDER = Path(__file__).parent
 SHARED_MEMORY, LOOPBACK = "shared-memory", "loopback"
 """Links between processes of one host."""
 Entry = TypeVar("Entry")
+MOST_GIGABITS, MOST_SECONDS, MOST_MEMBERS = 1e9, 60.0, 10_000_000
+"""No link carries more, no message between two places on Earth takes longer, no level has more members:
+figures beyond these are slips of units."""
 
 
 class TierEntry(Config):
     """A memory tier as a catalog file writes it."""
 
     name: str
-    gibibytes: float = Field(gt=0)
-    gigabytes_per_second: float = Field(gt=0)
-    latency_seconds: float = Field(default=0.0, ge=0)
+    gibibytes: float = Field(gt=0, le=1e9)
+    gigabytes_per_second: float = Field(gt=0, le=MOST_GIGABITS)
+    latency_seconds: float = Field(default=0.0, ge=0, le=MOST_SECONDS)
     block_bytes: int = Field(default=0, ge=0)
 
 
@@ -39,7 +42,7 @@ class DeviceEntry(Config):
     """A device as a catalog file writes it."""
 
     generation: str = ""
-    flops: dict[str, float]
+    flops: dict[str, Annotated[float, Field(gt=0, le=1e18)]]
     memory: tuple[TierEntry, ...] = Field(min_length=1)
     watts: float = Field(default=0.0, ge=0)
     multiprocessors: int = Field(default=0, ge=0)
@@ -67,9 +70,9 @@ class DeviceEntry(Config):
 class LinkEntry(Config):
     """A link as a catalog file writes it."""
 
-    gigabytes_per_second: float | None = Field(default=None, gt=0)
-    gigabits_per_second: float | None = Field(default=None, gt=0)
-    latency_seconds: float = Field(ge=0)
+    gigabytes_per_second: float | None = Field(default=None, gt=0, le=MOST_GIGABITS)
+    gigabits_per_second: float | None = Field(default=None, gt=0, le=MOST_GIGABITS)
+    latency_seconds: float = Field(ge=0, le=MOST_SECONDS)
     ports: int = Field(default=1, gt=0)
     flow_gigabits_per_second: float | None = Field(default=None, gt=0)
     price_per_hour: float = Field(default=0.0, ge=0)
@@ -98,10 +101,10 @@ class LevelSpec(Config):
     """One level as a user writes it; the figures of the named link may be replaced."""
 
     name: str
-    count: int = Field(gt=0)
+    count: int = Field(gt=0, le=MOST_MEMBERS)
     link: str
-    gigabits_per_second: float | None = Field(default=None, gt=0)
-    latency_seconds: float | None = Field(default=None, ge=0)
+    gigabits_per_second: float | None = Field(default=None, gt=0, le=MOST_GIGABITS)
+    latency_seconds: float | None = Field(default=None, ge=0, le=MOST_SECONDS)
     ports: int | None = Field(default=None, gt=0)
     oversubscription: float = Field(default=1.0, ge=1)
     loss: float = Field(default=0.0, ge=0, lt=1)

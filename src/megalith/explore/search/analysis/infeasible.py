@@ -45,7 +45,7 @@ def explain_infeasible(job: Job) -> str:
 def _change(job: Job) -> str:
     for batch in _near_batches(job):
         if fits(_with_batch(job, batch)):
-            return f"take global_batch={batch}"
+            return f"take {'parallel.' if job.parallel else ''}global_batch={batch}"
     for name in job.constraints.fixed:
         left = {key: value for key, value in job.constraints.fixed.items() if key != name}
         if fits(_constrained(job, fixed=left)):
