@@ -1,0 +1,5 @@
+"""`megalith loadtest`."""
+
+
+def loadtest() -> None:
+    """Soon."""
