@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from megalith import __version__
 from megalith.core.errors import MegalithError
 from megalith.export.folder import read_manifest
 from megalith.serve.front.raw_features import open_transform, raw_columns, version_folder
@@ -29,7 +29,7 @@ _OPTIONAL = ("user_values", "user_lengths")
 
 def server_metadata() -> dict[str, Any]:
     """Name, version and what the server has beyond the protocol."""
-    return {"name": "megalith", "version": __version__, "extensions": list(EXTENSIONS)}
+    return {"name": "megalith", "version": version("megalith"), "extensions": list(EXTENSIONS)}
 
 
 def model_metadata(model: ModelDescription) -> dict[str, Any]:

@@ -78,6 +78,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         """When the server ends it, on the monotonic clock."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has come."""
         self._transport = cast(asyncio.Transport, transport)
         self._connections.add(self)
         self.deadline = time.monotonic() + IDLE_SECONDS
@@ -86,10 +87,12 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """The client has gone; what it asked for is taken back."""
         self._connections.discard(self)
         self._abandon()
 
     def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes are to go."""
         if self._state is _State.BODY:
             return self._body[self._filled :]
         if self._state in (_State.DISCARD, _State.CLOSING):
@@ -100,6 +103,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         return self._buffer[self._end :]
 
     def buffer_updated(self, nbytes: int) -> None:
+        """So many bytes have come to where `get_buffer` said."""
         if self._state is _State.BODY:
             self._filled += nbytes
             if self._filled == len(self._body):
@@ -126,10 +130,12 @@ class HttpConnection(asyncio.BufferedProtocol):
         return False
 
     def pause_writing(self) -> None:
+        """The client reads slower than we answer."""
         self._congested = True
         self.deadline = time.monotonic() + WRITE_SECONDS
 
     def resume_writing(self) -> None:
+        """It has caught up."""
         self._congested = False
         if self._state is not _State.ANSWER:
             self.deadline = time.monotonic() + IDLE_SECONDS

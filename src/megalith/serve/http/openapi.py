@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from functools import cache
+from importlib.metadata import version
 from typing import Any
 
-from megalith import __version__
 from megalith.serve.protocol.datatypes import BYTES, DATATYPES, MAX_DIMENSIONS, MAX_ELEMENTS
 
 _TEXT = {"type": "string"}
@@ -228,7 +228,7 @@ def openapi() -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {
             "title": "Megalith",
-            "version": __version__,
+            "version": version("megalith"),
             "description": "Recommendation models behind the Open Inference Protocol.",
         },
         "paths": paths,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from megalith import __version__
 from megalith.serve.status.load import bound_of
 from megalith.serve.status.statistics import BUCKET_SECONDS, LatencyHistogram, VersionCounts
 
@@ -26,7 +26,7 @@ def status_summary(service: InferenceService) -> dict[str, Any]:
     samples = service.load.samples
     return {
         "server": {
-            "version": __version__,
+            "version": version("megalith"),
             "process": os.getpid(),
             "now": now,
             "uptime_seconds": now - statistics.started,
