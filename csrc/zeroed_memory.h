@@ -1,13 +1,13 @@
 // Zeroed memory that goes back to the system when it is dropped: pages of its own where it is large.
 #pragma once
 
-#include <sys/mman.h>
-
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <new>
 #include <utility>
+
+#include "page_memory.h"
 
 namespace megalith {
 
@@ -15,23 +15,17 @@ namespace megalith {
 class ZeroedMemory {
  public:
   ZeroedMemory() = default;
-  explicit ZeroedMemory(int64_t bytes) : bytes_(rounded(static_cast<size_t>(bytes), 64)) {
+  explicit ZeroedMemory(int64_t bytes) : bytes_(rounded(bytes, kLine)) {
     if (bytes_ == 0) return;
-    if (!is_large()) {
-      at_ = std::aligned_alloc(64, bytes_);
-      if (at_ == nullptr) throw std::bad_alloc();
-      std::memset(at_, 0, bytes_);
+    if (bytes_ >= kLarge) {
+      bytes_ = rounded(bytes_, kPage);
+      PageMemory(bytes_).swap(pages_);
+      at_ = pages_.as<void>();
       return;
     }
-    bytes_ = rounded(bytes_, kPage);
-    at_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (at_ == MAP_FAILED) {
-      at_ = nullptr;
-      throw std::bad_alloc();
-    }
-#if defined(MADV_HUGEPAGE)
-    madvise(at_, bytes_, MADV_HUGEPAGE);
-#endif
+    at_ = std::aligned_alloc(kLine, static_cast<size_t>(bytes_));
+    if (at_ == nullptr) throw std::bad_alloc();
+    std::memset(at_, 0, static_cast<size_t>(bytes_));
   }
   ZeroedMemory(ZeroedMemory&& other) noexcept { swap(other); }
   ZeroedMemory& operator=(ZeroedMemory&& other) noexcept {
@@ -39,34 +33,30 @@ class ZeroedMemory {
     return *this;
   }
   ~ZeroedMemory() {
-    if (at_ == nullptr) return;
-    if (is_large()) {
-      munmap(at_, bytes_);
-    } else {
-      std::free(at_);
-    }
+    if (pages_.bytes() == 0) std::free(at_);
   }
 
   template <class T>
   T* as() const {
     return static_cast<T*>(at_);
   }
-  int64_t bytes() const { return static_cast<int64_t>(bytes_); }
+  int64_t bytes() const { return bytes_; }
 
  private:
   // Below it an allocator packs pieces closer than pages would; what it keeps of pieces that were outgrown is little.
-  static constexpr size_t kLarge = 1 << 14;
-  static constexpr size_t kPage = 4096;
+  static constexpr int64_t kLarge = 1 << 14;
+  static constexpr int64_t kPage = 4096, kLine = 64;
 
-  static size_t rounded(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
-  bool is_large() const { return bytes_ >= kLarge; }
+  static int64_t rounded(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * unit; }
   void swap(ZeroedMemory& other) noexcept {
+    pages_.swap(other.pages_);
     std::swap(at_, other.at_);
     std::swap(bytes_, other.bytes_);
   }
 
+  PageMemory pages_{0};
   void* at_ = nullptr;
-  size_t bytes_ = 0;
+  int64_t bytes_ = 0;
 };
 
 }  // namespace megalith

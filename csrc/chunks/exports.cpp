@@ -1,26 +1,7 @@
 // The C interface of pools of chunked rows (ops/chunks/chunked_rows.py).
-#include <cstring>
-
 #include "abi.h"
 #include "chunks/locked_chunks.h"
-
-namespace megalith {
-namespace {
-
-// A row of integers that Python fills for each table, as for tiered pools.
-struct ChunkedTableFields {
-  int64_t rows, padding, table_seed, first_row, first_column, dim, dtype, scale_bits;
-
-  ChunkedTable table() const {
-    float scale;
-    const auto bits = static_cast<uint32_t>(scale_bits);
-    std::memcpy(&scale, &bits, sizeof scale);
-    return {rows, padding, {static_cast<uint64_t>(table_seed), first_row, first_column, dim, dtype, scale}};
-  }
-};
-
-}  // namespace
-}  // namespace megalith
+#include "stores/table_fields.h"
 
 using megalith::ChunkedHandle;
 using megalith::LockedChunks;
@@ -30,7 +11,8 @@ MG_EXPORT int32_t mg_chunks_create(const int64_t* shape, int64_t capacity, const
   return megalith::guarded("make a pool of chunked rows", [&] {
     std::vector<megalith::ChunkedTable> described;
     for (int64_t t = 0; t < num_tables; ++t) {
-      described.push_back(reinterpret_cast<const megalith::ChunkedTableFields*>(tables)[t].table());
+      const auto& fields = reinterpret_cast<const megalith::TableFields*>(tables)[t];
+      described.push_back({fields.rows, fields.padding, fields.start()});
     }
     *out = new ChunkedHandle(std::move(described), *reinterpret_cast<const megalith::ChunkShape*>(shape), capacity);
   });

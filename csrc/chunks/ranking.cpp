@@ -191,7 +191,7 @@ inline uint32_t Ranking::score_of(const RankedRow& row, const float* divisors, i
 uint32_t Ranking::tie_hash(const RankedRow& row, int64_t chunk) const {
   const ChunkedTable& table = rows_.tables()[static_cast<size_t>(row.table)];
   const uint64_t key = table.start.row_key(table.id_of(row.id));
-  return static_cast<uint32_t>(mixed(key ^ (0xa24baed4963ee407ull + static_cast<uint64_t>(chunk))) >> 48);
+  return static_cast<uint32_t>(mix64(key ^ (0xa24baed4963ee407ull + static_cast<uint64_t>(chunk))) >> 48);
 }
 
 void Ranking::histogram(const float* scales, int64_t level, uint32_t prefix, int64_t* out) const {

@@ -13,7 +13,7 @@
 
 #include "chunks/chunked_rows.h"
 #include "chunks/sketch.h"
-#include "stores/page_memory.h"
+#include "page_memory.h"
 
 namespace megalith {
 

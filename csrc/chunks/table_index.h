@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "chunks/slot_hash.h"
-#include "stores/page_memory.h"
+#include "page_memory.h"
 
 namespace megalith {
 

@@ -12,6 +12,7 @@
 #include "chunks/lookup_kernels.h"
 #include "chunks/record.h"
 #include "chunks/utility_kernels.h"
+#include "mix.h"
 #include "optimizer/row_step.h"
 #include "optimizer/update_kernels.h"
 #include "simd/stochastic_rounding.h"
@@ -69,16 +70,7 @@ void update_chunked_rows(const TableUpdate& table, const ChunkedPool& rows, cons
       prefetch_gradient(table, touched, i + ahead);
     }
     const auto slot = static_cast<uint32_t>(touched[i] >> 32), source = static_cast<uint32_t>(touched[i]);
-    const float* gradient = gradient_of(table.gradients, touched[i]);
-    if (table.gradients.scales) {
-      const float factor = table.gradients.scales[source];
-      if (source != before) {
-        for_columns(dim, [&](int64_t column, int n) {
-          store(scaled + column, load(gradient + column, n) * factor, n);
-        });
-      }
-      gradient = scaled;
-    }
+    const float* gradient = scaled_gradient(table.gradients, touched[i], source != before, dim, scaled);
     if (source != before) {
       knows_norms = knows_chunks = false;
       mask_before = 0;
@@ -104,7 +96,7 @@ void update_chunked_rows(const TableUpdate& table, const ChunkedPool& rows, cons
     if (counts) {
       uint32_t bits;
       std::memcpy(&bits, &chunks.total, 4);
-      const uint64_t seed = mix(table.rounding.seed + (uint64_t{bits} + 1) * 0xd1342543de82ef95ull);
+      const uint64_t seed = mix64(table.rounding.seed + (uint64_t{bits} + 1) * 0xd1342543de82ef95ull);
       const float utility = add_utilities(pool, record, live, mask, chunks, chunk_step.utility_weight * times, seed);
       const float norm = chunks.total * times;
       norms_sum += whole(norm * chunk_step.norm_scale);

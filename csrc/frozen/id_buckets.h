@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "frozen/format.h"
-#include "text/token.h"
+#include "mix.h"
 #include "zeroed_memory.h"
 
 namespace megalith {

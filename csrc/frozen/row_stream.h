@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "frozen/format.h"
+#include "mix.h"
 #include "simd/scalar.h"
 
 namespace megalith {
@@ -40,7 +41,7 @@ inline int64_t offset_of(const FrozenBatch& batch, int64_t bag) {
 }
 
 inline uint64_t bucket_of(int64_t id, int64_t num_buckets) {
-  return static_cast<uint64_t>((static_cast<unsigned __int128>(mix(static_cast<uint64_t>(id))) *
+  return static_cast<uint64_t>((static_cast<unsigned __int128>(mix64(static_cast<uint64_t>(id))) *
                                 static_cast<uint64_t>(num_buckets)) >> 64);
 }
 

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "text/token.h"
+#include "mix.h"
 
 namespace megalith {
 

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "embedding/type_dispatch.h"
+#include "mix.h"
 #include "optimizer/row_step.h"
 #include "optimizer/step.h"
 #include "simd/memory.h"
@@ -24,6 +25,17 @@ inline const float* gradient_of(const Gradients& gradients, RowSource touched) {
   return gradients.rows ? gradients.rows[source] : gradients.dense + source * gradients.stride;
 }
 
+// The same times the factor of its bag, which rows that follow each other in a bag find in `scaled` already.
+inline const float* scaled_gradient(const Gradients& gradients, RowSource touched, bool is_new, int64_t dim, float* scaled) {
+  const float* gradient = gradient_of(gradients, touched);
+  if (!gradients.scales) return gradient;
+  if (is_new) {
+    const float factor = gradients.scales[static_cast<uint32_t>(touched)];
+    for_columns(dim, [&](int64_t column, int n) { store(scaled + column, load(gradient + column, n) * factor, n); });
+  }
+  return scaled;
+}
+
 // The gradient of the next bag is prefetched when the first of its rows comes near.
 inline void prefetch_gradient(const TableUpdate& table, const RowSource* touched, int64_t at) {
   if (static_cast<uint32_t>(touched[at]) == static_cast<uint32_t>(touched[at - 1])) return;
@@ -33,7 +45,7 @@ inline void prefetch_gradient(const TableUpdate& table, const RowSource* touched
 // The seed of a row's rounding: by its id in the whole table, wherever the row lies.
 inline uint64_t row_seed(const TableUpdate& table, int64_t row) {
   const int64_t id = table.rounding.first_row + (table.slot_ids ? table.slot_ids[row] : row);
-  return mix(table.rounding.seed + static_cast<uint64_t>(id) * 0x9e3779b97f4a7c15ull);
+  return mix64(table.rounding.seed + static_cast<uint64_t>(id) * 0x9e3779b97f4a7c15ull);
 }
 
 // Which part of a step a pass over rows takes: all of it or, on a column shard, the norms first and then the step with
@@ -79,16 +91,7 @@ void visit_rows(const TableUpdate& table, const RowSource* touched, int64_t coun
     const uint32_t source = static_cast<uint32_t>(touched[i]);
     const float* gradient = nullptr;
     if constexpr (kNeedsGradient) {
-      gradient = gradient_of(table.gradients, touched[i]);
-      if (table.gradients.scales) {
-        const float factor = table.gradients.scales[source];
-        if (source != before) {
-          for_columns(dim, [&](int64_t column, int n) {
-            store(scaled + column, load(gradient + column, n) * factor, n);
-          });
-        }
-        gradient = scaled;
-      }
+      gradient = scaled_gradient(table.gradients, touched[i], source != before, dim, scaled);
     }
     known = known && shares && source == before;
     before = source;

@@ -29,12 +29,5 @@ inline void exchange_values(T& a, T& b) {
 
 inline float root(float value) { return __builtin_sqrtf(value); }
 
-// The finaliser of splitmix64.
-inline uint64_t mix(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
-}
-
 }  // namespace MG_VARIANT
 }  // namespace megalith

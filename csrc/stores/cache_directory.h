@@ -21,7 +21,7 @@
 #endif
 
 #include "stores/expected_rows.h"
-#include "stores/page_memory.h"
+#include "page_memory.h"
 
 namespace megalith {
 

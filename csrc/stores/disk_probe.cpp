@@ -7,6 +7,7 @@
 #include <cstring>
 #include <vector>
 
+#include "mix.h"
 #include "stores/segment_file.h"
 #include "stores/segment_format.h"
 #include "stores/transfer_queue.h"
@@ -27,10 +28,7 @@ struct ProbeFile {
 
 uint64_t next_random(uint64_t& state) {
   state += 0x9e3779b97f4a7c15ull;
-  uint64_t word = state;
-  word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9ull;
-  word = (word ^ (word >> 27)) * 0x94d049bb133111ebull;
-  return word ^ (word >> 31);
+  return mix64(state);
 }
 
 // About as many rows as one batch of training misses: the queue runs empty once for so many.

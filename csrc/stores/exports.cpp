@@ -5,22 +5,11 @@
 
 #include "abi.h"
 #include "parallel.h"
+#include "stores/table_fields.h"
 #include "stores/tiered_rows.h"
 
 namespace megalith {
 namespace {
-
-// A row of integers that Python fills for each table.
-struct TableFields {
-  int64_t rows, padding, table_seed, first_row, first_column, dim, dtype, scale_bits;
-
-  StartValues start() const {
-    float scale;
-    const auto bits = static_cast<uint32_t>(scale_bits);
-    std::memcpy(&scale, &bits, sizeof scale);
-    return {static_cast<uint64_t>(table_seed), first_row, first_column, dim, dtype, scale};
-  }
-};
 
 // Where the rows of a table lie, and how many numbers of optimizer state a row has.
 struct RowMemory {

@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "stores/page_memory.h"
+#include "page_memory.h"
 #include "stores/segment_format.h"
 #include "stores/transfer_queue.h"
 

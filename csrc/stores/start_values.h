@@ -7,13 +7,9 @@
 #include <cstdint>
 #include <cstring>
 
-namespace megalith {
+#include "mix.h"
 
-inline uint64_t mixed(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
-}
+namespace megalith {
 
 // How the rows of a table, or of a rectangle of one, begin: evenly in [-scale, scale).
 struct StartValues {
@@ -26,13 +22,13 @@ struct StartValues {
 
   float value(uint64_t row_key, int64_t column) const {
     const auto at = static_cast<uint64_t>(first_column + column);
-    const uint64_t pair = mixed(row_key + (at / 2 + 1) * 0xd1342543de82ef95ull);
+    const uint64_t pair = mix64(row_key + (at / 2 + 1) * 0xd1342543de82ef95ull);
     const auto half = static_cast<uint32_t>(at % 2 ? pair >> 32 : pair);
     return (static_cast<float>(half >> 8) * 0x1p-23f - 1.0f) * scale;
   }
 
   uint64_t row_key(int64_t row) const {
-    return mixed(table_seed + static_cast<uint64_t>(first_row + row) * 0x9e3779b97f4a7c15ull);
+    return mix64(table_seed + static_cast<uint64_t>(first_row + row) * 0x9e3779b97f4a7c15ull);
   }
 
   void fill(int64_t row, char* out) const {

@@ -12,16 +12,11 @@
 #include <cstring>
 #include <string>
 
+#include "mix.h"
+
 namespace megalith {
 
 constexpr uint64_t kHashedKey = 1ull << 63;
-
-// The finaliser of splitmix64: every input bit reaches every output bit.
-inline uint64_t mix64(uint64_t value) {
-  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ull;
-  value = (value ^ (value >> 27)) * 0x94d049bb133111ebull;
-  return value ^ (value >> 31);
-}
 
 inline uint64_t hash_token(const char* token, int64_t length) {
   uint64_t state = static_cast<uint64_t>(length) * 0x9e3779b97f4a7c15ull;
