@@ -1,15 +1,15 @@
 // Pooled lookups over many frozen tables in one call: how the work is shared, and the ids that tables list.
 //
-// Bags are counted lookup by lookup and cut into pieces of about equal bytes, each of which may reach over many tables, so
-// that a batch of one sample is shared as well as one of thousands. A bag belongs to one piece: results do not depend on
-// the number of threads. A call allocates nothing.
+// Bags are counted lookup by lookup and cut into pieces by their bytes, each of which may reach over many tables, so that a
+// batch of a few samples is shared as well as one of thousands. A bag belongs to one piece: results do not depend on the
+// number of threads. A call allocates nothing.
 #include <algorithm>
 #include <atomic>
 #include <memory>
 #include <vector>
 
 #include "abi.h"
-#include "frozen/id_buckets.h"
+#include "frozen/tables.h"
 #include "parallel.h"
 #include "simd/kernels.h"
 
@@ -17,13 +17,10 @@ namespace megalith {
 namespace {
 
 constexpr int64_t kMaxPieces = 256;
-constexpr double kPieceBytes = 65536;  // what is not worth sharing out
-
-// Tables and who looks them up; addresses of rows must stay what they are.
-struct FrozenTables {
-  std::vector<FrozenSource> lookups;
-  std::vector<IdBuckets> ids;
-};
+// Bytes, counted as below: what one thread has done before another has woken up, and what a piece is worth that begins
+// with no row on its way.
+constexpr double kAloneBytes = 128 << 10, kPieceBytes = 256 << 10;
+constexpr int64_t kPiecesEach = 8;  // of a thread, in large batches
 
 // As ops/frozen/lookup.py fills it, for each lookup. Of tables with several features the first has the ids.
 struct FrozenDescriptor {
@@ -61,7 +58,35 @@ bool rises(const FrozenBatch& batch, int64_t num_bags, int64_t num_values) {
   return any >> 63 == 0;
 }
 
-void cut(const std::vector<FrozenSource>& lookups, const FrozenBatch& batch, Pieces* pieces) {
+// How many pieces, and the share of all bytes that lies before each. Large batches are cut evenly. Of small ones every
+// thread takes one large piece, and small ones are left for whoever is done first: a thread that was woken begins late, and
+// each new piece costs the time that its first rows take to arrive.
+struct Shares {
+  Shares(double total, int64_t workers) {
+    const int64_t most = std::min(workers * kPiecesEach, kMaxPieces);
+    const int64_t worth = static_cast<int64_t>(total / kPieceBytes);
+    if (workers <= 1 || total < kAloneBytes) {
+      count = 1;
+    } else if (worth >= most) {
+      count = most;
+    } else {
+      large = std::min(workers, kMaxPieces / 2);
+      count = 2 * large;
+    }
+  }
+
+  double before(int64_t piece) const {
+    if (large == 0) return static_cast<double>(piece) / static_cast<double>(count);
+    const double one = 1.0 / static_cast<double>(large);
+    if (piece <= large) return kLarge * one * static_cast<double>(piece);
+    return kLarge + (1 - kLarge) * one * static_cast<double>(piece - large);
+  }
+
+  static constexpr double kLarge = 0.75;  // of all bytes, in the large pieces
+  int64_t count = 1, large = 0;
+};
+
+void cut(const std::vector<FrozenSource>& lookups, const FrozenBatch& batch, int64_t workers, Pieces* pieces) {
   const int64_t num_lookups = static_cast<int64_t>(lookups.size());
   const auto value_cost = [&](const FrozenSource& one) { return static_cast<double>(one.row_bytes + 64); };
   const auto bag_cost = [](const FrozenSource& one) { return static_cast<double>(one.dim * 4 + 16); };
@@ -71,25 +96,21 @@ void cut(const std::vector<FrozenSource>& lookups, const FrozenBatch& batch, Pie
     const int64_t values = offset_of(batch, base + batch.size) - offset_of(batch, base);
     total += static_cast<double>(values) * value_cost(one) + static_cast<double>(batch.size) * bag_cost(one);
   }
-  const int64_t threads = num_threads();
-  const int64_t worth = static_cast<int64_t>(total / kPieceBytes);
-  int64_t wanted = worth < threads ? (total > kPieceBytes / 4 ? threads : 1) : std::min(worth, threads * 8);
-  wanted = std::max<int64_t>(1, std::min(wanted, kMaxPieces));
-  const double share = total / static_cast<double>(wanted);
+  const Shares shares(total, workers);
   pieces->bounds[0] = {0, 0};
   pieces->count = 0;
   double before = 0;
-  for (int64_t n = 0; n < num_lookups && pieces->count + 1 < wanted; ++n) {
-    const FrozenSource& one = lookups[n];
+  for (int64_t n = 0; n < num_lookups && pieces->count + 1 < shares.count; ++n) {
+    const FrozenSource& one = lookups[static_cast<size_t>(n)];
     const int64_t base = one.feature * batch.size, begin = offset_of(batch, base);
     const double per_value = value_cost(one), per_bag = bag_cost(one);
     const auto cost = [&](int64_t bag) {
       return static_cast<double>(offset_of(batch, base + bag) - begin) * per_value + static_cast<double>(bag) * per_bag;
     };
     const double own = cost(batch.size);
-    while (pieces->count + 1 < wanted && before + own >= share * static_cast<double>(pieces->count + 1)) {
+    while (pieces->count + 1 < shares.count && before + own >= total * shares.before(pieces->count + 1)) {
       // The bag at whose end the piece has its share, or the one before, whichever is nearer.
-      const double left = share * static_cast<double>(pieces->count + 1) - before;
+      const double left = total * shares.before(pieces->count + 1) - before;
       int64_t low = 0, high = batch.size;
       while (low < high) {
         const int64_t middle = low + (high - low) / 2;
@@ -108,6 +129,22 @@ void cut(const std::vector<FrozenSource>& lookups, const FrozenBatch& batch, Pie
 }
 
 }  // namespace
+
+FrozenFault pool_tables(const FrozenTables& tables, const FrozenBatch& batch, int64_t workers) {
+  const FrozenKernels& use = kernels().frozen;
+  Pieces pieces;
+  cut(tables.lookups, batch, std::max<int64_t>(1, std::min<int64_t>(workers, num_threads())), &pieces);
+  FrozenFault faults[kMaxPieces];  // each written by its piece
+  std::atomic<bool> all_fine{true};
+  for_each_task(pieces.count, std::min(workers, pieces.count), [&](int64_t piece, int64_t) {
+    const FrozenPlace *first = pieces.bounds + piece, *last = first + 1;
+    if (!use.pool(tables.lookups.data(), batch, *first, *last, faults + piece)) all_fine = false;
+  });
+  for (int64_t piece = 0; piece < pieces.count && !all_fine; ++piece) {
+    if (faults[piece].lookup >= 0) return faults[piece];
+  }
+  return {-1, -1};
+}
 }  // namespace megalith
 
 MG_EXPORT int32_t mg_frozen_create(const int64_t* descriptors, int64_t num_lookups, void** tables) {
@@ -162,7 +199,7 @@ MG_EXPORT int32_t mg_frozen_lookup(void* tables, const void* values, int32_t ind
                                    const void* offsets, int32_t offset_bytes, int64_t batch_size, int64_t num_features,
                                    const float* sample_weights, float* out, int64_t out_stride, int64_t* fault) {
   return megalith::guarded("look frozen rows up", [&] {
-    const auto& lookups = static_cast<const megalith::FrozenTables*>(tables)->lookups;
+    const auto& held = *static_cast<const megalith::FrozenTables*>(tables);
     const megalith::FrozenBatch batch{values,         index_bytes, offsets, offset_bytes,
                                       sample_weights, batch_size,  out,     out_stride};
     fault[0] = fault[1] = -1;
@@ -170,21 +207,8 @@ MG_EXPORT int32_t mg_frozen_lookup(void* tables, const void* values, int32_t ind
       fault[0] = fault[1] = -2;
       return;
     }
-    const megalith::FrozenKernels& use = megalith::kernels().frozen;
-    megalith::Pieces pieces;
-    megalith::cut(lookups, batch, &pieces);
-    megalith::FrozenFault faults[megalith::kMaxPieces];  // each written by its piece
-    std::atomic<bool> all_fine{true};
-    megalith::for_each_task(pieces.count, [&](int64_t piece) {
-      const megalith::FrozenPlace *first = pieces.bounds + piece, *last = first + 1;
-      if (!use.pool(lookups.data(), batch, *first, *last, faults + piece)) all_fine = false;
-    });
-    if (all_fine) return;
-    for (int64_t piece = 0; piece < pieces.count; ++piece) {
-      if (faults[piece].lookup < 0) continue;
-      fault[0] = faults[piece].lookup;
-      fault[1] = faults[piece].value;
-      return;
-    }
+    const megalith::FrozenFault found = megalith::pool_tables(held, batch, megalith::num_threads());
+    fault[0] = found.lookup;
+    fault[1] = found.value;
   });
 }

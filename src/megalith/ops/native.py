@@ -15,9 +15,9 @@ from typing import Any
 
 from megalith.core.errors import CacheFullError, MegalithError, NativeError, OutOfMemoryError, StorageError
 
-ABI_VERSION = 26
+ABI_VERSION = 27
 """That of csrc/abi.h; both are raised when a signature changes."""
-ABI_DIGEST = "16e99f66f06df0a3"
+ABI_DIGEST = "8a93e3948bbd5e3a"
 """Of the signatures together with the version; `tests/architecture` says what to put here."""
 SIMD_LEVELS = ("portable", "avx2", "avx512", "avx512vnni")
 """The builds of the kernels, the narrowest vector instructions first."""
@@ -214,6 +214,14 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "mg_dense_destroy": (None, (_pointer,)),
     "mg_dense_run": (_Code, (_pointer, _pointer, _pointer, _int64, _int64, _pointer)),
     "mg_dense_bytes": (None, (_pointer, _pointer)),
+    # Whole requests (ops/serving).
+    "mg_score_create": (_Code, (_pointer, _pointer, *(_int64,) * 3, _pointer, _int64, _pointer)),
+    "mg_score_destroy": (None, (_pointer,)),
+    "mg_score_run": (
+        _Code,
+        (_pointer, _pointer, _pointer, _int32, _int64, _pointer, _int64, _int64, _pointer, _pointer),
+    ),
+    "mg_score_bytes": (_Code, (_pointer, _pointer)),
     # The machine's own speed (bench/embedding/roofline.py, ops/stores/disk_probe.py).
     "mg_disk_probe": (_Code, (_text, _pointer, _pointer, _pointer)),
     "mg_random_row_read": (_Code, (_pointer, _int64, _pointer, _int64, _int64, _int32, _pointer)),

@@ -85,9 +85,10 @@ class DenseProgram:
             *(_records(results), len(description.outputs), ctypes.byref(pointer)),
         )
         native.share_torch_threads()
-        self._handle, self._workers = pointer.value, threads or 1 << 20
-        self._width, self._call = description.output_columns, native.library().mg_dense_run
-        self._inputs = tuple(description.inputs.items())
+        self.handle, self.workers = pointer.value, threads or 1 << 20
+        self.output_columns, self._call = description.output_columns, native.library().mg_dense_run
+        self.inputs = tuple(description.inputs.items())
+        """Names and columns."""
         self._pointers = ctypes.c_void_p * len(description.inputs)
         self._strides = ctypes.c_int64 * len(description.inputs)
         self._close = weakref.finalize(self, native.library().mg_dense_destroy, pointer.value)
@@ -97,30 +98,34 @@ class DenseProgram:
 
         Written to `out` where one is given.
         """
-        if len(inputs) != len(self._inputs):
-            names = ", ".join(name for name, _ in self._inputs)
-            raise ConfigError(f"A dense program reads {names}; pass {len(self._inputs)} tensors.")
-        held = [_checked(*named, one) for named, one in zip(self._inputs, inputs, strict=True)]
+        if len(inputs) != len(self.inputs):
+            names = ", ".join(name for name, _ in self.inputs)
+            raise ConfigError(f"A dense program reads {names}; pass {len(self.inputs)} tensors.")
+        held = [_checked(*named, one) for named, one in zip(self.inputs, inputs, strict=True)]
         batch = held[0].shape[0]
         for one in held:
             if one.shape[0] != batch:
                 raise ConfigError(f"Inputs have {[len(one) for one in held]} samples; pass as many of each.")
         if out is None:
-            out = torch.empty(batch, self._width)
-        elif len(out) != batch or not out.is_contiguous() or _checked("out", self._width, out) is not out:
-            raise ConfigError(f"out is not [{batch}, {self._width}] in one piece; pass one that is.")
+            out = torch.empty(batch, self.output_columns)
+        elif (
+            len(out) != batch
+            or not out.is_contiguous()
+            or _checked("out", self.output_columns, out) is not out
+        ):
+            raise ConfigError(f"out is not [{batch}, {self.output_columns}] in one piece; pass one that is.")
         self._call(
-            self._handle,
+            self.handle,
             self._pointers(*[one.data_ptr() for one in held]),
             self._strides(*[one.stride(0) for one in held]),
-            *(batch, self._workers, out.data_ptr()),
+            *(batch, self.workers, out.data_ptr()),
         )
         return out
 
     def bytes(self) -> dict[str, int]:
         """Of packed weights, and of room for samples on all threads that have run it."""
         counts = (ctypes.c_int64 * 2)()
-        native.library().mg_dense_bytes(self._handle, counts)
+        native.library().mg_dense_bytes(self.handle, counts)
         return {"weights": counts[0], "workspaces": counts[1]}
 
 

@@ -21,6 +21,7 @@ from megalith.ops.tensors import address, check_tensor
 _INDICES = (torch.int32, torch.int64)
 _OFFSETS = -2
 _MAX_LISTED = 2**32 - 1
+_Fault = ctypes.c_int64 * 2
 
 
 class FrozenDescriptor(NamedTuple):
@@ -73,9 +74,9 @@ class FrozenLookup:
         packed = torch.tensor(described or torch.empty(0, len(FrozenDescriptor._fields)), dtype=torch.int64)
         handle = ctypes.c_void_p()
         self._core.mg_frozen_create(packed.data_ptr(), len(described), ctypes.addressof(handle))
-        self._handle = handle.value
+        self.handle = handle.value
         self._features = [lookup.feature for lookup in described]
-        weakref.finalize(self, self._core.mg_frozen_destroy, self._handle)
+        weakref.finalize(self, self._core.mg_frozen_destroy, self.handle)
 
     def __call__(
         self,
@@ -108,9 +109,9 @@ class FrozenLookup:
             check_tensor("sample_weights", sample_weights, (torch.float32,), 1, whole=True)
             if len(sample_weights) != len(values):
                 raise ConfigError(f"Pass a sample weight for each of {len(values)} ids.")
-        fault = (ctypes.c_int64 * 2)()
+        fault = _Fault()
         self._core.mg_frozen_lookup(
-            *(self._handle, values.data_ptr(), values.element_size(), values.shape[0]),
+            *(self.handle, values.data_ptr(), values.element_size(), values.shape[0]),
             *(offsets.data_ptr(), offsets.element_size(), size, num_features),
             *(address(sample_weights), out.data_ptr(), self.output_dim, fault),
         )
@@ -120,7 +121,7 @@ class FrozenLookup:
 
     def index_bytes(self) -> int:
         """Memory of the index of listed ids, beside that of the tables."""
-        return int(self._core.mg_frozen_id_bytes(self._handle))
+        return int(self._core.mg_frozen_id_bytes(self.handle))
 
     def _refuse(self, values: Tensor, offsets: Tensor) -> None:
         check_tensor("values", values, _INDICES, 1)
