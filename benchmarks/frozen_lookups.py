@@ -1,7 +1,7 @@
 """Pooled lookups over frozen rows, against FBGEMM's quantised ones and against what the memory can do.
 
     python benchmarks/frozen_lookups.py --out benchmarks/results/frozen-lookups.json
-    python benchmarks/frozen_lookups.py --shapes rm1 --precisions int8 --batches 1,1024 --rounds 3
+    python benchmarks/frozen_lookups.py --ids zipf --zipf 0.8,1.05,1.2 --builds avx2,portable --no-peer
 
 RM1 is 8 tables of 2 million rows x 32 with 80 ids a bag, RM2 32 tables of 0.5 million x 64 with 120. All
 candidates read the same bytes, in turns, over the same ids: more rows than the caches hold for each setting,
@@ -13,6 +13,10 @@ pages that our rows lie on, which it does not ask for itself (`fbgemm_huge`). Ou
 The limit is a bare loop over the same rows that touches every cache line they cover, at the best of several
 ways to prefetch, with as many rows a call as the batch has (`limit`) and with all of them in one call
 (`roof`). Rates are rows a second; ratios are medians over rounds of what was measured within one round.
+
+Ids are drawn evenly (`uniform`), which no cache helps, or by a power law of rank (`zipf`) with any exponents.
+`--builds` names builds of the kernels beside the widest that runs here: what a machine without its
+instructions would reach with this memory.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ import argparse
 import gc
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
@@ -45,6 +49,8 @@ from megalith.ops.frozen.formats import RowFormat
 from megalith.ops.frozen.lookup import FrozenLookup
 from megalith.ops.frozen.memory import resident
 from megalith.ops.frozen.table import FrozenTable
+from megalith.ops.native import SIMD_LEVELS
+from megalith.ops.simd import use_simd
 
 THREADS = 2
 AHEAD, BURSTS, LEVELS = (16, 32, 64, 128), (1, 8), (1, 2, 3)
@@ -52,6 +58,7 @@ BATCHES = (1, 16, 64, 256, 1024)
 TOUCHED = 4_000_000
 """Rows that every candidate reads in a round, or one batch if that has more."""
 ZIPF = 1.05
+"""Exponent of skewed ids, unless told otherwise."""
 
 
 @dataclass(frozen=True)
@@ -95,11 +102,12 @@ def make_rows(shape: FrozenShape, form: RowFormat) -> Tensor:
     return held
 
 
-def make_batches(shape: FrozenShape, batch: int, skewed: bool) -> FrozenBatches:
-    """As many as it takes to touch enough rows."""
+def make_batches(shape: FrozenShape, batch: int, zipf: float | None) -> FrozenBatches:
+    """As many as it takes to touch enough rows; `zipf` is the exponent of a power law, None draws evenly."""
     generator = torch.Generator().manual_seed(batch)
     count = max(2, TOUCHED // shape.per_batch(batch))
-    shares = torch.arange(1, shape.rows + 1, dtype=torch.float64).pow(-ZIPF).cumsum(0) if skewed else None
+    ranks = torch.arange(1, shape.rows + 1, dtype=torch.float64)
+    shares = None if zipf is None else ranks.pow(-zipf).cumsum(0)
     order = torch.randperm(shape.rows, generator=generator)
     first = torch.arange(shape.tables).repeat_interleave(shape.lookups * batch) * shape.rows
     short, places = [], []
@@ -125,10 +133,12 @@ class Ours:
         ]
         self.lookup = FrozenLookup(tables, [f"f{number}" for number in range(shape.tables)])
 
-    def run(self, ids: list[Tensor], offsets: Tensor) -> Tensor:
-        """All batches; the last one's vectors."""
+    def run(self, ids: list[Tensor], offsets: Tensor, build: str | None = None) -> Tensor:
+        """All batches, by a build of the kernels or the widest; the last one's vectors."""
+        use_simd(build)
         for values in ids:
             out = self.lookup(values, offsets)
+        use_simd(None)
         return out
 
 
@@ -253,7 +263,12 @@ def _serve(modules: dict[str, FbgemmRows], end: Connection, number: int) -> None
 
 
 def candidates_of(
-    batches: FrozenBatches, ours: Ours, peers: dict[str, FbgemmRows], pair: TwoProcesses | None, limit: Limit
+    batches: FrozenBatches,
+    ours: Ours,
+    peers: dict[str, FbgemmRows],
+    pair: TwoProcesses | None,
+    limit: Limit,
+    builds: Sequence[str] = (),
 ) -> dict[str, Callable[[], Any]]:
     """What is timed, by name; results of all that pool are the same."""
     roof = [torch.cat(batches.places)]
@@ -264,6 +279,8 @@ def candidates_of(
         "limit": lambda: limit.run(batches.places),
         "roof": lambda: limit.run(roof),
     }
+    for build in builds:
+        candidates[f"ours_{build}"] = partial(ours.run, batches.short, batches.offsets, build)
     if pair is not None:
         pair.take(batches)
         for name, peer in peers.items():
@@ -324,11 +341,17 @@ def main() -> None:
     parser.add_argument("--precisions", default="int8,int4")
     parser.add_argument("--batches", default=",".join(map(str, BATCHES)))
     parser.add_argument("--ids", default="uniform,zipf")
+    parser.add_argument("--zipf", default=str(ZIPF), help="exponents of skewed ids")
+    parser.add_argument("--builds", default="avx2", help="builds of the kernels beside the widest")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--no-peer", action="store_true", help="without FBGEMM")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(THREADS)
+    kinds: dict[str, float | None] = {"uniform": None} if "uniform" in options.ids else {}
+    kinds |= {f"zipf {each}": float(each) for each in options.zipf.split(",") if "zipf" in options.ids}
+    narrower = SIMD_LEVELS[: SIMD_LEVELS.index(native.simd_level())]
+    builds = [each for each in options.builds.split(",") if each in narrower]
     results: list[dict[str, Any]] = []
     for name, precision in product(options.shapes.split(","), options.precisions.split(",")):
         shape, form = SHAPES[name], RowFormat(precision, "float16")
@@ -340,9 +363,9 @@ def main() -> None:
             peers["fbgemm_huge"] = FbgemmRows(shape, form, rows)
         pair = TwoProcesses(peers) if peers else None
         ours, limit = Ours(shape, form, rows), Limit(rows)
-        for kind, batch in product(options.ids.split(","), map(int, options.batches.split(","))):
-            batches = make_batches(shape, batch, kind == "zipf")
-            candidates = candidates_of(batches, ours, peers, pair, limit)
+        for kind, batch in product(kinds, map(int, options.batches.split(","))):
+            batches = make_batches(shape, batch, kinds[kind])
+            candidates = candidates_of(batches, ours, peers, pair, limit, builds)
             found = measure(shape, batch, batches, candidates, options.rounds)
             found["prefetch"] = {"ahead": limit.ahead, "burst": limit.burst, "level": limit.level}
             results.append({"shape": name, "precision": precision, "ids": kind, "batch": batch, **found})
@@ -353,7 +376,10 @@ def main() -> None:
         gc.collect()
     settings = {"shapes": {name: asdict(shape) for name, shape in SHAPES.items()}, "rounds": options.rounds}
     content = result(
-        "frozen-lookups", {**settings, "threads": THREADS, "zipf": ZIPF}, {"lookups": results}, None
+        "frozen-lookups",
+        {**settings, "threads": THREADS, "build": native.simd_level()},
+        {"lookups": results},
+        None,
     )
     if options.out:
         save_result(options.out, content)
@@ -361,7 +387,7 @@ def main() -> None:
 
 def _line(one: dict[str, Any]) -> str:
     rates = ", ".join(f"{name} {rate / 1e6:.1f}" for name, rate in one["rows_per_second"].items())
-    parts = [f"{one['shape']} {one['precision']} {one['ids']:7} batch {one['batch']:4}: {rates} M rows/s"]
+    parts = [f"{one['shape']} {one['precision']} {one['ids']:9} batch {one['batch']:4}: {rates} M rows/s"]
     parts += [
         f"{name} {one[name]['median']:.2f} ({one[name]['low']:.2f}-{one[name]['high']:.2f})"
         for name in ("to_fbgemm", "to_fbgemm_huge", "to_limit", "to_roof")

@@ -37,6 +37,7 @@ ASKED = {
     "rm2": {"fbgemm": 1.5, "onnxruntime": 4.0},
     "rm3": {"int8": 1.0, "onnxruntime-float32": 1.7},
     "dlrm-v2-half": {"int8": 1.0, "onnxruntime-float32": 1.7},
+    "dlrm-v2": {"int8": 1.0, "onnxruntime-float32": 1.7},
 }
 """How many times as quick as these ours is to be."""
 _SAMPLES_A_TURN, _MAX_REQUESTS = 2048, 64
