@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from megalith.cli.evaluate import CheckpointOption, TrustFlag
-from megalith.cli.output import JsonFlag, print_json, progress_console, say, text_column
+from megalith.cli.output import JsonFlag, note, print_json, progress_console, say, text_column
 
 
 def predict(
@@ -73,7 +73,7 @@ def predict(
     silent = not progress_console.is_terminal
     with Progress(*columns, console=progress_console, transient=True, disable=silent) as bar:
         task = bar.add_task("scoring", total=None)
-        result = predict_run(request, lambda rows: bar.update(task, completed=rows))
+        result = predict_run(request, lambda rows: bar.update(task, completed=rows), note)
     (print_json if json_output else _show)(result)
 
 

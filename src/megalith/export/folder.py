@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from megalith.checkpoint.manifest import FileRecord
@@ -32,10 +33,12 @@ from megalith.export.manifest import (
     FORMAT,
     INPUTS,
     MANIFEST,
+    READABLE,
     REPORT,
     VERSION,
     ModelManifest,
 )
+from megalith.export.stored_weights import scales_of
 from megalith.export.tensor_file import file_record, read_tensors
 
 _FIX = "export the model again"
@@ -114,9 +117,12 @@ class FrozenModel:
         return {key: self._tensor(tensors, f"{name}/{key}", record.file) for key in wanted}
 
     def weights(self) -> dict[str, Tensor]:
-        """Weights of the program, by the names it gives them."""
+        """Weights of the program by the names it gives them, as they are stored (`stored_weights`)."""
         tensors = self._file(DENSE_FILE)
-        return {name: self._tensor(tensors, name, DENSE_FILE) for name in self.manifest.program.weights}
+        found = {name: self._tensor(tensors, name, DENSE_FILE) for name in self.manifest.program.weights}
+        for name in [name for name, tensor in found.items() if tensor.dtype == torch.int8]:
+            found[scales_of(name)] = self._tensor(tensors, scales_of(name), DENSE_FILE)
+        return found
 
     def checks(self) -> dict[str, Tensor]:
         """Some held-out samples, and the outputs that the model gives for them."""
@@ -156,10 +162,10 @@ def read_manifest(folder: Path) -> ModelManifest:
     content = read_json_object(path, fix=_FIX, missing=missing, error=ServeError)
     if content.get("format") != FORMAT:
         raise ServeError(f"{path} is not the manifest of an exported model; {_FIX}.")
-    if content.get("version") != VERSION:
+    if content.get("version") not in READABLE:
         raise ServeError(
-            f"{path} has version {content.get('version')}, this package reads {VERSION}; {_FIX}, or use the "
-            "release that wrote it."
+            f"{path} has version {content.get('version')}, this package reads {READABLE[0]} to {VERSION}; "
+            f"{_FIX}, or use the release that wrote it."
         )
     if content.pop("crc32", None) != _checksum(content):
         raise ServeError(f"{path} is damaged: its checksum is another; {_FIX}.")

@@ -1,4 +1,4 @@
-"""`FrozenLogits`: a frozen model in plain pieces: lookups over its rows, then its program in torch."""
+"""`frozen_lookup`: the tables of a frozen model, looked up together."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from megalith.export.interpret import run_program
 from megalith.export.manifest import FrozenTableRecord
-from megalith.export.program import ModelProgram
 from megalith.ops.frozen.formats import RowFormat
 from megalith.ops.frozen.lookup import FrozenLookup
 from megalith.ops.frozen.table import FrozenTable
@@ -49,23 +47,3 @@ def frozen_lookup(
             )
         )
     return FrozenLookup(tables, features)
-
-
-class FrozenLogits:
-    """Logits of batches, by a frozen model's own rows and weights."""
-
-    def __init__(
-        self,
-        tensors: FrozenTensors,
-        records: Sequence[FrozenTableRecord],
-        features: Sequence[str],
-        program: ModelProgram,
-        weights: Mapping[str, Tensor] | None = None,
-    ) -> None:
-        self.lookup = frozen_lookup(tensors, records, features)
-        self.program = program
-        self.weights = tensors.weights() if weights is None else weights
-
-    def __call__(self, dense: Tensor, values: Tensor, offsets: Tensor) -> Tensor:
-        """[samples, outputs] of numbers [samples, num_dense] and ids, feature-major."""
-        return run_program(self.program, self.weights, dense, self.lookup(values, offsets))

@@ -1,6 +1,7 @@
 """Runs a program in plain torch: what every backend's dense part must equal.
 
-Layers in few bits are those of `megalith.ops.dense`, whose twins define every bit of them.
+Layers in few bits are those of the native core: the twins in `megalith.ops.dense` define every bit of them,
+and those of bfloat16 add up column by column, which a gate over many samples cannot wait for.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ from megalith.export.program import (
     PairSum,
     SumColumns,
 )
-from megalith.export.reduced_layers import bf16_layer, int8_layer
+from megalith.export.stored_weights import PRODUCTS, layer_weight
 from megalith.models.layers.interaction import factorization_term
 from megalith.models.layers.linear import linear_relu
+from megalith.ops.dense.linear import bf16_linear, int8_linear
+from megalith.ops.dense.quantise import QuantisedWeight
 from megalith.ops.interaction.dot import dot_interaction
 
 _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -102,15 +105,14 @@ def run_operation(operation: Operation, weights: Mapping[str, Tensor], inputs: l
 
 
 def _linear(operation: Linear, weights: Mapping[str, Tensor], given: Tensor) -> Tensor:
-    weight = weights[operation.weight]
+    weight = layer_weight(operation, weights, PRODUCTS)
     bias = None if operation.bias is None else weights[operation.bias]
-    vectors = (
-        given if operation.groups == 1 else given.reshape(len(given) * operation.groups, weight.shape[1])
-    )
-    if operation.precision == "int8":
-        found = int8_layer(vectors, weight, bias, operation.function)
+    columns = weights[operation.weight].shape[1]
+    vectors = given if operation.groups == 1 else given.reshape(len(given) * operation.groups, columns)
+    if isinstance(weight, QuantisedWeight):
+        found = int8_linear(vectors.contiguous(), weight, bias, operation.function)
     elif operation.precision == "bfloat16":
-        found = bf16_layer(vectors, weight, bias, operation.function)
+        found = bf16_linear(vectors.contiguous(), weight, bias, operation.function)
     elif operation.function == "relu":
         found = linear_relu(vectors, weight, bias)
     else:

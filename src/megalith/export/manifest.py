@@ -3,7 +3,8 @@
     manifest.json            what this module describes
     tables-NNNNN.safetensors rows of tables, encoded: `TABLE/rows`, and where they have them `TABLE/starts`
                              and `TABLE/ids`
-    dense.safetensors        weights of the program, by the names it gives them
+    dense.safetensors        weights of the program, by the names it gives them, in the precision of their
+                             layer; `NAME/scales` of those that are codes
     checks.safetensors       some held-out samples and the outputs this model gives for them: what a backend
                              is compared with before it may serve, and what warms it up
     inputs/                  schema and vocabulary: raw values to ids and numbers, as in training
@@ -25,7 +26,9 @@ from megalith.core.schema import Pooling
 from megalith.export.program import ModelProgram
 
 FORMAT: Literal["megalith-frozen-model"] = "megalith-frozen-model"
-VERSION = 1
+VERSION = 2
+READABLE = (1, 2)
+"""Versions of folders; in the first, weights of layers in few bits are stored as float32."""
 MANIFEST, DENSE_FILE, CHECKS_FILE, REPORT = (
     "manifest.json",
     "dense.safetensors",

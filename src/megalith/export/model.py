@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+import warnings
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,10 +15,11 @@ from numpy.typing import NDArray
 from megalith.data.batch import Batch
 from megalith.data.dataset import DatasetSchema
 from megalith.data.raw import RawBatches, RowTransform, as_table, frame_rows
+from megalith.export.backends.base import LoadedPart
+from megalith.export.backends.inputs import ScoreRequest
+from megalith.export.backends.ready import ReadyModel, ready_model
 from megalith.export.folder import FrozenModel
-from megalith.export.frozen_part import FrozenLogits
 from megalith.export.manifest import ModelManifest
-from megalith.metrics.scores import scores_of
 
 BATCH = 8192
 """Rows that are scored at once, unless told otherwise."""
@@ -38,8 +40,12 @@ class Batches(Protocol):
 class LoadedModel:
     """An exported model: what it says of itself, and scores of rows. What it takes is loaded when needed."""
 
-    def __init__(self, model: FrozenModel) -> None:
+    def __init__(
+        self, model: FrozenModel, backend: str | None = None, tell: Callable[[str], None] = warnings.warn
+    ) -> None:
+        """`backend` takes the place of that of the manifest; `tell` hears where another must."""
         self.frozen = model
+        self._asked, self._tell = backend, tell
 
     @property
     def manifest(self) -> ModelManifest:
@@ -62,19 +68,26 @@ class LoadedModel:
         return RowTransform(self.frozen.inputs)
 
     @cached_property
-    def logits(self) -> FrozenLogits:
-        """Tables and program, ready."""
-        manifest = self.manifest
-        names = [feature.name for feature in manifest.features]
-        return FrozenLogits(self.frozen, manifest.tables, names, manifest.program)
+    def _ready(self) -> ReadyModel:
+        return ready_model(self.frozen, torch.get_num_threads(), self._tell, self._asked)
+
+    @property
+    def part(self) -> LoadedPart:
+        """Tables and program, ready for requests."""
+        return self._ready.part
+
+    @property
+    def backend(self) -> str:
+        """What runs it: that of the manifest, or what had to take its place."""
+        return self._ready.choice
 
     def scores(self, source: Batches) -> Generator[NDArray[np.float32], None, None]:
         """The scores of each batch, in order."""
-        logits = self.logits
+        part, task = self.part, self.manifest.program.outputs[0].name
+        names = [feature.name for feature in self.manifest.features]
         try:
             for batch in source.stream():
-                with torch.inference_mode():
-                    yield scores_of(logits(batch.dense, batch.values, batch.offsets)[:, 0])
+                yield part.run(_request(batch, names, part.inputs.features))[task].numpy()
         finally:
             source.close()
 
@@ -92,11 +105,26 @@ class LoadedModel:
         return f"LoadedModel({str(self.frozen.folder)!r}, step={self.step})"
 
 
-def load_model(path: Path | str) -> LoadedModel:
+def _request(batch: Batch, names: Sequence[str], read: Sequence[str]) -> ScoreRequest:
+    """A batch as backends take it: ids of the features that tables read."""
+    values, size = batch.values, len(batch.dense)
+    lengths = batch.offsets.diff().to(torch.int32).view(len(names), size)
+    if len(read) != len(names):
+        kept = [place for place, name in enumerate(names) if name in read]
+        bounds = batch.offsets[:: max(size, 1)].tolist()
+        own = [values[bounds[place] : bounds[place + 1]] for place in kept]
+        values, lengths = torch.cat([values[:0], *own]), lengths[kept]
+    return ScoreRequest(dense=batch.dense, values=values, lengths=lengths)
+
+
+def load_model(path: Path | str, backend: str | None = None) -> LoadedModel:
     """Opens a model that `megalith export` wrote; every file of it is checked.
+
+    It is run by the backend that its manifest names, or by `backend`, such as `native:rows=file` for tables
+    that are to stay in their file.
 
     >>> import megalith as mg
     >>> model = mg.load_model("models/first")
     >>> scores = model.predict(frame)        # pandas, polars, pyarrow, or a dict of columns
     """
-    return LoadedModel(FrozenModel(path))
+    return LoadedModel(FrozenModel(path), backend)

@@ -23,8 +23,8 @@ from megalith.export.gate.costs import (
     with_precision,
     worst_first,
 )
+from megalith.export.gate.frozen_dense import FrozenDense
 from megalith.export.gate.samples import GateBatch, KeptSamples, Quality, quality, room_for
-from megalith.export.interpret import run_program
 from megalith.export.manifest import FrozenTableRecord, GateRecord
 from megalith.export.program import Linear, ModelProgram, Precision
 
@@ -48,6 +48,8 @@ class GateInputs(NamedTuple):
     """With all layers in float32."""
     precision: Precision
     """That layers are wanted in."""
+    as_trained: bool = False
+    """Tables lose nothing, so that layers of float32 are run as in training: scores are the run's."""
 
 
 class GateResult(NamedTuple):
@@ -108,16 +110,17 @@ class Gate:
         room = room_for(sum(each.dim * len(each.features) for each in self.inputs.records))
         lengths = torch.zeros(len(self.inputs.features), dtype=torch.float64)
         done, checks = 0, dict[str, Tensor]()
+        frozen_dense = FrozenDense(program, self.weights, as_trained=self.inputs.as_trained)
         for batch in self.inputs.batches():
             with torch.inference_mode():
                 pooled = self.lookup(batch.values, batch.offsets)
-                outputs = run_program(program, self.weights, batch.dense, pooled)
-            logits, size = outputs[:, 0], len(batch.labels)
+                outputs = frozen_dense(batch.dense, pooled)
+            logits, size = outputs.logits[:, 0], len(batch.labels)
             parts.append(torch.stack([batch.logits, logits, batch.labels, batch.weights]))
             by_feature = batch.offsets.diff().view(len(lengths), size) if len(lengths) else torch.zeros(0, 0)
             lengths += by_feature.sum(dim=1)
             if not checks:
-                checks = self._checks(batch, by_feature, outputs)
+                checks = self._checks(batch, by_feature, outputs.served)
             if done < room:
                 few = slice(0, room - done)
                 kept.append(
@@ -137,7 +140,7 @@ class Gate:
             checks,
         )
 
-    def _checks(self, batch: GateBatch, lengths: Tensor, outputs: Tensor) -> dict[str, Tensor]:
+    def _checks(self, batch: GateBatch, lengths: Tensor, served: Tensor) -> dict[str, Tensor]:
         count = min(CHECK_SAMPLES, len(batch.labels))
         size = len(batch.labels)
         starts = batch.offsets[:-1].view(-1, size)
@@ -151,8 +154,7 @@ class Gate:
             "lengths": lengths[:, :count].to(torch.int32).contiguous(),
         }
         for column, task in enumerate(self.inputs.program.outputs):
-            found = outputs[:count, column]
-            tensors[f"output/{task.name}"] = served(found, task.kind)
+            tensors[f"output/{task.name}"] = served[:count, column].contiguous()
         return tensors
 
     def _table_costs(self, meter: CostMeter) -> list[PartCost]:
@@ -214,11 +216,6 @@ class Gate:
         }
         lengths = dict(zip(self.inputs.features, found.lengths.tolist(), strict=True))
         return GateResult(program, record, report, lengths, found.checks)
-
-
-def served(logits: Tensor, kind: str) -> Tensor:
-    """What is served of a value: a probability, or the number itself."""
-    return torch.sigmoid(logits.double()).float() if kind == "probability" else logits.float()
 
 
 def _more_bits(precision: str) -> str:

@@ -17,8 +17,10 @@ from megalith import __version__
 from megalith.comm.ranks import Ranks
 from megalith.core.errors import ConfigError, DataError, nearest
 from megalith.core.files import write_atomic
+from megalith.core.schema import TableSpec
 from megalith.data.dataset import SCHEMA_FILE, Dataset
 from megalith.data.prepare.vocabulary import FOLDER as VOCABULARY
+from megalith.export.backends.kernels.as_trained import is_reduced
 from megalith.export.folder import FrozenModel, list_files, new_model, table_file, write_manifest
 from megalith.export.gate.costs import with_precision
 from megalith.export.gate.gate import Gate, GateInputs, GateResult
@@ -35,7 +37,7 @@ from megalith.export.manifest import (
     TablePrecision,
 )
 from megalith.export.program import Linear, ModelProgram, Precision
-from megalith.export.reduced_layers import PRODUCTS
+from megalith.export.stored_weights import PRODUCTS, reduced_weights
 from megalith.export.tables import TableSource, freeze_table
 from megalith.export.tensor_file import read_tensors, write_tensors
 from megalith.export.trace import trace_model
@@ -47,6 +49,8 @@ from megalith.train.pipeline import Pipeline
 from megalith.train.scoring.scorer import Scorer
 
 EVERY_TABLE = "*"
+AS_TRAINED = "native:dense=torch"
+"""What runs a model frozen without loss: layers as in training, so that scores are the run's bits."""
 Told = Callable[[str], None]
 
 
@@ -125,13 +129,16 @@ def freeze_run(request: FreezeRequest, tell: Told = lambda _: None) -> dict[str,
                 tensors=_WrittenTensors(folder, records, traced.weights),
                 program=traced.program,
                 precision=request.dense,
+                as_trained=_keep_all(learner.tables, records),
             )
             result = Gate(inputs, tell).run()
             program = result.program
         else:
             program = _all_layers(traced.program, request.dense)
         tell("writing the folder")
-        manifest = _write(folder, request, scorer, records, program, traced.weights, result)
+        as_trained = _keep_all(learner.tables, records) and not is_reduced(program)
+        backend = AS_TRAINED if as_trained else "native"
+        manifest = _write(folder, request, scorer, records, program, traced.weights, result, backend)
     return _summary(request, FrozenModel(request.out, verify=False), manifest, rows)
 
 
@@ -143,8 +150,9 @@ def _write(
     program: ModelProgram,
     weights: Mapping[str, Tensor],
     result: GateResult | None,
+    backend: str,
 ) -> ModelManifest:
-    write_tensors(folder / DENSE_FILE, {name: weights[name] for name in program.weights})
+    write_tensors(folder / DENSE_FILE, reduced_weights(program, weights, PRODUCTS))
     if result is not None:
         write_tensors(folder / CHECKS_FILE, result.checks)
     _copy_inputs(scorer, folder / INPUTS)
@@ -169,10 +177,17 @@ def _write(
         program=program,
         contract=_contract(program),
         gate=None if result is None else result.record,
+        backend=backend,
         files=list_files(folder),
     )
     write_manifest(folder, manifest)
     return manifest
+
+
+def _keep_all(tables: Sequence[TableSpec], records: Sequence[FrozenTableRecord]) -> bool:
+    """Whether rows are frozen as they were trained, so that scores can be the run's to the bit."""
+    pairs = zip(tables, records, strict=True)
+    return all(record.precision in ("float32", table.dtype) for table, record in pairs)
 
 
 def _contract(program: ModelProgram) -> Contract:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 from megalith.data.dataset import Dataset
@@ -13,8 +15,8 @@ from megalith.train.loaders import DataConfig
 class ModelScorer(LoadedModel):
     """An exported model, with what it takes to read prepared data."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(FrozenModel(folder))
+    def __init__(self, folder: Path, tell: Callable[[str], None] = warnings.warn) -> None:
+        super().__init__(FrozenModel(folder), tell=tell)
         self.dataset = Dataset(self.frozen.inputs)
         """Schema and vocabulary of what it was trained on."""
 
@@ -35,4 +37,4 @@ class ModelScorer(LoadedModel):
 
     def prepare(self) -> None:
         """Opens tables and program, if that has not been done."""
-        _ = self.logits
+        _ = self.part

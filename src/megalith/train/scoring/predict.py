@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +73,11 @@ class AnyScorer(Protocol):
         ...
 
     @property
+    def backend(self) -> str:
+        """What computes the scores."""
+        ...
+
+    @property
     def dataset(self) -> Dataset:
         """Schema and vocabulary of what it was trained on."""
         ...
@@ -115,7 +121,11 @@ class ScoredInput(Protocol):
         ...
 
 
-def predict_run(request: PredictRequest, progress: Progress | None = None) -> dict[str, Any]:
+def predict_run(
+    request: PredictRequest,
+    progress: Progress | None = None,
+    tell: Callable[[str], None] = warnings.warn,
+) -> dict[str, Any]:
     """Writes the file, which appears when it is complete; returns what is in it and how long it took."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError("Rows are scored by one process; run without torchrun.")
@@ -127,7 +137,7 @@ def predict_run(request: PredictRequest, progress: Progress | None = None) -> di
         raise ConfigError(f"--keep names '{request.column}', the column of scores; name that with --column.")
     if request.threads is not None:
         torch.set_num_threads(request.threads)
-    scorer = open_scorer(request)
+    scorer = open_scorer(request, tell)
     source = open_input(scorer, request)
     # The model first, so that rates are those of scoring.
     scorer.prepare()
@@ -143,11 +153,12 @@ def predict_run(request: PredictRequest, progress: Progress | None = None) -> di
         "seconds": round(seconds, 4),
         "rows_per_second": round(file.rows / seconds, 1) if seconds else None,
         "batch": request.batch or scorer.batch_size,
+        "backend": scorer.backend,
         "bytes": request.out.stat().st_size,
     }
 
 
-def open_scorer(request: PredictRequest) -> AnyScorer:
+def open_scorer(request: PredictRequest, tell: Callable[[str], None] = warnings.warn) -> AnyScorer:
     """The run or the exported model that a request names."""
     if not is_model(request.run):
         return Scorer(request.run, request.checkpoint, trusted=request.trust_code)
@@ -155,7 +166,7 @@ def open_scorer(request: PredictRequest) -> AnyScorer:
         raise ConfigError(
             f"{request.run} is an exported model, which is of one step; leave --checkpoint out."
         )
-    return ModelScorer(request.run)
+    return ModelScorer(request.run, tell)
 
 
 def write_scores(

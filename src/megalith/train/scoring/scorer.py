@@ -57,6 +57,11 @@ class Scorer:
         """Rows that an evaluation scores at once: with as many, scores are the same bits."""
         return self.recipe.data.eval_batch_size
 
+    @property
+    def backend(self) -> str:
+        """What runs it: the trained model itself."""
+        return "torch"
+
     @cached_property
     def learner(self) -> Learner:
         """Model and tables with the weights of the checkpoint."""

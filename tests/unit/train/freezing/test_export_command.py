@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 
 import numpy as np
@@ -18,7 +19,8 @@ from forked import Forked, signalled_at_call
 from megalith.cli.app import app
 from megalith.core.errors import ConfigError, DataError, QualityError, ServeError
 from megalith.core.files import sync_tree
-from megalith.export.folder import FrozenModel, write_manifest
+from megalith.export.backends.checks import recorded_checks
+from megalith.export.folder import FrozenModel, list_files, write_manifest
 from megalith.export.gate.costs import logits_of
 from megalith.export.gate.gate import Gate
 from megalith.export.program import Linear
@@ -72,12 +74,70 @@ def test_the_manifest_says_what_requests_look_like(model):
 
 
 def test_checks_are_the_first_samples_with_their_scores(place, model):
-    opened = mg.load_model(model)
-    checks = opened.frozen.checks()
-    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), checks["lengths"].view(-1).cumsum(0)])
-    logits = opened.logits(checks["dense"], checks["values"], offsets)[:, 0]
-    torch.testing.assert_close(torch.sigmoid(logits), checks["output/score"], rtol=1e-6, atol=1e-7)
+    checks = FrozenModel(model).checks()
     np.testing.assert_allclose(checks["output/score"].numpy(), place.scores[:64], rtol=1e-6)
+
+
+@pytest.mark.parametrize("dense", ["float32", "bfloat16", "int8"])
+def test_what_is_scored_is_what_the_gate_checked_to_the_bit(place, dense, tmp_path):
+    freeze_run(FreezeRequest(place.folder / "run", tmp_path / "m", dense=dense, budget=0.01))
+    opened = mg.load_model(tmp_path / "m")
+    request, wanted = recorded_checks(opened.frozen)
+    assert torch.equal(opened.part.run(request)["score"], wanted["score"])
+    assert opened.backend == opened.manifest.backend == "native"
+    held = opened.frozen.weights()
+    stored = {held[each.weight].dtype for each in opened.manifest.program.operations if each.kind == "linear"}
+    assert stored == {{"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}[dense]}
+
+
+def test_a_backend_that_cannot_run_here_is_replaced_with_a_word(place, model, tmp_path):
+    changed = tmp_path / "m"
+    shutil.copytree(model, changed)
+    manifest = FrozenModel(model).manifest
+    assert manifest.backend == "native:dense=torch"
+    write_manifest(changed, manifest.model_copy(update={"backend": "native+card"}))
+    loaded = mg.load_model(changed)
+    with pytest.warns(
+        UserWarning, match=r"Backend native\+card of model 'm' cannot run here .*; using native"
+    ):
+        scores = loaded.predict(pq.read_table(place.test), batch=300)
+    assert loaded.backend == "native"
+    np.testing.assert_allclose(scores, place.scores, atol=2e-5)
+    with pytest.raises(ConfigError, match="no backend 'card'"):
+        mg.load_model(changed, backend="card").predict(pq.read_table(place.test))
+
+
+def test_a_backend_that_gives_other_outputs_is_replaced(place, model, tmp_path):
+    """Weights that were changed behind the manifest's back, and checks with them."""
+    changed = tmp_path / "m"
+    shutil.copytree(model, changed)
+    checks = dict(FrozenModel(model).checks())
+    write_tensors(changed / "checks.safetensors", checks | {"output/score": checks["output/score"] + 0.01})
+    manifest = FrozenModel(model).manifest
+    write_manifest(changed, manifest.model_copy(update={"files": list_files(changed)}))
+    with (
+        pytest.warns(UserWarning, match="gives outputs at most 0.01 apart from those that"),
+        pytest.raises(
+            ServeError, match="was checked with; choose another backend, or export the model again"
+        ),
+    ):
+        mg.load_model(changed).predict(pq.read_table(place.test))
+
+
+def test_folders_of_the_first_version_are_read(place, tmp_path):
+    """Their weights are float32, and reduced when they are loaded: the same bits."""
+    freeze_run(FreezeRequest(place.folder / "run", tmp_path / "m", dense="int8", budget=0.01))
+    freeze_run(FreezeRequest(place.folder / "run", tmp_path / "float", budget=0.01))
+    frame = pq.read_table(place.test)
+    wanted = mg.load_model(tmp_path / "m").predict(frame)
+    manifest = FrozenModel(tmp_path / "m").manifest
+    shutil.copy(tmp_path / "float" / "dense.safetensors", tmp_path / "m")
+    files = list_files(tmp_path / "m")
+    write_manifest(tmp_path / "m", manifest.model_copy(update={"version": 1, "files": files}))
+    np.testing.assert_array_equal(mg.load_model(tmp_path / "m").predict(frame), wanted)
+    write_manifest(tmp_path / "m", manifest.model_copy(update={"version": 3, "files": files}))
+    with pytest.raises(ServeError, match="has version 3, this package reads 1 to 2"):
+        mg.load_model(tmp_path / "m")
 
 
 def invoke(*arguments):

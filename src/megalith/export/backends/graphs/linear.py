@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from megalith.export.program import Linear
-from megalith.ops.dense.quantise import Products, quantise_weight
+from megalith.export.stored_weights import layer_weight
+from megalith.ops.dense.quantise import Products, QuantisedWeight
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +37,10 @@ class LinearWeights:
 
 def linear_weights(layer: Linear, weights: Mapping[str, Tensor], products: Products) -> LinearWeights:
     """The weights of a layer, rounded as its precision says."""
-    weight = weights[layer.weight].detach()
+    weight = layer_weight(layer, weights, products)
     bias = None if layer.bias is None else weights[layer.bias].detach().float().contiguous().numpy()
-    shape = (weight.shape[0], weight.shape[1])
-    if layer.precision == "int8":
-        found = quantise_weight(weight, products)
-        numbers = found.dequantised().numpy()
-        return LinearWeights(shape, numbers, bias, found.codes.numpy(), found.scales.numpy())
-    if layer.precision == "bfloat16":
-        weight = weight.to(torch.bfloat16)
-    return LinearWeights(shape, weight.float().contiguous().numpy(), bias)
+    rows, columns = weights[layer.weight].shape
+    if isinstance(weight, QuantisedWeight):
+        numbers = weight.dequantised().numpy()
+        return LinearWeights((rows, columns), numbers, bias, weight.codes.numpy(), weight.scales.numpy())
+    return LinearWeights((rows, columns), weight.contiguous().numpy(), bias)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from megalith.export.backends.base import Outputs
 from megalith.export.program import Affine, LayerNorm, Linear, ModelProgram, Operation
+from megalith.export.stored_weights import layer_weight
 from megalith.ops.dense.operations import DenseDescription, DenseOperation, DenseOutput
 from megalith.ops.dense.quantise import Products
 
@@ -34,6 +35,8 @@ def _operation(operation: Operation, weights: Mapping[str, Tensor], products: Pr
         for key in ("weight", "bias"):
             if isinstance(fields[key], str):
                 fields[key] = weights[fields[key]]
+    if isinstance(operation, Linear):
+        fields["weight"] = layer_weight(operation, weights, products)
     if fields.get("precision") == "int8":
         fields["precision"] = products
     return DenseOperation(**fields)

@@ -115,6 +115,10 @@ class PartLookups(Generic[LookupT]):
             self._resident[table] = resident_table(self._model, table)
         return self._resident[table].tensors
 
+    def whole(self) -> LookupT | None:
+        """The lookup of all features; None where there is no table."""
+        return self._lookup(self._inputs.features)[0]
+
     def made(self) -> list[LookupT]:
         """Those that there are by now."""
         return [lookup for lookup, _ in self._made.values() if lookup is not None]
