@@ -12,6 +12,7 @@ from functools import partial
 
 import child_process
 import torch
+from served_operations import SERVED
 
 from megalith.core.errors import MegalithError
 from megalith.core.schema import TableSpec
@@ -167,6 +168,7 @@ OPERATIONS = {
     "dot_interaction": (interaction, "adam"),
     "dot_interaction_backward": (interaction_gradient, "adam"),
     "lookup_fault": (checking, "adam"),
+    **SERVED,
 }
 
 

@@ -1,10 +1,12 @@
 // Preloaded by test_allocation_failures.py: makes one allocation of the native core fail, or every new thread.
 //
-// Only calls of operator new from inside the core's own code count, so Python and torch go on undisturbed.
+// Only calls of operator new, aligned_alloc and mmap from inside the core's own code count, so Python and torch go on
+// undisturbed.
 #include <dlfcn.h>
 #include <errno.h>
 #include <link.h>
 #include <pthread.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
@@ -66,6 +68,18 @@ extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attribute
   using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
   static const Create real = reinterpret_cast<Create>(dlsym(RTLD_NEXT, "pthread_create"));
   return no_threads ? EAGAIN : real(thread, attributes, run, with);
+}
+
+extern "C" void* aligned_alloc(size_t alignment, size_t bytes) noexcept {
+  void* memory = nullptr;
+  if (fails(__builtin_return_address(0)) || posix_memalign(&memory, alignment, bytes) != 0) return nullptr;
+  return memory;
+}
+
+extern "C" void* mmap(void* at, size_t bytes, int protection, int flags, int file, off_t offset) noexcept {
+  using Map = void* (*)(void*, size_t, int, int, int, off_t);
+  static const Map real = reinterpret_cast<Map>(dlsym(RTLD_NEXT, "mmap"));
+  return fails(__builtin_return_address(0)) ? MAP_FAILED : real(at, bytes, protection, flags, file, offset);
 }
 
 void* operator new(size_t bytes) { return allocated(bytes, 16, __builtin_return_address(0)); }
