@@ -225,12 +225,18 @@ class Backend(ABC):
         del model, part
         return ({},)
 
-    def tolerance(self, model: ModelSource) -> float:
-        """How far an output may be from the twins' where no bits are promised: a probability as such, a
+    def rounds_as_defined(self, model: ModelSource, options: Mapping[str, str]) -> bool:
+        """Whether activations of layers in few bits are rounded where the twins round them. One that rounds
+        in its own way, or leaves it out, says so: it may then be further from them."""
+        del model, options
+        return True
+
+    def tolerance(self, model: ModelSource, options: Mapping[str, str]) -> Mapping[str, float]:
+        """How far each output may be from the twins' where no bits are promised: a probability as such, a
         number relative to the largest."""
         from megalith.export.backends.tolerance import usual_tolerance
 
-        return usual_tolerance(model.manifest.program)
+        return usual_tolerance(model, rounds_as_defined=self.rounds_as_defined(model, options))
 
     @abstractmethod
     def load(self, model: ModelSource, part: Part, settings: LoadSettings) -> LoadedPart:

@@ -55,16 +55,17 @@ def load_checked(model: ModelSource, choice: ModelChoice | str, threads: int) ->
     if found is None:
         return part
     request, wanted = found
-    tolerance = find_backend((chosen.dense or chosen.lookups).name).tolerance(model)
+    last = chosen.dense or chosen.lookups
+    limits = find_backend(last.name).tolerance(model, last.options)
     try:
-        verdict = compared("", wanted, part.run(request), tolerance, model.manifest.program)
+        verdict = compared("", wanted, part.run(request), limits, model.manifest.program)
     except BaseException:
         part.close()
         raise
     if not verdict.passed:
         part.close()
         raise ServeError(
-            f"Backend {chosen} gives {verdict.got} from those that model '{model.manifest.name}' was checked "
-            "with; choose another backend, or export the model again."
+            f"Backend {chosen} gives {verdict.got} from what model '{model.manifest.name}' was checked with; "
+            "choose another backend, or export the model again."
         )
     return part

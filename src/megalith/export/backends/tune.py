@@ -104,9 +104,8 @@ def tune(
                 except MegalithError as error:
                     done.append(Candidate(str(choice), count, {}, str(error)))
                     continue
-                verdict = compared(
-                    "", wanted, part.run(asked), backend.tolerance(model), model.manifest.program
-                )
+                limits = backend.tolerance(model, (choice.dense or choice.lookups).options)
+                verdict = compared("", wanted, part.run(asked), limits, model.manifest.program)
                 if verdict.passed:
                     loaded[str(choice), count] = part
                 else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -51,9 +52,18 @@ def skipped(why: str) -> Verdict:
     return Verdict("nothing", "nothing", why, None)
 
 
-def compared(asked: str, wanted: Outputs, got: Outputs, tolerance: float, program: ModelProgram) -> Verdict:
-    """Outputs against those of the twins: bit for bit where the tolerance is 0, else by the farthest."""
-    how = "the twins' bits" if not tolerance else f"the twins' outputs within {tolerance:g}"
+def compared(
+    asked: str,
+    wanted: Outputs,
+    got: Outputs,
+    tolerance: float | Mapping[str, float],
+    program: ModelProgram,
+) -> Verdict:
+    """Outputs against those of the twins: bit for bit where the tolerance, which may be one for each output,
+    is 0, else by the farthest."""
+    limits = tolerance if isinstance(tolerance, Mapping) else dict.fromkeys(wanted, tolerance)
+    widest = max((limits.get(name, 0.0) for name in wanted), default=0.0)
+    how = "the twins' bits" if not widest else f"the twins' outputs within {widest:.3g}"
     if sorted(wanted) != sorted(got):
         return Verdict(asked, f"outputs {sorted(wanted)}", f"outputs {sorted(got)}", False)
     worst, problem = 0.0, ""
@@ -67,15 +77,17 @@ def compared(asked: str, wanted: Outputs, got: Outputs, tolerance: float, progra
         if not bool(found.isfinite().all()):
             problem = problem or f"'{name}' that is not finite"
             continue
-        apart = (found.double() - truth.double()).abs().max().item() / _unit(name, truth, program)
-        if not tolerance and not torch.equal(found, truth):
+        limit = limits.get(name, 0.0)
+        apart = (found.double() - truth.double()).abs().max().item() / unit_of(name, truth, program)
+        if not limit and not torch.equal(found, truth):
             problem = problem or f"'{name}' with other bits, {apart:.3g} apart"
+        elif apart > limit:
+            problem = problem or f"'{name}' {apart:.3g} apart, more than {limit:.3g},"
         worst = max(worst, apart)
-    passed = not problem and worst <= tolerance
-    return Verdict(asked, how, problem or f"outputs at most {worst:.3g} apart", passed)
+    return Verdict(asked, how, problem or f"outputs at most {worst:.3g} apart", not problem)
 
 
-def _unit(name: str, truth: Tensor, program: ModelProgram) -> float:
+def unit_of(name: str, truth: Tensor, program: ModelProgram) -> float:
     """What a difference is counted in: 1 for probabilities, the largest value for numbers and vectors."""
     kinds = {task.name: task.kind for task in program.outputs}
     if name != EMBEDDED and kinds.get(name) == "probability":

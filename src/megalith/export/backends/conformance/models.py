@@ -12,6 +12,8 @@ from torch import Tensor
 from megalith.export.backends.conformance.programs import DIM, every_operation, weights_of
 from megalith.export.manifest import Contract, FeatureRecord, FrozenTableRecord, ModelManifest
 from megalith.export.program import Columns, Linear, ModelProgram, ProgramOutput
+from megalith.export.stored_weights import reduced_weights
+from megalith.ops.dense.quantise import Products
 from megalith.ops.frozen.encode_twin import encode_rows_twin
 from megalith.ops.frozen.formats import RowFormat
 from megalith.ops.frozen.prefix import PrefixFormat, encode_prefix_rows, stored_starts
@@ -62,7 +64,8 @@ def probe_model(precision: str = "float32", products: str = "float32") -> ModelI
     features = [FeatureRecord(name=name, user_side=name.startswith("user")) for name in FEATURES]
     manifest = manifest_of(f"probe-{products}", program, products, NUM_DENSE, features, tables)
     held = {record.name: tensors for record, tensors in tables}
-    return ModelInMemory(manifest, held, weights_of(program))
+    codes: Products = "u8s8" if products == "u8s8" else "u8s7"
+    return ModelInMemory(manifest, held, reduced_weights(program, weights_of(program), codes))
 
 
 def manifest_of(

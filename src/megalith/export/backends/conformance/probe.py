@@ -12,6 +12,7 @@ from megalith.export.backends.conformance.findings import Verdict, compared
 from megalith.export.backends.conformance.requests import RequestMaker
 from megalith.export.backends.inputs import ScoreRequest
 from megalith.export.backends.kernels.twins import TorchBackend
+from megalith.export.backends.tolerance import FLOAT32
 from megalith.export.program import EMBEDDED
 
 _HALF = 1e-3
@@ -38,8 +39,12 @@ class PartProbe:
     def against(self, asked: str, wanted: Outputs, got: Outputs, half: bool = False) -> Verdict:
         """A comparison at what the backend promises of this part."""
         exact = self.part == "lookups" and "lookups" in self.backend.exact
-        tolerance = 0.0 if exact else _HALF if half else self.backend.tolerance(self.model)
-        return compared(asked, wanted, got, tolerance, self.model.manifest.program)
+        program = self.model.manifest.program
+        if exact or half or self.part == "lookups":
+            plain = 0.0 if exact else _HALF if half else FLOAT32
+            return compared(asked, wanted, got, plain, program)
+        limits = self.backend.tolerance(self.model, self.settings.options)
+        return compared(asked, wanted, got, limits, program)
 
     def dense_request(self, request: ScoreRequest) -> ScoreRequest:
         """A request to the whole model as one to its dense part."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -27,6 +27,11 @@ class GraphBackend(Backend):
         del part
         narrow = program_of(model, "float32") != model.manifest.program
         return ({}, {"precision": "float32"}) if narrow else ({},)
+
+    def rounds_as_defined(self, model: ModelSource, options: Mapping[str, str]) -> bool:
+        """Not where layers in few bits are run in float32."""
+        del model
+        return options.get("precision") != "float32"
 
 
 class GraphPart(LoadedPart):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
@@ -12,6 +13,7 @@ from megalith.core.errors import ConfigError, nearest
 from megalith.export.backends.base import LoadSettings, ModelSource, Outputs, Part
 from megalith.export.backends.graphs.graph_part import PRECISION, GraphBackend, GraphPart
 from megalith.export.backends.inputs import RequestIds
+from megalith.export.program import Linear
 
 
 class OpenVinoBackend(GraphBackend):
@@ -31,6 +33,12 @@ class OpenVinoBackend(GraphBackend):
                 "'megalith[openvino]'."
             )
         return None
+
+    def rounds_as_defined(self, model: ModelSource, options: Mapping[str, str]) -> bool:
+        """Activations of layers in eight bits are its own matter."""
+        layers = [each for each in model.manifest.program.operations if isinstance(each, Linear)]
+        has_bytes = any(each.precision == "int8" for each in layers)
+        return not has_bytes and super().rounds_as_defined(model, options)
 
     def load(self, model: ModelSource, part: Part, settings: LoadSettings) -> OpenVinoPart:
         """Builds the graph and compiles it for the device."""
@@ -56,6 +64,8 @@ class OpenVinoPart(GraphPart):
         config: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
         if device == "CPU":
             config |= {"INFERENCE_NUM_THREADS": settings.threads, "NUM_STREAMS": 1}
+            # Else it rounds activations of eight-bit layers in groups of its own, by what it finds in them.
+            config["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0
         self._compiled: Any = core.compile_model(builder.model(), device, config)
         self.set_inputs(each.get_any_name() for each in self._compiled.inputs)
         self._requests_by_thread = threading.local()
