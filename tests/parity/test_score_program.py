@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 from megalith.core.errors import ConfigError
 from megalith.ops.dense.operations import DenseDescription, DenseOperation, DenseOutput
 from megalith.ops.dense.program import DenseProgram
-from megalith.ops.dense.program_twin import run_program_twin
 from megalith.ops.frozen.encode import encode_rows
 from megalith.ops.frozen.formats import RowFormat
 from megalith.ops.frozen.lookup import FrozenLookup
-from megalith.ops.frozen.lookup_twin import frozen_lookup_twin
 from megalith.ops.frozen.table import FrozenTable
 from megalith.ops.native import SIMD_LEVELS
 from megalith.ops.serving.score import ScoreProgram
+from megalith.ops.serving.score_twin import score_twin
 from megalith.ops.simd import use_simd
 
 NUMBERS = 3
@@ -70,11 +69,12 @@ def test_a_request_gives_the_bits_of_the_twins(world, outputs, turned, numbers, 
     batch = (len(world.offsets) - 1) // len(world.features)
     score, description = made(world.tables, world.features, numbers, outputs=outputs, turned=turned)
     dense = torch.randn(batch, numbers, generator=torch.Generator().manual_seed(batch))
-    pooled = frozen_lookup_twin(world.tables, world.features, world.values, world.offsets)
-    wanted = run_program_twin(description, {"dense": dense, "embedded": pooled})
     lengths = world.offsets.diff().to(torch.int32).view(len(world.features), batch)
+    kinds = ["pooled", "numbers"] if turned else ["numbers", "pooled"]
+    request = (dense, world.values, lengths)
+    wanted = score_twin(world.tables, world.features, description, kinds, request)
     use_simd(data.draw(st.sampled_from(SIMD_LEVELS)))
-    found = score.run(dense, world.values, lengths)
+    found = score.run(*request)
     if not batch:
         assert found is None
         return

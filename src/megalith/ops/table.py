@@ -319,6 +319,13 @@ OPERATORS = (
         twin="megalith.ops.dense.program_twin:run_program_twin",
         torch_name=None,
     ),
+    Operator(
+        name="score_program",
+        native=("mg_score_create", "mg_score_run", "mg_score_bytes", "mg_score_destroy"),
+        facade="megalith.ops.serving.score:ScoreProgram",
+        twin="megalith.ops.serving.score_twin:score_twin",
+        torch_name=None,
+    ),
 )
 
 # Exported, but not operators: loading, threads, what the processor, the memory and the system offer.
