@@ -55,13 +55,15 @@ def layer_weight(
 ) -> Tensor | QuantisedWeight:
     """The weight [out, in] of a layer, rounded as its precision says, however it is stored."""
     weight = weights[layer.weight].detach()
-    held: QuantisedWeight | None = None
+    scales: Tensor | None = None
     if weight.dtype == torch.int8:
-        if scales_of(layer.weight) not in weights:
+        scales = weights.get(scales_of(layer.weight))
+        if scales is None:
             raise ServeError(f"Weight '{layer.weight}' has codes and no scales; export the model again.")
-        held = QuantisedWeight(weight, weights[scales_of(layer.weight)], products)
     if layer.precision == "int8":
-        return quantise_weight(weight, products) if held is None else held
-    whole = weight.float() if held is None else held.dequantised()
+        return (
+            quantise_weight(weight, products) if scales is None else QuantisedWeight(weight, scales, products)
+        )
+    whole = weight.float() if scales is None else weight.float() * scales[:, None]
     # Rounded to bfloat16 and held as float32, which is exact.
     return whole.to(torch.bfloat16).float() if layer.precision == "bfloat16" else whole

@@ -1,7 +1,8 @@
 // Preloaded by test_allocation_failures.py: makes one allocation of the native core fail, or every new thread.
 //
-// Only calls of operator new, aligned_alloc and mmap from inside the core's own code count, so Python and torch go on
-// undisturbed.
+// Only calls of operator new, malloc, aligned_alloc and mmap from inside the core's own code count, so Python and torch
+// go on undisturbed. A core that has the C++ library in it has its own operator new, which calls malloc or
+// aligned_alloc; one that has not is given that below.
 #include <dlfcn.h>
 #include <errno.h>
 #include <link.h>
@@ -68,6 +69,12 @@ extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attribute
   using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
   static const Create real = reinterpret_cast<Create>(dlsym(RTLD_NEXT, "pthread_create"));
   return no_threads ? EAGAIN : real(thread, attributes, run, with);
+}
+
+extern "C" void* __libc_malloc(size_t bytes);
+
+extern "C" void* malloc(size_t bytes) noexcept {
+  return fails(__builtin_return_address(0)) ? nullptr : __libc_malloc(bytes);
 }
 
 extern "C" void* aligned_alloc(size_t alignment, size_t bytes) noexcept {
