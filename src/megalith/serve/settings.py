@@ -35,6 +35,8 @@ class EngineSettings:
     """Most bytes of one request's body."""
     card_memory: int | None = None
     """Bytes that a card has for tables and dense part; None holds any model whole."""
+    partitions: int | None = None
+    """Cards that a model's tables are cut over; None: as few as hold them, one where it fits a card."""
     pooled: Literal["float32", "float16"] = "float32"
     """What pooled vectors pass between cards as."""
     memory_limit: int | None = None
@@ -56,6 +58,8 @@ class EngineSettings:
         for name in ("active", "depth", "max_batch", "split", "attempts", "room_bytes", "request_bytes"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; use 1 or more.")
+        if self.partitions is not None and not 1 <= self.partitions <= max(1, self.cards):
+            raise ConfigError(f"partitions is {self.partitions}; use 1 to the number of cards.")
         if self.queued < 0 or self.recorded < 0:
             raise ConfigError("queued and recorded must be 0 or more.")
         if self.threads is not None and self.threads < 1:

@@ -13,9 +13,9 @@ from megalith.core.errors import nearest
 from megalith.export.folder import read_manifest
 from megalith.serve.failures import UnknownModelError
 from megalith.serve.request import ModelDescription
-from megalith.serve.runtime.cards.card import Card
-from megalith.serve.runtime.cards.served_part import VersionParts
+from megalith.serve.runtime.cards.served_part import column_runs
 from megalith.serve.runtime.fleet import Fleet
+from megalith.serve.runtime.placement import place_version
 from megalith.serve.runtime.scheduling.request_check import RequestCheck
 from megalith.serve.runtime.scheduling.scheduler import Scheduler
 from megalith.serve.runtime.scheduling.statistics import VersionStatistics
@@ -47,7 +47,6 @@ class Repository:
         """Versions of a model in the order they came; replaced as a whole, never changed."""
         self._past: dict[tuple[str, str], VersionStatistics] = {}
         self._numbers = itertools.count(1)
-        self._cards: list[Card] = []
 
     def find(self, model: str, version: str | None = None) -> ServedVersion:
         """A version that is served; the newest where none is named."""
@@ -152,19 +151,22 @@ class Repository:
         number = next(self._numbers)
         known = self._models.get(model, {})
         version = version or str(max((int(each) for each in known if each.isdigit()), default=0) + 1)
-        spec = VersionParts(threads=self._settings.card_threads, backend=manifest.backend)
+        spec = place_version(manifest, folder, self._settings)
         statistics = self._past.setdefault((model, version), VersionStatistics())
         check = RequestCheck(manifest)
-        return ServedVersion(number, model, version, str(folder), manifest, check, spec, statistics)
+        served = ServedVersion(number, model, version, str(folder), manifest, check, spec, statistics)
+        item = 2 if spec.pooled == "float16" else 4
+        widths = [sum(run.width for run in column_runs(manifest, tables)) for tables in spec.partitions]
+        served.widths = tuple(item * width for width in widths)
+        return served
 
     def _switch(self, models: dict[str, dict[str, ServedVersion]]) -> None:
         """Serves these from now on: on new cards, while those before finish what they have."""
         kept = [one for versions in models.values() for one in versions.values()]
         gone = [one for versions in self._models.values() for one in versions.values() if one not in kept]
         specs = {one.number: one.spec for one in kept}
-        cards = self._fleet.start_generation(specs) if specs else []
-        self._fleet.join(cards)
-        before, self._cards = self._cards, cards
+        before = self._fleet.generation
+        self._fleet.join(self._fleet.start_generation(specs))
         self._models = models
         # Requests that have found an old version and are not yet queued find another then.
         self._scheduler.wait_idle(before, gone)

@@ -31,12 +31,13 @@ class Card(ABC):
         self.versions = frozenset(versions)
         self.outputs = outputs
         self.arena = Arena(len(outputs))
-        self.tasks: dict[int, Work] = {}
-        """Under way, by number."""
+        self.outputs_descriptor = -1
+        self.tasks: dict[int, Work | None] = {}
+        """Under way, by number; None is one that only asks for a sign."""
         self.generation = 0
         self.last_used = self.load = 0
         """`load` is samples under way."""
-        self.progress = time.monotonic()
+        self.born = self.progress = time.monotonic()
         """When it last gave a sign."""
         self.alive = True
         self.retired = False

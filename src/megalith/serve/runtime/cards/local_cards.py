@@ -90,7 +90,7 @@ class LocalCards(CardMaker):
         }
 
         def worker(outputs: mmap) -> CardWorker:
-            return CardWorker(self._rooms, outputs, parts, lambda peer: self._cards[peer].outputs)
+            return CardWorker(self._rooms, outputs, parts, lambda peer, _: self._cards[peer].outputs)
 
         card = self._cards[number] = LocalCard(number, place, versions, worker, self._notify)
         return card

@@ -196,7 +196,7 @@ def column_runs(manifest: ModelManifest, tables: tuple[str, ...]) -> list[Column
 
 def load_parts(model: ModelSource, spec: VersionParts) -> list[ServedPart]:
     """The parts of a version by number: the whole, or the dense part and then each partition's lookups."""
-    manifest, choice = model.manifest, parse_choice(spec.backend)
+    manifest, choice = model.manifest, where_rows_are(parse_choice(spec.backend))
     if not spec.partitions:
         return [WholeCardPart(manifest, load_whole(model, choice, spec.threads), None)]
     dense_choice = choice.dense or choice.lookups
@@ -207,6 +207,14 @@ def load_parts(model: ModelSource, spec: VersionParts) -> list[ServedPart]:
     lookups = [_lookup_part(model, choice, tables, spec) for tables in spec.partitions]
     host = _lookup_part(model, choice, spec.host, replace(spec, pooled="float32")) if spec.host else None
     return [DenseCardPart(manifest, dense, host, spec), *lookups]
+
+
+def where_rows_are(choice: ModelChoice) -> ModelChoice:
+    """The choice with rows read where they are: a version has copied them to memory already."""
+    if choice.lookups.name != "native":
+        return choice
+    options = {**choice.lookups.options, "rows": "file"}
+    return replace(choice, lookups=replace(choice.lookups, options=options))
 
 
 def _lookup_part(

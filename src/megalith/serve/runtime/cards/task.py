@@ -50,6 +50,8 @@ class PooledSource(NamedTuple):
 
     card: int
     offset: int
+    descriptor: int = -1
+    """Of that memory, in the front process."""
 
 
 class Task(NamedTuple):
@@ -85,7 +87,7 @@ class TaskResult(NamedTuple):
 
 _HEAD = struct.Struct("6q")
 _ENTRY = struct.Struct("13q")
-_SOURCE = struct.Struct("2q")
+_SOURCE = struct.Struct("3q")
 _RESULT = struct.Struct("6q")
 _STATUS = struct.Struct("2q")
 TASK_BYTES = _HEAD.size + MOST_ENTRIES * _ENTRY.size + MOST_SOURCES * _SOURCE.size

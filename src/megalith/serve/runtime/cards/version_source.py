@@ -1,20 +1,67 @@
-"""A version of a model in memory: its folder, or a delta over the version before, and the parts of it."""
+"""A version of a model in memory: its folder, with rows copied to huge pages, and the parts of it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from torch import Tensor
+
+from megalith.checkpoint.tensor_file import is_intact
+from megalith.core.errors import ServeError
 from megalith.export.backends.base import ModelSource
+from megalith.export.backends.kernels.resident import ResidentTable
 from megalith.export.folder import FrozenModel
+from megalith.export.manifest import ModelManifest
 from megalith.serve.runtime.cards.served_part import ServedPart, VersionParts, load_parts
+
+
+class ResidentModel:
+    """A frozen model whose rows are in memory of this process, once for all parts."""
+
+    def __init__(self, model: FrozenModel, between: Callable[[], None]) -> None:
+        self._model = model
+        self._tables: dict[str, ResidentTable] = {}
+        for name in [record.name for record in model.manifest.tables]:
+            self._tables[name] = ResidentTable(model.table(name))
+            between()
+
+    @property
+    def manifest(self) -> ModelManifest:
+        """What the model says of itself."""
+        return self._model.manifest
+
+    def table(self, name: str) -> Mapping[str, Tensor]:
+        """In memory."""
+        return self._tables[name].tensors
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """Tensors of the program."""
+        return self._model.weights()
+
+    def checks(self) -> Mapping[str, Tensor]:
+        """Samples and their outputs."""
+        return self._model.checks()
+
+
+def load_source(
+    folder: Path, base: ModelSource | None, between: Callable[[], None] = lambda: None
+) -> ModelSource:
+    """The model of a folder, checked and in memory; `between` is called between its pieces."""
+    del base
+    model = FrozenModel(folder, verify=False)
+    for name, record in model.manifest.files.items():
+        if not is_intact(model.folder / name, record):
+            raise ServeError(f"{model.folder / name} is damaged: its checksum is another; export it again.")
+        between()
+    return ResidentModel(model, between)
 
 
 def load_version(
     folder: Path, base: ModelSource | None, spec: VersionParts
 ) -> tuple[ModelSource, list[ServedPart], dict[str, int]]:
     """What cards look rows up in, the parts, and their bytes by what they are for."""
-    del base
-    source = FrozenModel(folder)
+    source = load_source(folder, base)
     parts = load_parts(source, spec)
     return source, parts, part_bytes(parts)
 

@@ -31,7 +31,6 @@ from megalith.serve.runtime.cards.task import (
     REFUSED,
     Entry,
     EntryResult,
-    PooledSource,
     Task,
     TaskResult,
 )
@@ -47,7 +46,7 @@ class CardWorker:
         rooms: mmap,
         outputs: mmap,
         parts: Mapping[int, ServedPart],
-        peer: Callable[[int], mmap],
+        peer: Callable[[int, int], mmap],
     ) -> None:
         self._rooms, self._outputs, self._parts, self._peer = rooms, outputs, parts, peer
         self._floats = np.frombuffer(outputs, dtype=np.float32)
@@ -91,7 +90,7 @@ class CardWorker:
         verdicts, before = [], 0
         for entry in task.entries:
             sources = tuple(
-                PooledSource(source.card, source.offset + before * self._row_bytes(part, place))
+                source._replace(offset=source.offset + before * self._row_bytes(part, place))
                 for place, source in enumerate(task.sources)
             )
             pooled_at = task.pooled_at + before * self._row_bytes(part, -1)
@@ -146,7 +145,8 @@ class CardWorker:
             assert isinstance(part, (WholeCardPart, LookupCardPart))
             return part.run(entries)
         pooled = [
-            None if card < 0 else memoryview(self._peer(card))[offset:] for card, offset in task.sources
+            None if card < 0 else memoryview(self._peer(card, descriptor))[offset:]
+            for card, offset, descriptor in task.sources
         ]
         return part.run(entries, pooled)
 

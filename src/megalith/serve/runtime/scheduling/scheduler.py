@@ -96,6 +96,7 @@ class Scheduler:
     def take_result(self, card: Card, result: TaskResult) -> None:
         """What a card says of a task; of the engine's thread."""
         with self.lock:
+            card.progress = time.monotonic()
             work = card.tasks.pop(result.number, None)
             if work is None:
                 return
@@ -112,9 +113,12 @@ class Scheduler:
         with self.lock:
             card.alive = False
             self.cards = [each for each in self.cards if each is not card]
+            self._changed.notify_all()
             works = list(card.tasks.items())
             card.tasks.clear()
             for number, work in works:
+                if work is None:
+                    continue
                 state = work.tasks.pop(number)
                 for pending in work.pendings:
                     pending.room.release()
@@ -152,20 +156,32 @@ class Scheduler:
         """Gives every request that has no answer this failure."""
         with self.lock:
             pendings = {pending for _, _, pending in self._queue}
-            pendings |= {one for card in self.cards for work in card.tasks.values() for one in work.pendings}
+            for card in self.cards:
+                pendings |= {one for work in card.tasks.values() if work for one in work.pendings}
             for pending in pendings:
                 self._finish(pending, failure or ShuttingDownError("The server is closing."))
 
-    def wait_idle(self, cards: list[Card], gone: list[ServedVersion]) -> None:
-        """Waits until no request asks for versions that are gone, and cards have nothing under way; then
-        neither takes more."""
+    def ask_for_sign(self, card: Card) -> None:
+        """Sends a task without requests, which only a card that lives answers."""
         with self.lock:
-            while any(one.waiting for one in gone) or any(card.tasks and card.alive for card in cards):
+            if card.alive and not card.tasks:
+                number = next(self._numbers)
+                card.progress = time.monotonic()
+                card.tasks[number] = None
+                card.send(Task(number, WHOLE, -1, ()))
+
+    def wait_idle(self, generation: int, gone: list[ServedVersion]) -> None:
+        """Waits until no request asks for versions that are gone, and cards of a generation have nothing
+        under way; then neither takes more."""
+        with self.lock:
+            while any(one.waiting for one in gone) or any(
+                any(card.tasks.values()) for card in self.cards if card.generation == generation
+            ):
                 self._changed.wait()
             for version in gone:
                 version.retired = True
-            for card in cards:
-                card.retired = True
+            for card in self.cards:
+                card.retired = card.retired or card.generation == generation
 
     # What follows runs under the lock.
 
@@ -298,10 +314,8 @@ class Scheduler:
         if stage == DENSE:
             lost = PooledSource(-1, 0)
             sources = tuple(
-                PooledSource(work.pooled[place][0].number, work.pooled[place][1])
-                if place in work.pooled
-                else lost
-                for place in range(len(version.spec.partitions))
+                PooledSource(held[0].number, held[1], held[0].outputs_descriptor) if held else lost
+                for held in map(work.pooled.get, range(len(version.spec.partitions)))
             )
         for pending in work.pendings:
             pending.room.hold()

@@ -1,0 +1,162 @@
+"""Cards that die or hang under load: every answer right, no request lost, other cards in their place."""
+
+import os
+import queue
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from tests.served_models import equal, in_process, opened, submit, write_model
+
+from megalith.export.backends.conformance.requests import RequestMaker
+from megalith.serve.engine import Engine, EngineSettings
+from megalith.serve.failures import OverloadedError
+
+MODEL = "probe-float32"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("models") / "probe")
+
+
+class Load:
+    """Requests from a thread, a few at a time, whose answers are compared with those precomputed."""
+
+    def __init__(self, engine: Engine, folder: Path, at_once: int = 12) -> None:
+        self.engine, self.at_once = engine, at_once
+        maker, model = RequestMaker(opened(folder), "whole"), opened(folder)
+        requests = [maker.request((1, 4, 40, 300)[seed % 4], seed=seed) for seed in range(16)]
+        self.asked = [(request, in_process(model, request)) for request in requests]
+        self.answered = self.refused = 0
+        self.wrong: list[object] = []
+        self.degraded = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> "Load":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def wait_for(self, more: int) -> None:
+        """Until so many more were answered."""
+        until = self.answered + more
+        limit = time.monotonic() + 120
+        while self.answered < until:
+            assert time.monotonic() < limit, f"only {self.answered} answers"
+            assert not self.wrong, self.wrong[:3]
+            time.sleep(0.005)
+
+    def _run(self) -> None:
+        answers: queue.SimpleQueue[tuple[int, object]] = queue.SimpleQueue()
+        waiting, turn = 0, 0
+        while waiting or not self._stop.is_set():
+            while waiting < self.at_once and not self._stop.is_set():
+                turn = (turn + 1) % len(self.asked)
+                try:
+                    submit(
+                        self.engine,
+                        MODEL,
+                        self.asked[turn][0],
+                        lambda one, turn=turn: answers.put((turn, one)),
+                    )
+                except OverloadedError:
+                    self.refused += 1
+                    break
+                waiting += 1
+            place, answer = answers.get(timeout=120)
+            waiting -= 1
+            self.answered += 1
+            if isinstance(answer, Exception) or not (answer.degraded or equal(answer, self.asked[place][1])):
+                self.wrong.append(answer)
+            else:
+                self.degraded += answer.degraded
+
+
+def _cards(engine: Engine) -> list[int]:
+    return [card["process"] for card in engine.status()["cards"]]
+
+
+@pytest.mark.parametrize(("cards", "partitions"), [(1, None), (2, None), (2, 2)])
+def test_cards_that_are_killed_under_load_change_no_answer(
+    folder: Path, cards: int, partitions: int | None
+) -> None:
+    said: list[str] = []
+    with Engine(EngineSettings(cards=cards, partitions=partitions, attempts=50), said.append) as engine:
+        engine.load(folder)
+        with Load(engine, folder) as load:
+            for seed in range(5):
+                load.wait_for(random.Random(seed).randrange(20, 60))
+                alive = _cards(engine)
+                if alive:
+                    os.kill(random.Random(seed).choice(alive), signal.SIGKILL)
+            load.wait_for(50)
+        assert not load.wrong, load.wrong[:3]
+        assert engine.status()["lost_cards"] >= 3
+        assert any("is lost" in sentence for sentence in said)
+        assert engine.status()["queue"]["rooms"] == 0
+
+
+@pytest.mark.parametrize("partitions", [None, 2])
+def test_a_card_that_hangs_is_fenced_and_its_requests_are_answered(
+    folder: Path, partitions: int | None
+) -> None:
+    said: list[str] = []
+    settings = EngineSettings(cards=2, partitions=partitions, hang_seconds=1.0, attempts=50)
+    with Engine(settings, said.append) as engine:
+        engine.load(folder)
+        with Load(engine, folder) as load:
+            load.wait_for(30)
+            os.kill(_cards(engine)[0], signal.SIGSTOP)
+            load.wait_for(200)
+            until = time.monotonic() + 60
+            while not any("no sign" in sentence for sentence in said) and time.monotonic() < until:
+                load.wait_for(10)
+        assert not load.wrong, load.wrong[:3]
+        assert any("no sign" in sentence for sentence in said)
+        assert engine.status()["queue"]["rooms"] == 0
+
+
+def test_a_card_that_hangs_idle_is_found_without_a_request(folder: Path) -> None:
+    with Engine(EngineSettings(cards=1, hang_seconds=0.5)) as engine:
+        engine.load(folder)
+        stopped = _cards(engine)[0]
+        os.kill(stopped, signal.SIGSTOP)
+        until = time.monotonic() + 60
+        while stopped in _cards(engine) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert stopped not in _cards(engine)
+        with Load(engine, folder) as load:
+            load.wait_for(20)
+        assert not load.wrong
+
+
+def test_the_end_of_the_process_that_forks_is_survived(folder: Path) -> None:
+    with Engine(EngineSettings(cards=2, attempts=50)) as engine:
+        engine.load(folder)
+        with Load(engine, folder) as load:
+            load.wait_for(20)
+            os.kill(engine._fleet.processes.process, signal.SIGKILL)
+            load.wait_for(200)
+        assert not load.wrong, load.wrong[:3]
+
+
+def test_degraded_answers_are_marked_and_only_given_where_allowed(folder: Path) -> None:
+    with Engine(EngineSettings(cards=2, partitions=2, degraded=True, attempts=50)) as engine:
+        engine.load(folder)
+        with Load(engine, folder) as load:
+            deadline = time.monotonic() + 60
+            while not load.degraded and time.monotonic() < deadline:
+                load.wait_for(20)
+                for process in _cards(engine)[:1]:
+                    os.kill(process, signal.SIGKILL)
+            load.wait_for(50)
+        assert load.degraded
+        assert not load.wrong, load.wrong[:3]
