@@ -119,7 +119,7 @@ class Engine:
         with scheduler.lock:
             queue = {
                 "active": scheduler.active,
-                "queued": scheduler.queued,
+                "queued": scheduler.queue.count,
                 "rooms": self._rooms.taken,
                 "room_bytes": self._rooms.used_bytes,
                 "most_active": self.settings.active,
@@ -171,4 +171,4 @@ class Engine:
     def _retry_after(self) -> float:
         """Until about half of the queue has gone."""
         scheduler, cards = self._scheduler, max(1, len(self._scheduler.cards))
-        return max(0.05, 0.5 * (scheduler.queued + scheduler.active) * scheduler.service_seconds / cards)
+        return max(0.05, 0.5 * (scheduler.queue.count + scheduler.active) * scheduler.service_seconds / cards)

@@ -12,7 +12,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from heapq import heappop, heappush
 
 from megalith.serve.failures import (
     BackendFailedError,
@@ -26,7 +25,6 @@ from megalith.serve.runtime.cards.card import PARTS_A_VERSION, Card
 from megalith.serve.runtime.cards.task import (
     DENSE,
     LOOKUPS,
-    MOST_ENTRIES,
     WHOLE,
     Entry,
     PooledSource,
@@ -40,11 +38,10 @@ from megalith.serve.runtime.scheduling.completion import (
     count_failure,
     first_refusal,
 )
+from megalith.serve.runtime.scheduling.request_queue import NEVER, RequestQueue
 from megalith.serve.runtime.scheduling.routing import holders, least_loaded, sparse_cards, with_room
 from megalith.serve.runtime.scheduling.work import Pending, ServedVersion, TaskState, Work
 from megalith.serve.settings import EngineSettings
-
-_NEVER = float("inf")
 
 
 class Scheduler:
@@ -55,17 +52,16 @@ class Scheduler:
         self.lock = threading.Lock()
         self._changed = threading.Condition(self.lock)
         self.cards: list[Card] = []
-        self.active = self.queued = self._queued_samples = 0
+        self.queue = RequestQueue()
+        self.active = 0
         self.service_seconds = 0.01
         """Of a request on a card, lately."""
-        self._queue: list[tuple[int, int, Pending]] = []
-        self._deadlines: list[tuple[float, int, Pending]] = []
         self._outbox: deque[tuple[Pending, Answer | RequestError]] = deque()
         self._numbers = itertools.count(1)
         self._orders = itertools.count(1)
         self._clock = itertools.count(1)
-        self._hold_until = _NEVER
-        self._sleeps_until = _NEVER
+        self._hold_until = NEVER
+        self._sleeps_until = NEVER
 
     def next_order(self) -> int:
         """The place of a request among all."""
@@ -78,11 +74,10 @@ class Scheduler:
             if pending.version.retired:
                 return False
             pending.version.waiting += 1
-            self._enqueue(pending)
-            if pending.deadline is not None:
-                heappush(self._deadlines, (pending.deadline, pending.order, pending))
+            self.queue.push(pending)
+            self.queue.watch(pending)
             self._dispatch()
-            wakes = min(pending.deadline or _NEVER, self._hold_until) < self._sleeps_until
+            wakes = min(pending.deadline or NEVER, self._hold_until) < self._sleeps_until
         if wakes or self._outbox:
             self._wake()
         return True
@@ -136,13 +131,12 @@ class Scheduler:
         """Answers requests whose deadline has passed; the next time that this is wanted."""
         now = time.monotonic()
         with self.lock:
-            while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][2].finished):
-                _, _, pending = heappop(self._deadlines)
+            for pending in self.queue.expired(now):
                 self._finish(pending, DeadlineError("The deadline passed before there was an answer."))
             if now >= self._hold_until:
-                self._hold_until = _NEVER
+                self._hold_until = NEVER
                 self._dispatch()
-            until = min(self._deadlines[0][0] if self._deadlines else _NEVER, self._hold_until)
+            until = min(self.queue.next_deadline(), self._hold_until)
             self._sleeps_until = until
         return until
 
@@ -155,7 +149,7 @@ class Scheduler:
     def fail_all(self, failure: RequestError | None = None) -> None:
         """Gives every request that has no answer this failure."""
         with self.lock:
-            pendings = {pending for _, _, pending in self._queue}
+            pendings = self.queue.waiting()
             for card in self.cards:
                 pendings |= {one for work in card.tasks.values() if work for one in work.pendings}
             for pending in pendings:
@@ -185,31 +179,14 @@ class Scheduler:
 
     # What follows runs under the lock.
 
-    def _enqueue(self, pending: Pending) -> None:
-        pending.queued = True
-        heappush(self._queue, (pending.request.priority, pending.order, pending))
-        self.queued += 1
-        self._queued_samples += pending.entry.batch
-
-    def _dequeue(self) -> Pending:
-        _, _, pending = heappop(self._queue)
-        if not pending.finished:
-            pending.queued = False
-            self.queued -= 1
-            self._queued_samples -= pending.entry.batch
-        return pending
-
     def _dispatch(self) -> None:
-        while self._queue:
-            head = self._queue[0][2]
-            if head.finished:
-                self._dequeue()
-            elif self.active >= self.settings.active or self._holds(head) or not self._start(head):
+        while (head := self.queue.head()) is not None:
+            if self.active >= self.settings.active or self._holds(head) or not self._start(head):
                 return
 
     def _holds(self, head: Pending) -> bool:
         """Whether a small batch waits for company, which it does only while cards are at work."""
-        if not self.settings.max_delay or not self.active or self._queued_samples >= self.settings.max_batch:
+        if not self.settings.max_delay or not self.active or self.queue.samples >= self.settings.max_batch:
             return False
         until = head.started_ns / 1e9 + self.settings.max_delay
         if time.monotonic() >= until:
@@ -231,7 +208,7 @@ class Scheduler:
         work = self._gather(version)
         idle = [card for card in free if not card.tasks]
         shards = min(len(idle), work.samples // self.settings.split)
-        if len(work.pendings) > 1 or shards < 2 or self._queue:
+        if len(work.pendings) > 1 or shards < 2 or self.queue:
             card = least_loaded(free)
             assert card is not None
             return self._send(work, card, WHOLE, tuple(pending.entry for pending in work.pendings))
@@ -244,28 +221,7 @@ class Scheduler:
         return sent
 
     def _gather(self, version: ServedVersion) -> Work:
-        """The head of the queue, with those behind it that may run together with it."""
-        pendings = [self._dequeue()]
-        samples = pendings[0].entry.batch
-        while (
-            self._queue
-            and samples < self.settings.max_batch
-            and len(pendings) < MOST_ENTRIES
-            and pendings[0].entry.user_lengths_at < 0
-        ):
-            following = self._queue[0][2]
-            if following.finished:
-                self._dequeue()
-                continue
-            entry = following.entry
-            if (
-                following.version is not version
-                or entry.user_lengths_at >= 0
-                or samples + entry.batch > self.settings.max_batch
-            ):
-                break
-            pendings.append(self._dequeue())
-            samples += entry.batch
+        pendings = self.queue.gather(version, self.settings.max_batch)
         self.active += len(pendings)
         return Work(version, pendings)
 
@@ -356,7 +312,7 @@ class Scheduler:
             elif state.stage == LOOKUPS:
                 # Another of its batch was refused.
                 if not pending.finished:
-                    self._enqueue(pending)
+                    self.queue.push(pending)
             elif not pending.finished:
                 answer = answer_of(work, place)
                 self.service_seconds += 0.05 * ((work.computed - work.began) / 1e9 - self.service_seconds)
@@ -383,14 +339,12 @@ class Scheduler:
                 self._finish(pending, BackendFailedError(sentence))
                 continue
             work.version.statistics.retried += counts
-            self._enqueue(pending)
+            self.queue.push(pending)
 
     def _finish(self, pending: Pending, outcome: Answer | RequestError) -> None:
         if pending.finished:
             return
-        if pending.queued:
-            self.queued -= 1
-            self._queued_samples -= pending.entry.batch
+        self.queue.leave(pending)
         pending.finished = True
         pending.version.waiting -= 1
         self._changed.notify_all()

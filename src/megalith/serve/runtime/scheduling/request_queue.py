@@ -1,0 +1,87 @@
+"""Requests that wait: by priority and then by age, each with its deadline. Under the scheduler's lock."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from megalith.serve.runtime.cards.task import MOST_ENTRIES
+from megalith.serve.runtime.scheduling.work import Pending, ServedVersion
+
+NEVER = float("inf")
+
+
+class RequestQueue:
+    """One queue for all cards. Requests that are answered while they wait leave it when they come up."""
+
+    def __init__(self) -> None:
+        self.count = self.samples = 0
+        """Of requests that wait and have no answer."""
+        self._heap: list[tuple[int, int, Pending]] = []
+        self._deadlines: list[tuple[float, int, Pending]] = []
+
+    def __bool__(self) -> bool:
+        return self.head() is not None
+
+    def push(self, pending: Pending) -> None:
+        """Lets a request wait, where it belongs by priority and age."""
+        pending.queued = True
+        heappush(self._heap, (pending.request.priority, pending.order, pending))
+        self.count += 1
+        self.samples += pending.entry.batch
+
+    def watch(self, pending: Pending) -> None:
+        """Notes the deadline of a request."""
+        if pending.deadline is not None:
+            heappush(self._deadlines, (pending.deadline, pending.order, pending))
+
+    def head(self) -> Pending | None:
+        """The next request that still wants an answer."""
+        while self._heap and self._heap[0][2].finished:
+            heappop(self._heap)
+        return self._heap[0][2] if self._heap else None
+
+    def pop(self) -> Pending:
+        """Takes the next request out; there is one."""
+        pending = self.head()
+        assert pending is not None
+        heappop(self._heap)
+        self.leave(pending)
+        return pending
+
+    def leave(self, pending: Pending) -> None:
+        """A request waits no more, because it runs or was answered."""
+        if pending.queued:
+            pending.queued = False
+            self.count -= 1
+            self.samples -= pending.entry.batch
+
+    def gather(self, version: ServedVersion, max_batch: int) -> list[Pending]:
+        """The next request, with those behind it that may run together with it."""
+        pendings = [self.pop()]
+        samples = pendings[0].entry.batch
+        while samples < max_batch and len(pendings) < MOST_ENTRIES and pendings[0].entry.user_lengths_at < 0:
+            following = self.head()
+            if following is None:
+                break
+            entry = following.entry
+            apart = following.version is not version or entry.user_lengths_at >= 0
+            if apart or samples + entry.batch > max_batch:
+                break
+            pendings.append(self.pop())
+            samples += entry.batch
+        return pendings
+
+    def expired(self, now: float) -> list[Pending]:
+        """Requests whose deadline has passed, each once."""
+        found = []
+        while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][2].finished):
+            found.append(heappop(self._deadlines)[2])
+        return found
+
+    def next_deadline(self) -> float:
+        """The next of all that have no answer."""
+        return self._deadlines[0][0] if self._deadlines else NEVER
+
+    def waiting(self) -> set[Pending]:
+        """All that are in it."""
+        return {pending for _, _, pending in self._heap}
