@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from megalith.explore.cost.memory import memory_of
+from megalith.explore.cost.memory import memory_of, room_in_flight
 from megalith.explore.cost.stages import stage_seconds
 from megalith.explore.job import Job, TransformerModel
 from megalith.explore.plan import Plan, is_older_generation, make_plan
@@ -16,6 +16,8 @@ from megalith.explore.plan import Plan, is_older_generation, make_plan
 RECOMPUTE = ("none", "selective", "full")
 """Recompute modes from the least work to the least memory."""
 LARGEST_MICRO_BATCH = 32
+PLENTY = 3
+"""Micro-batches in flight for each stage, beyond which more of them bring nothing."""
 FUSED = ("gpipe", "1f1b", "interleaved", "breadth-first")
 """Schedules whose devices end with the backward of their first chunk, weight gradients included."""
 
@@ -36,7 +38,10 @@ def candidate_plans(job: Job) -> list[Plan]:
             plan = make_plan(candidate, size, recompute, sharding)
             if memory_of(plan).fits(plan.cluster.device.bytes):
                 fitting.append(plan)
-                break
+                if plan.schedule != "greedy" or room_in_flight(plan) >= PLENTY * plan.parallel.pp:
+                    # A greedy order may use the room that recompute makes.
+                    break
+                continue
             others.append(plan)
     return fitting or [min(others, key=lambda plan: memory_of(plan).total)]
 

@@ -18,7 +18,16 @@ Precision = Literal["fp16", "bf16", "fp8", "fp32"]
 Recompute = Literal["none", "selective", "full"]
 Sharding = Literal["none", "zero1", "zero2", "zero3", "hybrid"]
 ScheduleName = Literal[
-    "gpipe", "1f1b", "interleaved", "breadth-first", "zb-h1", "zb-h2", "zb-v", "dualpipe", "long-link"
+    "gpipe",
+    "1f1b",
+    "interleaved",
+    "breadth-first",
+    "zb-h1",
+    "zb-h2",
+    "zb-v",
+    "dualpipe",
+    "long-link",
+    "greedy",
 ]
 Routing = Literal["ecmp", "spray", "adaptive"]
 Collectives = Literal["auto", "flat", "hierarchical"]
@@ -163,6 +172,8 @@ class Training(Config):
     recompute: Recompute | None = None
     """The least that fits in memory when left out."""
     schedule: ScheduleName = "1f1b"
+    """greedy: an order made for the costs of the links, with as many micro-batches in flight as memory holds
+    (CrossPipe's)."""
     extra_in_flight: int = Field(default=0, ge=0)
     """Micro-batches that the long-link schedule holds above 1F1B's, to hide a slow boundary."""
     attention: Attention = "auto"

@@ -156,7 +156,7 @@ def _check_context(model: TransformerModel, parallel: Parallel) -> None:
 
 
 def _check_chunks(schedule: str, vpp: int) -> None:
-    several = schedule in ("interleaved", "breadth-first", "long-link")
+    several = schedule in ("interleaved", "breadth-first", "long-link", "greedy")
     chunks = vpp if several else 2 if schedule == "zb-v" else 1
     if vpp != chunks:
         raise PlanError(

@@ -73,6 +73,16 @@ def memory_of(plan: Plan, held: tuple[float, ...] | None = None) -> PeakMemory:
     return fullest
 
 
+def room_in_flight(plan: Plan) -> int:
+    """Micro-batches of one chunk that fit in memory beside the training state."""
+    pp = plan.parallel.pp
+    empty = memory_of(plan, (0.0,) * pp)
+    micro_batch_bytes = memory_of(plan, (1.0,) * pp).total - empty.total
+    free = plan.cluster.device.bytes - empty.margin - empty.total
+    most = plan.micro_batches * plan.parallel.vpp
+    return most if micro_batch_bytes <= 0 else min(most, int(free // micro_batch_bytes))
+
+
 def _activation_bytes(plan: Plan) -> tuple[float, float]:
     """What a layer keeps for its backward pass, and what the backward pass of one layer holds beside that."""
     model, shape, recompute = plan.transformer, plan.shape, plan.recompute
@@ -118,6 +128,9 @@ def in_flight(schedule: str, pp: int, vpp: int, micro_batches: int, extra: int) 
             count = float(vpp * pp if schedule == "zb-v" else pp + 1)
         elif schedule == "long-link":
             count = float(pp - device + extra)
+        elif schedule == "greedy":
+            # It takes what room there is; less than one micro-batch will not do.
+            count = float(vpp)
         else:
             count = float(pp - device)
         result.append(min(everything, count))

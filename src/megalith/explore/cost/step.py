@@ -8,13 +8,14 @@ from functools import lru_cache
 from megalith.cost.memory import OPTIMIZER_BYTES, gradient_bytes, weight_bytes
 from megalith.cost.operators import stream_seconds
 from megalith.explore.cost.layers import MicroBatchSeconds
+from megalith.explore.cost.memory import room_in_flight
 from megalith.explore.cost.replicas import replica_collectives
 from megalith.explore.cost.stages import stage_parameters, stage_seconds
 from megalith.explore.cost.traffic import level_bytes
 from megalith.explore.cost.transfers import Transfers, stage_transfers, with_blocking_sends
 from megalith.explore.pipeline.costs import StepCosts
 from megalith.explore.pipeline.operations import Schedule
-from megalith.explore.pipeline.schedules import build_schedule
+from megalith.explore.pipeline.schedules import build_schedule, greedy_schedule
 from megalith.explore.plan import Plan
 
 
@@ -66,8 +67,13 @@ def plan_cost(plan: Plan, schedule: Schedule) -> PlanCost:
 def scheduled_cost(plan: Plan) -> tuple[Schedule, PlanCost]:
     """The order of operations that is simulated, and what they cost."""
     parallel = plan.parallel
-    schedule = _schedule(plan.schedule, parallel.pp, plan.micro_batches, parallel.vpp, plan.extra_in_flight)
+    looped = "breadth-first" if parallel.vpp > 1 else "1f1b"
+    name = looped if plan.schedule == "greedy" else plan.schedule
+    schedule = _schedule(name, parallel.pp, plan.micro_batches, parallel.vpp, plan.extra_in_flight)
     cost = plan_cost(plan, schedule)
+    if plan.schedule == "greedy":
+        room = float(max(parallel.vpp, room_in_flight(plan)))
+        schedule = greedy_schedule(cost.costs, parallel.pp, plan.micro_batches, parallel.vpp, room)
     if plan.schedule == "long-link":
         # The order depends on where the slow link is; stages lie on the same devices in all of them.
         schedule = build_schedule(

@@ -12,18 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import inf
 
-from megalith.core.errors import MegalithError, PlanError
-from megalith.explore.candidates import RECOMPUTE
-from megalith.explore.cost.memory import memory_of
-from megalith.explore.cost.step import plan_cost
+from megalith.core.errors import PlanError
 from megalith.explore.job import Job
 from megalith.explore.load import resolve_cluster
-from megalith.explore.pipeline.operations import Schedule
-from megalith.explore.pipeline.schedules import build_schedule, greedy_schedule
-from megalith.explore.pipeline.simulate import simulate
-from megalith.explore.pipeline.timeline import Timeline
-from megalith.explore.plan import Plan, make_plan
-from megalith.explore.predict import predict_plan
+from megalith.explore.predict import predict
 from megalith.explore.prediction import Prediction
 from megalith.explore.search.algorithms.best_first import BestFirstOptions, SearchTree, best_first
 from megalith.explore.search.analysis.prices import cost_per_step, cross_site_bytes
@@ -39,8 +31,6 @@ USUAL_PATHS = 8
 """Connections that a collective library opens between two ranks over Ethernet, as it is usually set up."""
 _BATCH = 4
 _ANY = 10**9
-_PLENTY = 3
-"""Micro-batches in flight for each stage, beyond which more of them bring nothing."""
 
 
 def crosspipe(job: Job, *, budget: int = 48) -> RankedPlan:
@@ -54,7 +44,7 @@ def crosspipe(job: Job, *, budget: int = 48) -> RankedPlan:
             "that fits in memory; take more devices."
         )
     prediction = outcome.best.value
-    plan = space.to_job(outcome.best.leaf)
+    plan = _in_greedy_order(space.to_job(outcome.best.leaf))
     return RankedPlan(
         job=plan.model_copy(
             update={"training": plan.training.model_copy(update={"recompute": prediction.recompute})}
@@ -111,68 +101,12 @@ def crosspipe_space(cluster: Cluster) -> Restriction:
 
 def greedy_prediction(job: Job) -> Prediction | None:
     """The step with the greedy's order, for the best recompute; None if nothing fits."""
-    assert job.parallel is not None
-    best: Prediction | None = None
-    for recompute in (job.training.recompute,) if job.training.recompute else RECOMPUTE:
-        try:
-            plan = make_plan(job, job.parallel.micro_batch or 1, recompute)
-            prediction = _predict(plan)
-        except MegalithError:
-            continue
-        if prediction is not None and (best is None or prediction.step_seconds < best.step_seconds):
-            best = prediction
-        if _room(plan) >= min(plan.micro_batches, _PLENTY * plan.parallel.pp):
-            # More room, for more work, has nothing left to hide.
-            break
-    return best
-
-
-def _predict(plan: Plan) -> Prediction | None:
-    pp, vpp, count = plan.parallel.pp, plan.parallel.vpp, plan.micro_batches
-    room = _room(plan)
-    if room < vpp:
+    try:
+        return predict(_in_greedy_order(job))
+    except PlanError:
         return None
-    looped = build_schedule("breadth-first" if vpp > 1 else "1f1b", pp, count, vpp)
-    costs = plan_cost(plan, looped).costs
-    schedule = greedy_schedule(costs, pp, count, vpp, float(min(room, count * vpp)))
-    timeline = simulate(schedule, costs)
-    memory = memory_of(plan, timeline.peak_activations)
-    if not memory.fits(plan.cluster.device.bytes):
-        return None
-    # Traffic, FLOPs and sizes are those of the same plan in any order.
-    like = predict_plan(replace(plan, schedule="1f1b" if vpp == 1 else "breadth-first", memory_margin=0.0))
-    return _as_greedy(like, schedule, timeline, memory.total + memory.margin)
 
 
-def _room(plan: Plan) -> int:
-    """Micro-batches of one chunk that fit in memory beside the training state."""
-    pp = plan.parallel.pp
-    empty = memory_of(plan, (0.0,) * pp)
-    micro_batch_bytes = memory_of(plan, (1.0,) * pp).total - empty.total
-    free = plan.cluster.device.bytes - empty.margin - empty.total
-    if micro_batch_bytes <= 0:
-        return plan.micro_batches * plan.parallel.vpp
-    return int(free // micro_batch_bytes)
-
-
-def _as_greedy(like: Prediction, schedule: Schedule, timeline: Timeline, memory_bytes: float) -> Prediction:
-    seconds = timeline.step_seconds
-    busiest = max(range(schedule.devices), key=timeline.compute_seconds.__getitem__)
-    exposed = {cause: by_device[busiest] for cause, by_device in timeline.exposed_seconds.items()}
-    ratio = like.step_seconds / seconds
-    return replace(
-        like,
-        step_seconds=seconds,
-        model_tflops_per_gpu=like.model_tflops_per_gpu * ratio,
-        hardware_tflops_per_gpu=like.hardware_tflops_per_gpu * ratio,
-        mfu=like.mfu * ratio,
-        memory_bytes_per_device=memory_bytes,
-        fits=True,
-        breakdown={
-            **like.breakdown,
-            "pipeline_bubble": exposed["bubble"],
-            "pipeline_transfer": exposed["transfer"],
-            "data_parallel": exposed["parameters"] + exposed["gradient"],
-            "optimizer": exposed["optimizer"],
-        },
-    )
+def _in_greedy_order(job: Job) -> Job:
+    changes = {"schedule": "greedy", "extra_in_flight": 0}
+    return job.model_copy(update={"training": job.training.model_copy(update=changes)})

@@ -16,7 +16,7 @@ from megalith.explore.search.evaluate import PlanEvaluation
 from megalith.explore.search.space.decisions import PlanCandidate
 from megalith.explore.search.space.search_space import SearchSpace
 
-OUTSIDE = ("buckets", "overlap", "layers")
+OUTSIDE = ("buckets", "overlap", "layers", "greedy order")
 """Moves out of the tree; what is reached from there may be in it or not."""
 _MOVES = 24
 """Of all moves from a plan, as many of the most promising are tried."""

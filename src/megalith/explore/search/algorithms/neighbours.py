@@ -11,9 +11,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from megalith.explore.search.space.decisions import PipelineChoice, PlanCandidate, StateSharding
+from megalith.explore.search.space.layer_partition import head_in_layers, spread_layers
 from megalith.explore.search.space.layouts import DeviceLayout
 from megalith.explore.search.space.search_space import SearchSpace
 
+_GREEDY_OPERATIONS = 20_000
+"""Micro-batches times stages up to which a greedy's order is made in a fraction of a second."""
 _BUCKETS = (10_000_000, 40_000_000, 160_000_000, 640_000_000)
 
 
@@ -41,6 +44,8 @@ def neighbours(space: SearchSpace, plan: PlanCandidate) -> Iterator[tuple[str, P
             == (pipeline.schedule, pipeline.vpp, pipeline.extra_in_flight)
         ):
             yield "schedule", replace(plan, pipeline=other_pipeline)
+    if (greedy := greedy_order(space, plan)) is not None:
+        yield "greedy order", greedy
     for other_network in space.networks:
         if other_network != network:
             yield "network", replace(plan, network=other_network)
@@ -50,6 +55,25 @@ def neighbours(space: SearchSpace, plan: PlanCandidate) -> Iterator[tuple[str, P
         for size in _BUCKETS:
             if size != network.bucket_bytes:
                 yield "buckets", replace(plan, network=replace(network, bucket_bytes=size))
+
+
+def greedy_order(space: SearchSpace, plan: PlanCandidate) -> PlanCandidate | None:
+    """The plan in the order of a greedy; None where that is not open or would take too long to make."""
+    pipeline, layout = plan.pipeline, plan.layout
+    assert pipeline is not None
+    micro_batches = space.global_batch // layout.dp // pipeline.micro_batch
+    if (
+        {"schedule", "vpp", "extra_in_flight"} & set(space.constraints.fixed)
+        or layout.pp == 1
+        or pipeline.schedule == "greedy"
+        or layout.pp * micro_batches > _GREEDY_OPERATIONS
+    ):
+        return None
+    layers = pipeline.layers_per_stage if pipeline.vpp == 1 else None
+    if layers is None and space.transformer and space.transformer.layers % layout.pp:
+        layers = spread_layers(space.transformer.layers, layout.pp, 1, head_in_layers(space.transformer))
+    greedy = replace(pipeline, schedule="greedy", vpp=1, extra_in_flight=0, layers_per_stage=layers)
+    return replace(plan, pipeline=greedy)
 
 
 def near_layouts(space: SearchSpace, layout: DeviceLayout) -> Iterator[DeviceLayout]:

@@ -169,7 +169,9 @@ class DecisionOptions:
         """Schedule, chunks of each device, extra micro-batches in flight."""
         layers = self.job.model.layers if isinstance(self.job.model, TransformerModel) else 1
         # One stage has no pipeline to order: all schedules are the same.
-        names = get_args(ScheduleName) if pp > 1 else ("1f1b",)
+        # The greedy's order is left to local moves: it is made anew for every plan.
+        asked = self.constraints.fixed.get("schedule") == "greedy"
+        names = [name for name in get_args(ScheduleName) if name != "greedy" or asked] if pp > 1 else ["1f1b"]
         for schedule in cast("Sequence[ScheduleName]", self.constraints.restrict("schedule", names)):
             options: list[tuple[int, int]] = [(1, 0)]
             if pp > 1 and schedule in ("interleaved", "breadth-first"):

@@ -106,6 +106,8 @@ class SearchSpace:
         micro_batches = self.global_batch // layout.dp // pipeline.micro_batch
         # Beyond some micro-batches a pipeline repeats itself, and repetitions are skipped.
         operations = 2 * layout.pp * pipeline.vpp * min(micro_batches, 8 * layout.pp)
+        if pipeline.schedule == "greedy":
+            operations = 2 * _ORDERS_TRIED * layout.pp * pipeline.vpp * micro_batches
         if pipeline.schedule == "long-link":
             # Several orders are tried before one is taken.
             operations *= _ORDERS_TRIED
