@@ -213,6 +213,8 @@ class Constraints(Config):
     """Share of a device's memory kept free (fragmentation, communication buffers)."""
     deadline_seconds: float | None = Field(default=None, gt=0)
     """Step time that must be met; among plans that meet it the cheapest is best."""
+    trainer: Literal["megatron", "torchtitan"] | None = None
+    """Search only what this trainer runs as predicted: its schedules, shardings, collectives, placements."""
     allow_local_steps: bool = False
     allow_compression: bool = False
 

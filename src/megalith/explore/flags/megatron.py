@@ -12,22 +12,26 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from megalith.cost.memory import traffic_bytes
+from megalith.explore.flags.megatron_model import model_flags
 from megalith.explore.flags.plan_notes import (
     headline,
     host_count,
-    layers_per_stage,
     network_settings,
     placement_note,
     plan_of,
+    predicted_plan,
     sharded_copies,
 )
 from megalith.explore.flags.ranks import HostRanks, TrainerFile, host_ranks
 from megalith.explore.job import Job, Parallel, TransformerModel
+from megalith.explore.plan import Plan
 from megalith.explore.prediction import Prediction
 
 VERSION = "core_v0.19.0"
 _PLAIN = ("tp", "cp", "dp", "pp")
 _DATA_OUTSIDE = ("tp", "cp", "pp", "dp")
+
+_CONTEXT_EXCHANGES = {"ring": "p2p", "all-gather": "all_gather", "all-to-all": "a2a"}
 
 Flags = list[str]
 
@@ -35,6 +39,7 @@ Flags = list[str]
 def megatron_files(job: Job, prediction: Prediction) -> list[TrainerFile]:
     """The script, `megatron.sh`; a micro-batch or recompute that the job leaves open is the predicted one."""
     model, parallel = plan_of(job)
+    plan = predicted_plan(job, prediction)
     missing: list[str] = []
     orders = [_PLAIN]
     if model.experts == 0 or parallel.ep == 1:
@@ -45,9 +50,9 @@ def megatron_files(job: Job, prediction: Prediction) -> list[TrainerFile]:
     if note:
         missing.append(note)
     groups = {
-        "MODEL": _model(model),
-        "PARALLEL": _parallel(job, model, parallel, ranks, prediction, missing),
-        "TRAINING": _training(job, parallel, prediction, missing),
+        "MODEL": model_flags(model, plan),
+        "PARALLEL": _parallel(job, plan, ranks, missing),
+        "TRAINING": _training(job, plan, missing),
         "DATA": _data(model),
     }
     settings = _settings(job, parallel, missing)
@@ -55,13 +60,14 @@ def megatron_files(job: Job, prediction: Prediction) -> list[TrainerFile]:
     return [TrainerFile("megatron.sh", text, tuple(missing))]
 
 
-def pipeline_layout(layers: Iterable[int]) -> str:
-    """Uneven stages as --pipeline-model-parallel-layout spells them.
+def pipeline_layout(layers: Iterable[int], mtp_layers: int = 0) -> str:
+    """Uneven stages as --pipeline-model-parallel-layout spells them; `m` is multi-token prediction.
 
     >>> pipeline_layout([3, 4, 4, 3])
     'Et*3|(t*4|)*2,t*3L'
     """
     *others, last = [f"t*{count}" if count else "" for count in layers]
+    last += "m" * mtp_layers
     if not others:
         return f"E{last}L"
     first, *middle = others
@@ -72,83 +78,34 @@ def pipeline_layout(layers: Iterable[int]) -> str:
     return f"{text}{last}L"
 
 
-def _model(model: TransformerModel) -> Flags:
-    ffn = model.ffn or 4 * model.hidden
-    flags = [
-        f"--num-layers {model.layers}",
-        f"--hidden-size {model.hidden}",
-        f"--ffn-hidden-size {ffn}",
-        f"--num-attention-heads {model.heads}",
-        f"--seq-length {model.seq}",
-        f"--max-position-embeddings {model.seq}",
-    ]
-    if model.kv_heads and model.kv_heads != model.heads and not model.low_rank_attention:
-        flags += ["--group-query-attention", f"--num-query-groups {model.kv_heads}"]
-    if model.head_dim and not model.low_rank_attention:
-        flags.append(f"--kv-channels {model.head_dim}")
-    if model.gated:
-        flags += ["--swiglu", "--normalization RMSNorm", "--disable-bias-linear"]
-        flags += ["--position-embedding-type rope"]
-    if not model.tied_embeddings:
-        flags.append("--untie-embeddings-and-output-weights")
-    if model.low_rank_attention:
-        low = model.low_rank_attention
-        flags.append("--multi-latent-attention")
-        if low.q_rank:
-            flags.append(f"--q-lora-rank {low.q_rank}")
-        flags += [
-            f"--kv-lora-rank {low.kv_rank}",
-            f"--qk-head-dim {low.nope_head_dim}",
-            f"--qk-pos-emb-head-dim {low.rope_head_dim}",
-            f"--v-head-dim {low.v_head_dim}",
-        ]
-    if model.experts:
-        expert = model.expert_ffn or ffn
-        flags += [
-            f"--num-experts {model.experts}",
-            f"--moe-router-topk {model.experts_per_token}",
-            f"--moe-ffn-hidden-size {expert}",
-            "--moe-grouped-gemm",
-            "--moe-token-dispatcher-type alltoall",
-        ]
-        if model.shared_experts:
-            flags.append(f"--moe-shared-expert-intermediate-size {model.shared_experts * expert}")
-        if model.dense_layers:
-            pattern = f"([0]*{model.dense_layers}+[1]*{model.layers - model.dense_layers})"
-            flags.append(f"--moe-layer-freq {shlex.quote(pattern)}")
-    return flags
-
-
-def _parallel(
-    job: Job,
-    model: TransformerModel,
-    parallel: Parallel,
-    ranks: HostRanks | None,
-    prediction: Prediction,
-    missing: list[str],
-) -> Flags:
+def _parallel(job: Job, plan: Plan, ranks: HostRanks | None, missing: list[str]) -> Flags:
+    parallel, model = plan.parallel, plan.transformer
     flags = [
         f"--tensor-model-parallel-size {parallel.tp}",
         f"--pipeline-model-parallel-size {parallel.pp}",
         f"--context-parallel-size {parallel.cp}",
     ]
+    if parallel.cp > 1:
+        flags.append(f"--cp-comm-type {_CONTEXT_EXCHANGES[parallel.context_exchange]}")
     if model.experts:
         flags += [
             f"--expert-model-parallel-size {parallel.ep}",
-            f"--expert-tensor-parallel-size {parallel.tp}",
+            f"--expert-tensor-parallel-size {plan.shape.expert_tp}",
         ]
     if parallel.sequence_parallel and parallel.tp > 1:
         flags.append("--sequence-parallel")
+        if plan.tensor_overlap:
+            flags.append("--tp-comm-overlap")
     elif model.experts and parallel.tp > 1:
         missing.append("experts with tp above 1 need --sequence-parallel, which this plan turns off.")
-    flags += _stages(job, model, parallel, prediction, missing)
+    flags += _stages(job, plan, missing)
     if ranks is not None and ranks.order == _DATA_OUTSIDE:
         flags.append("--use-tp-pp-dp-mapping")
-    if parallel.sharding == "none":
+    if plan.sharding == "none":
         return flags
     flags.append("--use-distributed-optimizer")
-    if parallel.sharding in ("zero2", "zero3", "hybrid"):
-        held = "optim_grads" if parallel.sharding == "zero2" else "optim_grads_params"
+    if plan.sharding in ("zero2", "zero3", "hybrid"):
+        held = "optim_grads" if plan.sharding == "zero2" else "optim_grads_params"
         flags += ["--use-megatron-fsdp", f"--data-parallel-sharding-strategy {held}"]
         flags += ["--ckpt-format fsdp_dtensor"]
     copies = sharded_copies(job)
@@ -157,22 +114,28 @@ def _parallel(
     return flags
 
 
-def _stages(
-    job: Job, model: TransformerModel, parallel: Parallel, prediction: Prediction, missing: list[str]
-) -> Flags:
-    layers = layers_per_stage(model, parallel)
+def _stages(job: Job, plan: Plan, missing: list[str]) -> Flags:
+    parallel, layers = plan.parallel, plan.layers_per_stage
     flags: Flags = []
     if parallel.pp == 1:
         return flags
-    if len(set(layers)) > 1:
-        flags.append(f"--pipeline-model-parallel-layout {shlex.quote(pipeline_layout(layers))}")
+    if parallel.embedding_as_layer or parallel.head_as_layer:
+        if parallel.vpp > 1:
+            each = max(layers)
+            flags.append(f"--num-layers-per-virtual-pipeline-stage {each}")
+        if parallel.embedding_as_layer:
+            flags.append("--account-for-embedding-in-pipeline-split")
+        if parallel.head_as_layer:
+            flags.append("--account-for-loss-in-pipeline-split")
+    elif len(set(layers)) > 1:
+        layout = pipeline_layout(layers, plan.transformer.mtp_layers)
+        flags.append(f"--pipeline-model-parallel-layout {shlex.quote(layout)}")
     elif parallel.vpp > 1:
         flags.append(f"--num-layers-per-virtual-pipeline-stage {layers[0]}")
-    schedule = job.training.schedule
+    schedule = plan.schedule
     own = "interleaved" if parallel.vpp > 1 else "1f1b"
     if schedule == "breadth-first" and parallel.vpp > 1:
-        count = parallel.global_batch // parallel.dp // prediction.micro_batch
-        flags.append(f"--microbatch-group-size-per-virtual-pipeline-stage {count}")
+        flags.append(f"--microbatch-group-size-per-virtual-pipeline-stage {plan.micro_batches}")
         missing.append(
             "schedule breadth-first: forwards run breadth-first, backwards as in interleaved 1F1B."
         )
@@ -184,16 +147,21 @@ def _stages(
     return flags
 
 
-def _training(job: Job, parallel: Parallel, prediction: Prediction, missing: list[str]) -> Flags:
-    training = job.training
-    micro_batch = parallel.micro_batch or prediction.micro_batch
-    flags = [f"--micro-batch-size {micro_batch}", f"--global-batch-size {parallel.global_batch}"]
+def _training(job: Job, plan: Plan, missing: list[str]) -> Flags:
+    training, parallel = job.training, plan.parallel
+    flags = [
+        f"--micro-batch-size {plan.shape.micro_batch}",
+        f"--global-batch-size {parallel.global_batch}",
+        f"--attention-backend {'flash' if plan.shape.flash else 'unfused'}",
+    ]
     flags += {
         "bf16": ["--bf16"],
         "fp16": ["--fp16"],
         "fp8": ["--bf16", "--fp8-format hybrid"],
         "fp32": [],
-    }[training.precision]
+    }.get(training.precision, ["--bf16"])
+    if training.precision not in ("bf16", "fp16", "fp8", "fp32"):
+        missing.append(f"precision {training.precision}: this runs bf16.")
     flags += {
         "none": [],
         "selective": ["--recompute-granularity selective", "--recompute-modules core_attn"],
@@ -202,11 +170,13 @@ def _training(job: Job, parallel: Parallel, prediction: Prediction, missing: lis
             "--recompute-method uniform",
             "--recompute-num-layers 1",
         ],
-    }[training.recompute or prediction.recompute]
+    }.get(plan.recompute, [])
+    if plan.recompute not in ("none", "selective", "full"):
+        missing.append(f"recompute {plan.recompute}: this recomputes nothing.")
     if parallel.dp * parallel.cp > 1:
-        if training.overlap:
+        if plan.overlap:
             flags.append("--overlap-grad-reduce")
-            if parallel.sharding != "none":
+            if plan.sharding != "none":
                 flags.append("--overlap-param-gather")
             # Megatron counts elements.
             flags.append(

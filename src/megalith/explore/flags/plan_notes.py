@@ -9,6 +9,7 @@ from megalith.explore.flags.ranks import HostRanks, axis_sizes, processes_per_ho
 from megalith.explore.job import Job, Parallel, TransformerModel
 from megalith.explore.load import resolve_cluster
 from megalith.explore.placement import group
+from megalith.explore.plan import Plan, make_plan
 from megalith.explore.prediction import Prediction
 
 
@@ -21,13 +22,11 @@ def plan_of(job: Job) -> tuple[TransformerModel, Parallel]:
     return job.model, job.parallel
 
 
-def layers_per_stage(model: TransformerModel, parallel: Parallel) -> tuple[int, ...]:
-    """Layers of each virtual stage in the order data visits them."""
-    if parallel.layers_per_stage:
-        return parallel.layers_per_stage
-    stages = parallel.pp * parallel.vpp
-    each, left = divmod(model.layers, stages)
-    return tuple(each + (stage < left) for stage in range(stages))
+def predicted_plan(job: Job, prediction: Prediction) -> Plan:
+    """The plan that was simulated: what a job leaves open is as the prediction filled it."""
+    _, parallel = plan_of(job)
+    micro_batch = parallel.micro_batch or prediction.micro_batch
+    return make_plan(job, micro_batch, job.training.recompute or prediction.recompute)
 
 
 def headline(job: Job, prediction: Prediction, trainer: str) -> list[str]:
@@ -62,8 +61,8 @@ def network_settings(job: Job, missing: list[str]) -> dict[str, str]:
         settings["NCCL_ALGO"] = "Ring"
     elif network.collectives == "hierarchical":
         missing.append(
-            "collectives=hierarchical: NCCL picks its own algorithm; across sites it needs an all-reduce "
-            "in two tiers from the trainer."
+            "collectives=hierarchical: NCCL has no all-gather or reduce-scatter by levels and picks its own "
+            "algorithm; neither trainer reduces in two tiers but with hybrid sharding."
         )
     return settings
 

@@ -15,16 +15,17 @@ from megalith.explore.cost.step import scheduled_cost
 from megalith.explore.flags.plan_notes import (
     headline,
     host_count,
-    layers_per_stage,
     network_settings,
     placement_note,
     plan_of,
+    predicted_plan,
     sharded_copies,
 )
 from megalith.explore.flags.ranks import HostRanks, TrainerFile, host_ranks
+from megalith.explore.flags.torchtitan_flavors import flavor_of
 from megalith.explore.job import Job, Parallel, TransformerModel
 from megalith.explore.pipeline.operations import Schedule
-from megalith.explore.plan import make_plan
+from megalith.explore.plan import Plan, layers_of, make_plan
 from megalith.explore.prediction import Prediction
 
 VERSION = "v0.2.2"
@@ -40,39 +41,33 @@ _SCHEDULES = {
 }
 _ACTIONS = {"F": "F", "BW": "B", "B": "I", "W": "W"}
 
-# hidden, layers, heads, kv heads, ffn -> model and flavour of torchtitan/models/*/__init__.py.
-_FLAVORS = {
-    (4096, 32, 32, 8, 14336): ("llama3", "8B"),
-    (8192, 80, 64, 8, 28672): ("llama3", "70B"),
-    (16384, 126, 128, 8, 53248): ("llama3", "405B"),
-    (7168, 61, 128, 128, 18432): ("deepseek_v3", "671B"),
-    (5120, 60, 128, 128, 12288): ("deepseek_v3", "236B"),
-    (2048, 27, 16, 16, 10944): ("deepseek_v3", "16B"),
-}
-
 Table = dict[str, Any]
 
 
 def torchtitan_files(job: Job, prediction: Prediction) -> list[TrainerFile]:
     """`torchtitan.toml`, and `schedule.csv` where the schedule must be written out."""
     model, parallel = plan_of(job)
+    plan = predicted_plan(job, prediction)
     missing: list[str] = []
     ranks = host_ranks(job, [_ORDER])
     note = placement_note(ranks, job)
     if note:
         missing.append(note)
-    name, flavor = _flavor(model, missing)
+    name, flavor = flavor_of(model, missing)
     tables: dict[str, Table] = {
         "job": {"description": job.name or model.name or "a plan of Megalith"},
         "model": {"name": name, "flavor": flavor},
         "training": _training(job, model, parallel, prediction, missing),
-        "parallelism": _parallelism(job, model, parallel, missing),
+        "parallelism": _parallelism(job, plan, missing),
         "activation_checkpoint": _checkpoint(job, prediction, missing),
         "compile": {"enable": True, "components": ["loss"] if model.experts else ["model", "loss"]},
     }
     if job.training.precision == "fp8":
-        tables["model"]["converters"] = ["float8"]
-        tables["quantize.linear.float8"] = {"filter_fqns": ["output"]}
+        tables["model"]["converters"] = ["quantize.linear.float8"]
+        tables["quantize.linear.float8"] = {"filter_fqns": ["output", "router.gate"]}
+        if model.experts:
+            tables["model"]["converters"].append("quantize.grouped_mm.float8")
+            tables["quantize.grouped_mm.float8"] = {"fqns": ["experts"]}
     written = _schedule(job, parallel, prediction, tables["parallelism"], missing)
     settings = network_settings(job, missing)
     text = _toml(_comments(job, prediction, ranks, settings, missing), tables)
@@ -99,6 +94,8 @@ def _training(
     training = job.training
     if training.precision == "fp16":
         missing.append("precision fp16: torchtitan trains in bfloat16 or float32; this runs bfloat16.")
+    elif training.precision not in ("bf16", "fp8", "fp32"):
+        missing.append(f"precision {training.precision}: this runs bfloat16.")
     if training.precision != "fp32" and parallel.dp * parallel.cp > 1:
         missing.append(
             "gradients travel in float32 in torchtitan: expect more traffic than predicted "
@@ -121,7 +118,8 @@ def _training(
     }
 
 
-def _parallelism(job: Job, model: TransformerModel, parallel: Parallel, missing: list[str]) -> Table:
+def _parallelism(job: Job, plan: Plan, missing: list[str]) -> Table:
+    model, parallel = plan.transformer, plan.parallel
     copies = sharded_copies(job)
     others = parallel.tp * parallel.cp * parallel.pp > 1
     sharding = parallel.sharding
@@ -145,9 +143,29 @@ def _parallelism(job: Job, model: TransformerModel, parallel: Parallel, missing:
     }
     if parallel.tp > 1 and not parallel.sequence_parallel:
         missing.append("sequence_parallel=false: torchtitan's tensor parallelism always splits the sequence.")
+    if parallel.tp > 1:
+        table["enable_async_tensor_parallel"] = plan.tensor_overlap
+    if parallel.cp > 1:
+        table["context_parallel_rotate_method"] = (
+            "allgather" if parallel.context_exchange == "all-gather" else "alltoall"
+        )
+        if parallel.context_exchange == "all-to-all":
+            missing.append(
+                "context_exchange=all-to-all: torchtitan passes keys round a ring or gathers them."
+            )
     if model.experts:
+        cut = plan.shape.expert_tp
         table["expert_parallel_degree"] = parallel.ep
-        table["expert_tensor_parallel_degree"] = parallel.tp if parallel.ep > 1 else 1
+        table["expert_tensor_parallel_degree"] = cut if parallel.ep > 1 else 1
+        if cut not in (1, parallel.tp):
+            missing.append(f"etp={cut}: torchtitan cuts experts as it cuts the rest, or not at all.")
+        if plan.fabric.algorithm != "flat" and parallel.ep > 1:
+            missing.append(
+                "tokens reach experts by a plain all-to-all: across nodes expect more traffic than predicted "
+                "(network.collectives=flat predicts it)."
+            )
+    if model.mtp_layers:
+        missing.append(f"mtp_layers={model.mtp_layers}: torchtitan has no multi-token prediction.")
     return table
 
 
@@ -159,7 +177,7 @@ def _schedule(
     model, _ = plan_of(job)
     micro_batch = parallel.micro_batch or prediction.micro_batch
     table["pipeline_parallel_microbatch_size"] = micro_batch
-    table["module_fqns_per_model_part"] = _modules(layers_per_stage(model, parallel))
+    table["module_fqns_per_model_part"] = _modules(layers_of(model, parallel))
     training = job.training
     name = _SCHEDULES.get(training.schedule)
     if training.schedule == "dualpipe":
@@ -196,32 +214,6 @@ def _checkpoint(job: Job, prediction: Prediction, missing: list[str]) -> Table:
         )
         return {"mode": "selective", "selective_ac_option": "op"}
     return {"mode": mode}
-
-
-def _flavor(model: TransformerModel, missing: list[str]) -> tuple[str, str]:
-    ffn = model.ffn or 4 * model.hidden
-    shape = (model.hidden, model.layers, model.heads, model.kv_heads or model.heads, ffn)
-    if shape in _FLAVORS:
-        return _FLAVORS[shape]
-    name = model.name or "megalith"
-    if model.experts or model.low_rank_attention:
-        missing.append(
-            f"model {name}: torchtitan has no flavour of this shape; add it to deepseekv3_args in "
-            "torchtitan/models/deepseek_v3/__init__.py under this name."
-        )
-        return "deepseek_v3", name
-    multiplier = "" if 8 * model.hidden // 3 <= ffn else ", ffn_dim_multiplier=0.5"
-    missing.append(
-        f"model {name}: torchtitan has no flavour of this shape; add to llama3_args in "
-        f'torchtitan/models/llama3/__init__.py: "{name}": TransformerModelArgs(dim={model.hidden}, '
-        f"n_layers={model.layers}, n_heads={model.heads}, n_kv_heads={shape[3]}, vocab_size={model.vocab}, "
-        f"multiple_of={ffn}{multiplier})."
-    )
-    if not model.gated:
-        missing.append(
-            "gated=false: torchtitan's blocks have gated feed-forward layers, half as large again."
-        )
-    return "llama3", name
 
 
 def _comments(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flag_plans import PLANS, job_of, prediction
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +23,6 @@ from megalith.explore.flags.megatron import pipeline_layout
 from megalith.explore.flags.ranks import host_ranks, placement_digits
 from megalith.explore.job import Job, Parallel
 from megalith.explore.load import load_job
-from megalith.explore.prediction import Prediction
 
 DATA = Path(__file__).parent / "data"
 MEGATRON = json.loads((DATA / "megatron_arguments.json").read_text())["arguments"]
@@ -30,82 +30,6 @@ TORCHTITAN = json.loads((DATA / "torchtitan_keys.json").read_text())
 
 PLAIN = ("tp", "cp", "dp", "pp")
 DATA_OUTSIDE = ("tp", "cp", "pp", "dp")
-
-TWO_BUILDINGS = {
-    "name": "two",
-    "device": "h100-80g",
-    "levels": [
-        {"name": "node", "count": 8, "link": "nvlink4"},
-        {"name": "zone", "count": 8, "link": "roce-400x8"},
-        {"name": "campus", "count": 2, "link": "wan-cross-campus"},
-    ],
-}
-
-PLANS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "interleaved": ("gpt3-175b", {"tp": 8, "pp": 8, "vpp": 3, "dp": 2}, {"schedule": "interleaved"}),
-    "cut": (
-        "gpt3-175b",
-        {"tp": 8, "pp": 8, "dp": 2, "sharding": "zero1", "placement": ["tp", "pp:4", "dp", "pp:2"]},
-        {"recompute": "full", "precision": "fp16"},
-    ),
-    "context": (
-        "llama3-70b",
-        {"tp": 4, "cp": 2, "pp": 4, "dp": 4, "sharding": "zero3"},
-        {"precision": "fp8"},
-    ),
-    "hybrid": (
-        "llama3-8b",
-        {"dp": 128, "sharding": "hybrid", "shard_within": "campus", "global_batch": 256},
-        {"recompute": "selective"},
-    ),
-    "uneven": (
-        "llama3-70b",
-        {"tp": 8, "pp": 8, "dp": 2, "placement": ["tp", "pp", "dp"], "layers_per_stage": [9, *[10] * 6, 11]},
-        {"overlap": False},
-    ),
-    "breadth-first": (
-        "llama3-70b",
-        {"tp": 8, "pp": 8, "vpp": 2, "dp": 2},
-        {"schedule": "breadth-first", "compression": "bf16"},
-    ),
-    "zero-bubble": ("llama3-70b", {"tp": 8, "pp": 8, "dp": 2}, {"schedule": "zb-h1", "local_steps": 10}),
-    "latent": (
-        "deepseek-v3",
-        {"pp": 8, "dp": 16, "ep": 16, "sharding": "zero1", "layers_per_stage": [7, *[8] * 6, 6]},
-        {"precision": "fp8"},
-    ),
-    "experts": (
-        "mixtral-8x22b",
-        {"tp": 4, "cp": 2, "pp": 4, "dp": 4, "ep": 8, "vpp": 2, "sharding": "zero2"},
-        {"schedule": "interleaved"},
-    ),
-}
-
-
-def prediction(micro_batch: int = 1) -> Prediction:
-    return Prediction(
-        step_seconds=10.0,
-        model_tflops_per_gpu=400.0,
-        hardware_tflops_per_gpu=400.0,
-        mfu=0.4,
-        memory_bytes_per_device=7e10,
-        fits=True,
-        breakdown={"compute": 10.0},
-        memory={"weights": 7e10},
-        level_bytes={"node": 1.0},
-        bound_by="compute",
-        micro_batch=micro_batch,
-        recompute="none",
-        uncertainty=0.05,
-    )
-
-
-def job_of(name: str) -> Job:
-    model, parallel, training = PLANS[name]
-    parallel = {"global_batch": 64, "micro_batch": 1, **parallel}
-    return load_job(
-        {"name": name, "model": model, "cluster": TWO_BUILDINGS, "parallel": parallel, "training": training}
-    )
 
 
 def launched(job: Job, folder: Path, host: int = 0) -> tuple[list[str], list[str]]:
@@ -178,6 +102,43 @@ def test_experts_and_latent_attention_are_said_in_megatrons_words(tmp_path: Path
     assert found["--fp8-format"] == ["hybrid"]
 
 
+def test_what_was_predicted_is_what_the_flags_say(tmp_path: Path) -> None:
+    folded = parsed(launched(job_of("folded"), tmp_path)[1])
+    assert folded["--expert-tensor-parallel-size"] == ["1"]
+    assert "--tp-comm-overlap" in folded
+    assert folded["--moe-token-dispatcher-type"] == ["flex"]
+    assert folded["--moe-flex-dispatcher-backend"] == ["deepep"]
+    flat = job_of("folded", network={"collectives": "flat"}, training={"tensor_overlap": "none"})
+    plain = parsed(launched(flat, tmp_path)[1])
+    assert plain["--moe-token-dispatcher-type"] == ["alltoall"]
+    assert "--tp-comm-overlap" not in plain
+    today = parsed(launched(job_of("today"), tmp_path)[1])
+    assert today["--cp-comm-type"] == ["a2a"]
+    assert today["--mtp-num-layers"] == ["1"]
+    assert today["--window-size"] == ["128,0"]
+    assert today["--window-attn-skip-freq"] == ["([1,0]*18)"]
+    counted = parsed(launched(job_of("counted"), tmp_path)[1])
+    assert counted["--num-layers-per-virtual-pipeline-stage"] == ["8"]
+    assert {"--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split"} <= set(
+        counted
+    )
+
+
+def test_a_mixture_is_not_written_as_the_dense_model_of_its_sizes() -> None:
+    job = job_of("interleaved", model="mixtral-8x7b", parallel={"dp": 128, "global_batch": 128})
+    file = torchtitan_files(job, prediction())[0]
+    content = tomllib.loads(file.text)
+    assert content["model"]["name"] == "qwen3"
+    assert any("num_experts=8, top_k=2" in sentence for sentence in file.missing)
+
+
+def test_converters_have_torchtitans_names() -> None:
+    dense = tomllib.loads(torchtitan_files(job_of("context"), prediction())[0].text)
+    assert dense["model"]["converters"] == ["quantize.linear.float8"]
+    experts = tomllib.loads(torchtitan_files(job_of("latent"), prediction())[0].text)
+    assert experts["model"]["converters"] == ["quantize.linear.float8", "quantize.grouped_mm.float8"]
+
+
 def test_sharding_becomes_the_distributed_optimizer_or_fsdp(tmp_path: Path) -> None:
     first = parsed(launched(job_of("cut"), tmp_path)[1])
     assert {"--use-distributed-optimizer", "--overlap-param-gather"} <= first.keys()
@@ -233,7 +194,7 @@ def check_keys(content: dict[str, Any], known: dict[str, Any], where: str = "") 
         elif "choices" in entry:
             assert value in entry["choices"], f"{where}{key} = {value}"
         else:
-            wanted = entry["type"].removesuffix(" | None").partition("[")[0]
+            wanted = entry["type"].removesuffix(" | None").removesuffix(" | str").partition("[")[0]
             assert type(value).__name__ == wanted, f"{where}{key} = {value}"
 
 

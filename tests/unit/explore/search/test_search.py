@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from math import inf
 from typing import Any
 
@@ -10,9 +11,11 @@ import pytest
 from small_jobs import DENSE, SPARSE, job
 
 from megalith.core.errors import BoundError, ConfigError, PlanError
+from megalith.explore.flags import TrainerFile, megatron_files, torchtitan_files
 from megalith.explore.job import Job
 from megalith.explore.load import load_job, resolve_cluster
 from megalith.explore.predict import predict
+from megalith.explore.prediction import Prediction
 from megalith.explore.search import SearchResult, search
 from megalith.explore.search.bounds.lower_bounds import LowerBounds
 from megalith.explore.search.cluster_search import search_job, search_space
@@ -51,6 +54,28 @@ def test_the_search_finds_what_trying_everything_finds(asked: Job) -> None:
     # Moving layers may gain a little more than the tree holds, never less.
     assert found.plans[0].prediction.step_seconds <= truth
     assert found.pruned > 0
+
+
+@pytest.mark.parametrize(
+    ("trainer", "files", "elsewhere"),
+    [
+        ("megatron", megatron_files, ("routing=",)),
+        ("torchtitan", torchtitan_files, ("routing=", "model ", "gated=", "gradients travel")),
+    ],
+)
+def test_a_search_for_a_trainer_ends_in_what_that_trainer_runs(
+    trainer: str, files: Callable[[Job, Prediction], list[TrainerFile]], elsewhere: tuple[str, ...]
+) -> None:
+    found = search_job(job(trainer=trainer, fixed={"multipath": 8}, batch=8), budget=60)
+    assert found.plans
+    for plan in found.plans:
+        notes = files(plan.job, plan.prediction)[0].missing
+        assert [note for note in notes if not note.startswith(elsewhere)] == []
+
+
+def test_what_a_trainer_does_not_run_cannot_be_fixed() -> None:
+    with pytest.raises(ConfigError, match=r"schedule=zb-h1 is not what constraints\.trainer=megatron runs"):
+        search_job(job(trainer="megatron", fixed={"schedule": "zb-h1"}))
 
 
 @pytest.fixture(scope="module")

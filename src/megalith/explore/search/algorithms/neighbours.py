@@ -49,7 +49,7 @@ def neighbours(space: SearchSpace, plan: PlanCandidate) -> Iterator[tuple[str, P
     for other_network in space.networks:
         if other_network != network:
             yield "network", replace(plan, network=other_network)
-    if "overlap" not in space.constraints.fixed:
+    if space.constraints.allows("overlap", not network.overlap):
         yield "overlap", replace(plan, network=replace(network, overlap=not network.overlap))
     if "bucket_bytes" not in space.constraints.fixed:
         for size in _BUCKETS:
@@ -64,6 +64,7 @@ def greedy_order(space: SearchSpace, plan: PlanCandidate) -> PlanCandidate | Non
     micro_batches = space.global_batch // layout.dp // pipeline.micro_batch
     if (
         {"schedule", "vpp", "extra_in_flight"} & set(space.constraints.fixed)
+        or not space.constraints.allows("schedule", "greedy")
         or layout.pp == 1
         or pipeline.schedule == "greedy"
         or layout.pp * micro_batches > _GREEDY_OPERATIONS

@@ -74,7 +74,9 @@ class DecisionOptions:
             if not allows("ep", ep):
                 continue
             for strategy in cast("tuple[Sharding, ...]", get_args(Sharding)):
-                if not allows("sharding", strategy) or (replicas == 1 and strategy != "none"):
+                if not self.constraints.allows_sharding(layout, strategy) or (
+                    replicas == 1 and strategy != "none"
+                ):
                     continue
                 # A whole copy inside each member of a level that replicas talk across; inside the innermost
                 # of those levels nobody would be left to share it with.

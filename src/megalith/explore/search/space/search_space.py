@@ -58,7 +58,8 @@ class SearchSpace:
     def shardings(self, layout: DeviceLayout) -> tuple[StateSharding, ...]:
         """Ways of sharding the training state with this layout."""
         crossed = tuple(sorted({*layout.crosses("dp"), *layout.crosses("cp")}))
-        key = (layout.cp * layout.dp, *crossed)
+        alone = layout.tp * layout.cp * layout.pp == 1
+        key = (layout.cp * layout.dp, alone, *crossed)
         if key not in self._shardings:
             listed = self.options.shardings(layout, crossed)
             self._shardings[key] = tuple(filter(self.only.sharding, listed))
