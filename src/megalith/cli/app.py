@@ -19,7 +19,7 @@ from megalith.cli.ids import ids
 from megalith.cli.plan.command import plan
 from megalith.cli.predict import predict
 from megalith.cli.report import report
-from megalith.cli.serve import serve
+from megalith.cli.serve import loadtest, serve
 from megalith.cli.train import train
 
 CommandLineError: Any = typer.BadParameter.__bases__[0].__bases__[0]
@@ -45,6 +45,7 @@ app.command()(embeddings)
 app.command()(export)
 app.command()(report)
 app.command()(serve)
+app.command()(loadtest)
 app.command()(demo)
 app.command()(doctor)
 

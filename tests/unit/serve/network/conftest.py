@@ -2,42 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
-from commands import started
 from networked_models import small_model, write_model
-
-
-class RunningServer(NamedTuple):
-    """Where a server listens, and the process."""
-
-    http: int
-    grpc: int
-    process: Any
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.http}"
-
-
-@contextmanager
-def running(*arguments: Any) -> Iterator[RunningServer]:
-    """`megalith serve ...` on free ports, ready for requests."""
-    import subprocess
-
-    command = [sys.executable, "-m", "megalith", "serve", *arguments, "--http", "0", "--grpc", "0", "--json"]
-    with started(command, stdout=subprocess.PIPE) as process:
-        line = process.stdout.readline()
-        assert line, "the server did not start"
-        ports = json.loads(line)
-        yield RunningServer(ports["http"], ports["grpc"], process)
+from running_server import RunningServer, running
 
 
 @pytest.fixture(scope="session")

@@ -13,17 +13,9 @@ import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
 from networked_models import draw_inputs, expected, small_model
+from running_server import inputs_for
 
 _TYPES = {"float32": "FP32", "int32": "INT32", "int64": "INT64"}
-
-
-def inputs_for(module: Any, arrays: dict[str, Any], **options: Any) -> list[Any]:
-    made = []
-    for name, array in arrays.items():
-        tensor = module.InferInput(name, list(array.shape), _TYPES[str(array.dtype)])
-        tensor.set_data_from_numpy(array, **options)
-        made.append(tensor)
-    return made
 
 
 def check(result: Any, seed: int, samples: int, version: int = 3) -> None:
