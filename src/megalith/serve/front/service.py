@@ -150,11 +150,10 @@ class InferenceService:
     ) -> None:
         """Loads or unloads a model on another thread; `done` is called on this one."""
         for name in parameters:
+            if name == "config" or name.startswith("file:"):
+                raise UnsupportedError("Models come from the folders that the server was started with.")
             if name != "unload_dependents":
-                raise UnsupportedError(
-                    f"Parameter '{name[:80]}' of a {change} is not known here; models come from the folders "
-                    "that the server was started with."
-                )
+                raise BadRequestError(f"A {change} has no parameter '{name[:80]}'; send none.")
         if change == "unload":
             self.model(model)
             work = self.workers.submit(self.engine.unload, model)

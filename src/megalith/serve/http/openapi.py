@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -112,6 +112,10 @@ def _schemas() -> dict[str, Any]:
     }
 
 
+def _names(known: list[str]) -> dict[str, Any]:
+    return {"type": "string", "enum": known} if known else {"type": "string", "pattern": "^[a-z0-9]+$"}
+
+
 def _content(schema: Any, kind: str = "application/json") -> dict[str, Any]:
     return {"content": {kind: {"schema": schema}}}
 
@@ -139,7 +143,7 @@ def _responses(good: dict[str, Any] | None, *errors: int) -> dict[str, Any]:
 
 
 def _parameter(name: str) -> dict[str, Any]:
-    return {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+    return {"name": name, "in": "path", "required": True, "schema": _ref(f"{name.capitalize()}Name")}
 
 
 def _get(
@@ -195,9 +199,10 @@ def _change(summary: str) -> dict[str, Any]:
     }
 
 
-@cache
-def openapi() -> dict[str, Any]:
-    """The whole description."""
+def openapi(models: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """The whole description, of a server of these models and their versions."""
+    versions = sorted({version for listed in models.values() for version in listed})
+    names = {"ModelName": _names(list(models)), "VersionName": _names(versions)}
     paths: dict[str, Any] = {
         "/v2/health/live": _get("Whether the server runs.", None),
         "/v2/health/ready": _get("Whether every model can answer.", None, 503),
@@ -232,5 +237,5 @@ def openapi() -> dict[str, Any]:
             "description": "Recommendation models behind the Open Inference Protocol.",
         },
         "paths": paths,
-        "components": {"schemas": _schemas()},
+        "components": {"schemas": {**_schemas(), **names}},
     }

@@ -52,7 +52,7 @@ def _route(method: str, pattern: str, name: str) -> _Route:
     return _Route(method, re.compile(pattern), name)
 
 
-_ROUTES = (
+ROUTES = (
     _route("POST", _MODEL + "/infer", "infer"),
     _route("GET", "/v2/health/live", "live"),
     _route("GET", "/v2/health/ready", "ready"),
@@ -89,7 +89,7 @@ class HttpApplication:
         method = "GET" if head.method == "HEAD" else head.method
         path = head.path if head.path == "/" else head.path.rstrip("/")
         allowed = []
-        for route in _ROUTES:
+        for route in ROUTES:
             found = route.pattern.fullmatch(path)
             if found is None:
                 continue
@@ -133,7 +133,9 @@ class HttpApplication:
             case "statistics":
                 return json_response(model_statistics(service, model, version))
             case "openapi":
-                return json_response(openapi())
+                return json_response(
+                    openapi({each.name: each.versions for each in service.models().values()})
+                )
             case "status":
                 return json_response(status_summary(service))
             case "metrics":
