@@ -12,7 +12,8 @@ from safetensors.torch import save_file
 
 from megalith.export.backends.conformance.models import ModelInMemory, manifest_of, random_table
 from megalith.export.folder import list_files, table_file, write_manifest
-from megalith.export.frozen_part import FrozenLogits
+from megalith.export.frozen_part import frozen_lookup
+from megalith.export.interpret import run_program
 from megalith.export.manifest import DENSE_FILE, FeatureRecord
 from megalith.export.program import DotInteraction, Linear, ModelProgram, ProgramOutput
 
@@ -95,9 +96,10 @@ def draw_inputs(samples: int, seed: int = 0, ids: Any = np.int64, apart: bool = 
 def expected(model: ModelInMemory, inputs: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
     """What the plain model gives for a tiled request."""
     manifest = model.manifest
-    logits = FrozenLogits(model, manifest.tables, [each.name for each in manifest.features], manifest.program)
+    lookup = frozen_lookup(model, manifest.tables, [each.name for each in manifest.features])
     offsets = np.concatenate([[0], np.cumsum(inputs["lengths"].reshape(-1))])
     values = torch.from_numpy(inputs["values"].astype(np.int64))
     with torch.inference_mode():
-        found = logits(torch.from_numpy(inputs["dense"]), values, torch.from_numpy(offsets))
+        pooled = lookup(values, torch.from_numpy(offsets))
+        found = run_program(manifest.program, model.weights(), torch.from_numpy(inputs["dense"]), pooled)
         return {"score": torch.sigmoid(found[:, 0]).numpy(), "price": found[:, 1].numpy()}
