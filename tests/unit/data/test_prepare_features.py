@@ -220,3 +220,16 @@ def test_a_data_set_without_sharing_reads_as_before(tmp_path: Path) -> None:
     assert "event_time" not in content
     write_schema(tmp_path, schema)
     assert read_schema(tmp_path) == read_schema(tmp_path / "out")
+
+
+def test_prepare_says_how_many_values_fall_out_of_the_vocabulary(tmp_path: Path) -> None:
+    path = write_frame(tmp_path / "in.parquet", shop())
+    # Shelf b occurs twice, a and c three times.
+    command = ["data", "prepare", "parquet", str(path), "--min-count", "1", "--min-count", "shelf=3"]
+    printed = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "out")]).output
+    assert "Values outside the vocabulary share one id: 25% of shelf." in " ".join(printed.split())
+    shares = read_schema(tmp_path / "out").preparation["unknown_shares"]
+    assert shares == {"user": 0.0, "city": 0.0, "item": 0.0, "shelf": 0.25, "history": 0.0}
+    later = ["data", "prepare", "parquet", str(path), "--vocabulary-from", str(tmp_path / "out")]
+    result = CliRunner().invoke(app, [*later, "--out", str(tmp_path / "later"), "--json"])
+    assert json.loads(result.output)["unknown_shares"] == shares

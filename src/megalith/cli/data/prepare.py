@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from megalith.cli.data import prepare_options as options
 from megalith.cli.data.column_listing import print_listing, show_listing
@@ -17,6 +17,9 @@ from megalith.cli.output import JsonFlag, print_json, print_table, progress_cons
 if TYPE_CHECKING:
     from megalith.data.prepare import PrepareOptions, PrepareResult
     from megalith.data.readers import ColumnListing
+
+_MUCH = 0.1
+"""Share of a feature's values from which those outside the vocabulary are worth a sentence."""
 
 
 def prepare(
@@ -142,6 +145,7 @@ def summary(out: Path, prepared: PrepareResult) -> dict[str, object]:
         "event_time": schema.preparation["recipe"]["event_time"],
         "columns": schema.preparation.get("columns"),
         "ids": {feature.name: feature.num_ids for feature in schema.categorical},
+        "unknown_shares": schema.preparation["unknown_shares"],
         "bad_rows": schema.bad_rows,
         "first_bad_rows": schema.preparation["first_bad_rows"],
         "seconds": round(prepared.seconds, 3),
@@ -191,6 +195,8 @@ def _show(out: Path, prepared: PrepareResult) -> None:
         f"{f' and {raw} with raw ids' if raw else ''}; "
         f"peak memory {format_bytes(float(str(result['peak_memory_bytes'])))}."
     )
+    if unknown := _unknown_values(schema.preparation):
+        say(unknown)
     shared = [feature for feature in schema.categorical if feature.vocabulary not in (None, feature.name)]
     for feature in shared:
         say(f"'{feature.name}' shares the vocabulary and the table of '{feature.vocabulary}'.")
@@ -204,6 +210,20 @@ def _show(out: Path, prepared: PrepareResult) -> None:
         say(f"{schema.bad_rows:,} bad rows were left out:")
         for bad in schema.preparation["first_bad_rows"][:5]:
             say(f"  {bad['file']}, line {bad['line']} {bad['problem']}")
+
+
+def _unknown_values(preparation: dict[str, Any]) -> str | None:
+    """Which features lose much to the one id that all unknown values share, and what keeps more of them."""
+    shares = {name: share for name, share in preparation["unknown_shares"].items() if share >= _MUCH}
+    if not shares:
+        return None
+    listed = ", ".join(f"{share:.0%} of {name}" for name, share in shares.items())
+    if preparation["vocabulary_from"]:
+        return f"Values that the vocabulary of {preparation['vocabulary_from']} lacks share one id: {listed}."
+    return (
+        f"Values outside the vocabulary share one id: {listed}. With few rows keep more of them, with a lower "
+        f"--min-count than {preparation['min_count']}: --min-count {next(iter(shares))}=1."
+    )
 
 
 def _exit_at_signal(number: int, frame: FrameType | None) -> None:

@@ -86,6 +86,7 @@ def prepare(
         recipe, listing = make_prepare_recipe(options, tell)
         run = _Run(options, recipe, folder, work_folder, progress or (lambda *_: None))
         schema = run.prepare()
+        schema.preparation["unknown_shares"] = run.unknown_shares
         if listing is not None:
             schema.preparation["columns"] = listing.model_dump(mode="json")
         shutil.rmtree(work_folder)
@@ -116,6 +117,7 @@ class _Run:
         self.num_spills = 0
         self.num_rows: int | None = None
         self.texts: VocabularyTexts | None = None
+        self.unknown_shares: dict[str, float] = {}
         self.source = recipe.open(options.files, options.chunk_bytes)
         self.id_sources = recipe.id_sources(self.source.features, options)
 
@@ -250,7 +252,10 @@ class _Run:
                         writers["valid"].add(held_out)
                     if texts is not None:
                         texts.add(met)
-            return {name: writer.close() for name, writer in writers.items()}
+            written = {name: writer.close() for name, writer in writers.items()}
+            if split == "train":
+                self.unknown_shares = writers[split].unknown_shares()
+            return written
         finally:
             for writer in writers.values():
                 writer.abandon()

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from megalith.data.dataset import Split
+from megalith.data.dataset import UNKNOWN_ID, Split
 
 GROUP_ROWS = 65536
 PART_ROWS = 16 * GROUP_ROWS
@@ -41,6 +41,8 @@ class SplitWriter:
             for name, count in num_ids.items()
             if count <= DICTIONARY_IDS
         ]
+        # By feature: the ids written, and those among them for values outside the vocabulary.
+        self._num_written = {name: [0, 0] for name in num_ids}
         self._pieces: list[Sequence[OutputColumn]] = []
         self._num_waiting = 0
         self._writer: pq.ParquetWriter | None = None
@@ -72,6 +74,10 @@ class SplitWriter:
             self._writer = None
         return Split(rows=self._num_rows, positives=self._positives, files=tuple(self._files))
 
+    def unknown_shares(self) -> dict[str, float]:
+        """By feature, the share of the ids written that stand for values outside the vocabulary."""
+        return {name: unknown / max(1, ids) for name, (ids, unknown) in self._num_written.items()}
+
     def abandon(self) -> None:
         """Lets go of the open part after an error; its folder is about to be removed."""
         if self._writer is not None:
@@ -86,12 +92,20 @@ class SplitWriter:
         whole = batch.num_rows if last else batch.num_rows // GROUP_ROWS * GROUP_ROWS
         for start in range(0, whole, GROUP_ROWS):
             self._write_group(batch.slice(start, min(GROUP_ROWS, whole - start)))
+        self._count_unknown(batch.slice(0, whole))
         labels = columns[0]
         assert isinstance(labels, np.ndarray)
         self._positives += float(labels[:whole].sum(dtype=np.float64))
         self._num_rows += whole
         self._num_waiting = batch.num_rows - whole
         self._pieces = [[_tail(column, whole) for column in columns]] if self._num_waiting else []
+
+    def _count_unknown(self, batch: pa.RecordBatch) -> None:
+        for name, written in self._num_written.items():
+            column = batch.column(name)
+            ids = (column.flatten() if pa.types.is_list(column.type) else column).to_numpy()
+            written[0] += len(ids)
+            written[1] += int(np.count_nonzero(ids == UNKNOWN_ID))
 
     def _write_group(self, batch: pa.RecordBatch) -> None:
         if self._writer is not None and self._part_rows >= PART_ROWS:
