@@ -58,7 +58,10 @@ def table_vectors(scorer: Scorer, name: str) -> TableVectors:
     )
     spec = next((each for each in specs if each.name == name), None)
     if spec is None:
+        readers = [each.name for each in specs if name in each.features]
         known = nearest(name, [each.name for each in specs])
+        if readers:
+            known = f"feature '{name}' reads table '{readers[0]}', so ask for that."
         raise ConfigError(f"{scorer.run.folder} has no table '{name}'; {known}")
     return _dynamic(scorer, spec) if spec.is_dynamic else _rows(scorer, spec)
 

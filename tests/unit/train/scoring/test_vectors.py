@@ -13,6 +13,7 @@ from scored_runs import make_place, prepared, trained
 
 import megalith as mg
 from commands import megalith, sentence_of
+from megalith.core.errors import ConfigError
 from megalith.train.checkpoints import open_learner
 from megalith.train.run.folder import RunFolder
 from megalith.train.scoring import vectors as vectors_module
@@ -64,6 +65,8 @@ def test_features_with_one_vocabulary_have_long_values_each(tmp_path):
     for feature in ("item", "history"):
         assert set(found[feature].to_pylist()[2:]) == expected
         assert found[feature].to_pylist()[:2] == [None, None]
+    with pytest.raises(ConfigError, match="'history'; feature 'history' reads table 'item', so ask for"):
+        mg.load_run(tmp_path / "run").embeddings("history")
 
 
 def test_data_of_older_versions_has_null_for_long_values(tmp_path):
