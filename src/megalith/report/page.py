@@ -76,7 +76,7 @@ def render(facts: RunFacts) -> str:
             footer_html(),
         )
     )
-    title = f"{facts.recipe.name} · {_folder(facts)}"
+    title = " · ".join(dict.fromkeys((facts.recipe.name, _folder(facts))))
     return html_page(title, body, (*learning, *speed, *tiers, *adaptive, *dynamic, *tables))
 
 
@@ -91,9 +91,12 @@ def _header(facts: RunFacts) -> str:
         facts_line.append(f"{len(facts.tables.tables)} tables of {format_bytes(total)}")
     if facts.summary.get("dense_parameters"):
         facts_line.append(f"{format_count(facts.summary['dense_parameters'])} dense weights")
+    # By default a run's folder has the name of its recipe, which is then said once.
+    name = "" if facts.recipe.name == _folder(facts) else f"{text_html(facts.recipe.name, 60)} · "
+    kind = "" if not name else ' class="folder"'
     return (
         f'<header><p class="eyebrow">Megalith · training report</p>'
-        f'<div class="title"><h1>{text_html(facts.recipe.name, 60)} · <span class="folder" '
+        f'<div class="title"><h1>{name}<span{kind} '
         f'title="{escape(str(facts.folder.absolute()))}">{escape(shorten(_folder(facts), 60))}</span></h1>'
         f'<span class="chip{good}">{escape(facts.status)}</span></div>'
         f'<p class="lead">{" · ".join(facts_line)}</p></header>'
@@ -242,9 +245,10 @@ def _table_cells(table: TableFacts) -> list[tuple[Any, str]]:
         (table.dtype, table.dtype),
         (table.weight_bytes, format_bytes(table.weight_bytes)),
     ]
-    traffic = table.traffic
-    if traffic is None:
+    if len(table.traffic) != 1:
+        # Ids that several features share are counted for each of them, not for the table.
         return [*cells, *[("", NONE)] * 7]
+    [traffic] = table.traffic
     cells.append((traffic.distinct_ids, f"{traffic.distinct_ids:,}"))
     shares = [traffic.top_1_share, traffic.top_10_share, traffic.top_100_share]
     shares += [traffic.seen_once_share, traffic.missing_share]

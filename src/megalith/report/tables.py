@@ -16,7 +16,7 @@ MEASURED_ROWS = 5_000_000
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """One table; `traffic` is that of its feature, None if unknown or if several features share it."""
+    """One table; `traffic` is that of each feature that reads it, empty where it is unknown."""
 
     name: str
     rows: int
@@ -24,7 +24,7 @@ class TableFacts:
     dtype: str
     weight_bytes: int
     features: tuple[str, ...]
-    traffic: FeatureStatistics | None
+    traffic: tuple[FeatureStatistics, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def collect_tables(run: RunFolder, recipe: Recipe) -> TablesFacts:
             dtype=spec.dtype,
             weight_bytes=spec.weight_bytes,
             features=spec.features,
-            traffic=known.get(spec.features[0]) if len(spec.features) == 1 else None,
+            traffic=tuple(known[feature] for feature in spec.features if feature in known),
         )
         for spec in specs
     ]

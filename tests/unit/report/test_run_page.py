@@ -39,6 +39,23 @@ def test_the_title_is_the_recipe_and_the_folder(facts: RunFacts) -> None:
     assert f'title="{facts.folder}"' in heading[1]
 
 
+def test_a_folder_named_as_its_recipe_is_said_once(facts: RunFacts) -> None:
+    text = render(replace(facts, folder=facts.folder.with_name("demo")))
+    assert "<title>demo \u00b7 Megalith report</title>" in text
+    heading = re.search(r"<h1>(.*?)</h1>", text)
+    assert heading
+    assert re.sub("<.*?>", "", heading[1]) == "demo"
+
+
+def test_a_table_of_several_features_has_the_traffic_of_each(facts: RunFacts) -> None:
+    first, second, *others = facts.tables.tables
+    features = (*first.features, *second.features)
+    shared = replace(first, name="item", features=features, traffic=(*first.traffic, *second.traffic))
+    chart = traffic_chart(replace(facts, tables=replace(facts.tables, tables=(shared, *others))))
+    assert chart is not None
+    assert {f"item: {name}" for name in features} < set(chart.figure["data"][0]["y"])
+
+
 def test_the_best_step_is_named_first_and_marked_in_every_curve(facts: RunFacts) -> None:
     best = min(facts.evaluations, key=lambda entry: entry["ne"])
     assert facts.headline()["best_step"] == facts.summary["best_step"] == best["step"]
@@ -98,7 +115,7 @@ def test_real_data_without_a_planted_truth_has_no_column_for_it(
 
 
 def test_tables_without_traffic_have_no_columns_of_it(facts: RunFacts) -> None:
-    tables = tuple(replace(table, traffic=None) for table in facts.tables.tables)
+    tables = tuple(replace(table, traffic=()) for table in facts.tables.tables)
     text = render(replace(facts, tables=replace(facts.tables, tables=tables)))
     assert "Top 10<" in render(facts)
     assert "Top 10<" not in text

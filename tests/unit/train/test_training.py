@@ -78,6 +78,8 @@ def test_early_stopping_goes_back_to_the_best_step(recipe, tmp_path):
     assert summary["step"] < summary["total_steps"]
     assert summary["best_step"] == best["step"]
     assert summary["evaluation"]["ne"] == best["ne"]
+    steps = [line["step"] for line in evaluations]
+    assert steps == sorted(set(steps)), "no step is evaluated twice"
 
 
 def test_clipping_bounds_the_dense_gradient(recipe, tmp_path):

@@ -221,7 +221,7 @@ def _unknown_values(preparation: dict[str, Any]) -> str | None:
     if preparation["vocabulary_from"]:
         return f"Values that the vocabulary of {preparation['vocabulary_from']} lacks share one id: {listed}."
     return (
-        f"Values outside the vocabulary share one id: {listed}. With few rows keep more of them, with a lower "
+        f"Values outside the vocabulary share one id: {listed}. With few rows keep more of them, by a lower "
         f"--min-count than {preparation['min_count']}: --min-count {next(iter(shares))}=1."
     )
 

@@ -9,7 +9,6 @@ from megalith.core.units import format_bytes, format_count
 from megalith.report.charts.axes import byte_tick, label_axis
 from megalith.report.collect import RunFacts
 from megalith.report.shell import Chart
-from megalith.report.tables import TableFacts
 
 MAX_TABLES = 40
 LABELLED_SHARE = 0.08
@@ -66,12 +65,20 @@ def size_chart(facts: RunFacts) -> Chart | None:
 
 def traffic_chart(facts: RunFacts) -> Chart | None:
     """Which share of each table's lookups goes to its most frequent ids."""
-    tables = [table for table in facts.tables.tables[:MAX_TABLES] if table.traffic is not None][::-1]
-    if not tables:
+    shown = [
+        (table.name if len(table.features) == 1 else f"{table.name}: {feature.name}", feature)
+        for table in facts.tables.tables[:MAX_TABLES]
+        for feature in table.traffic
+    ][::-1]
+    if not shown:
         return None
-    traffic = [table.traffic for table in tables if table.traffic is not None]
+    names, traffic = [name for name, _ in shown], [feature for _, feature in shown]
     series = [
-        ("missing", "--rank-0", [feature.missing_share + feature.unknown_share for feature in traffic]),
+        (
+            "missing, unknown",
+            "--rank-0",
+            [feature.missing_share + feature.unknown_share for feature in traffic],
+        ),
         ("top 1", "--rank-1", [feature.top_1_share for feature in traffic]),
         ("2 to 10", "--rank-2", [feature.top_10_share - feature.top_1_share for feature in traffic]),
         ("11 to 100", "--rank-3", [feature.top_100_share - feature.top_10_share for feature in traffic]),
@@ -83,10 +90,10 @@ def traffic_chart(facts: RunFacts) -> Chart | None:
             "type": "bar",
             "orientation": "h",
             "name": name,
-            "y": [table.name for table in tables],
+            "y": names,
             "x": [round(100 * value, 3) for value in values],
             "marker": {"color": colour},
-            "customdata": [table.name for table in tables],
+            "customdata": names,
             "hovertemplate": f"%{{customdata}}, {name}: %{{x:.1f}}%<extra></extra>",
             "text": [f"{value:.0%}" if value >= LABELLED_SHARE else "" for value in values],
             "textposition": "inside",
@@ -100,7 +107,7 @@ def traffic_chart(facts: RunFacts) -> Chart | None:
         "barmode": "stack",
         "hovermode": "closest",
         "xaxis": {"title": {"text": "share of lookups (%)"}, "range": [0, 100], "dtick": 25},
-        "yaxis": label_axis([table.name for table in tables]),
+        "yaxis": label_axis(names),
         "bargap": 0.3,
         "legend": {"traceorder": "normal"},
     }
@@ -109,9 +116,9 @@ def traffic_chart(facts: RunFacts) -> Chart | None:
         "vocabulary are gray. Long dark bars cache well; where `all others` is long, rows are touched rarely."
     )
     return Chart(
-        "traffic", "Traffic on tables", caption, {"data": data, "layout": layout}, _rows_height(tables)
+        "traffic", "Traffic on tables", caption, {"data": data, "layout": layout}, _rows_height(names)
     )
 
 
-def _rows_height(tables: Sequence[TableFacts]) -> int:
-    return 110 + max(3, len(tables)) * 21
+def _rows_height(rows: Sequence[object]) -> int:
+    return 110 + max(3, len(rows)) * 21

@@ -37,10 +37,14 @@ class RunEvaluator:
             _refuse_what_needs_evaluations(recipe, dataset)
         self.best = BestSoFar(recipe.train.early_stopping)
         self.plateau = PlateauRate(recipe.schedule.plateau)
+        # The step and metrics of the last evaluation of this process that read the whole split.
+        self._last: tuple[int, dict[str, Any]] | None = None
 
     def evaluate(self, step: int, reporter: Reporter) -> bool:
         """One evaluation on the way; whether its step is the best yet and must be kept."""
         result = self._scores(self._recipe.train.eval_batches)
+        if self._recipe.train.eval_batches is None:
+            self._last = step, result
         reporter.write({"kind": "eval", "step": step, **without_curve(result)})
         self.plateau.update(step, result)
         return self.best.update(step, result) and self._recipe.train.early_stopping is not None
@@ -49,9 +53,13 @@ class RunEvaluator:
         """Evaluates all of the split: the last weights, or the best ones if stopping early was asked for."""
         if self.split is None:
             return
-        result = self._scores()
-        reporter.write({"kind": "eval", "step": step, **without_curve(result)})
-        better = self.best.update(step, result)
+        if self._last is not None and self._last[0] == step:
+            # A run that stops early has just been evaluated; it is not reported twice.
+            result, better = self._last[1], self.best.step == step
+        else:
+            result = self._scores()
+            reporter.write({"kind": "eval", "step": step, **without_curve(result)})
+            better = self.best.update(step, result)
         if self._recipe.train.early_stopping is not None and not better and self.best.step is not None:
             step = self.best.step
             load_learner(store, step, self._learner)
