@@ -26,6 +26,13 @@ def read_all(dataset: Dataset) -> None:
         pass
 
 
+def test_a_folder_serves_as_well_as_a_dataset(tmp_path: Path) -> None:
+    dataset = numbered_dataset(tmp_path, [20], group_rows=7)
+    for given_as in (dataset.folder, str(dataset.folder)):
+        for ours, theirs in zip(Loader(given_as, batch_size=4), Loader(dataset, batch_size=4), strict=True):
+            assert torch.equal(ours.values, theirs.values)
+
+
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("window_rows", [3, 10, 1000])
 def test_every_column_stays_with_its_row(tmp_path: Path, shuffle: bool, window_rows: int) -> None:

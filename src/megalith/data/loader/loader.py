@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,8 +35,8 @@ class Loader:
     """Reads a prepared data set in batches: shuffled, prefetched, and resumable at the exact batch.
 
     Example:
-        dataset = mg.Dataset("data/criteo")   # a folder that `megalith data prepare` or `data synth` wrote
-        loader = mg.Loader(dataset, batch_size=2048, seed=1)
+        # A folder that `megalith data prepare` or `data synth` wrote, or a Dataset that was opened from it.
+        loader = mg.Loader("data/criteo", batch_size=2048, seed=1)
         for batch in loader:                  # one epoch of the split `train`
             train_on(batch.dense, batch.values, batch.offsets, batch.labels)
         state = loader.state_dict()           # loader.load_state_dict(state) resumes at the next batch
@@ -63,7 +64,7 @@ class Loader:
 
     def __init__(
         self,
-        dataset: Dataset,
+        dataset: Dataset | Path | str,
         splits: Sequence[str] = ("train",),
         batch_size: int = 2048,
         *,
@@ -85,6 +86,7 @@ class Loader:
             "shuffle_window_rows": shuffle_window_rows,
         }
         _check_arguments(splits, rank, world_size, seed, epochs, counts)
+        dataset = dataset if isinstance(dataset, Dataset) else Dataset(Path(dataset))
         self.dataset = dataset
         self.splits = tuple(splits)
         self.batch_size = batch_size
