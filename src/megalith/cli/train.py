@@ -39,6 +39,10 @@ def train(
 ) -> None:
     """Train a recipe; stop it with Ctrl-C or SIGTERM and resume with `megalith train RUN`.
 
+    Recipes that ship: small-dcnv2 and small-dlrm for up to some million rows of your own, with
+    data.path=FOLDER; criteo-dlrm, criteo-dcnv2 and avazu-deepfm for one pass over many; frappe-dlrm,
+    frappe-dcnv2; demo; the shapes dlrm-v2, dlrm-v2-half, rm1, rm2 and rm3.
+
     A run that was stopped exits with 130 after Ctrl-C and 143 after SIGTERM.
 
     On several processes: torchrun --nproc-per-node 2 -m megalith train RECIPE. Workers that torchrun restarts

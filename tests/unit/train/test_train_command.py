@@ -19,6 +19,11 @@ def test_every_shipped_recipe_is_valid_and_named_after_its_file(name):
     assert (RECIPES / f"{name}.yaml").read_text().startswith("#")
 
 
+def test_the_help_names_every_shipped_recipe():
+    said = set(unwrapped(megalith("train", "--help").stdout).replace(",", " ").replace(";", " ").split())
+    assert set(recipe_names()) <= {word.rstrip(".") for word in said}
+
+
 def test_train_and_eval_print_one_json_object(recipe, tmp_path):
     run = tmp_path / "run"
     trained = megalith_from_nothing("train", recipe, "train.epochs=1", "--out", run, "--json")

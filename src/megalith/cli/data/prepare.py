@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _MUCH = 0.1
 """Share of a feature's values from which those outside the vocabulary are worth a sentence."""
+_LISTED = 4
 
 
 def prepare(
@@ -214,15 +215,18 @@ def _show(out: Path, prepared: PrepareResult) -> None:
 
 def _unknown_values(preparation: dict[str, Any]) -> str | None:
     """Which features lose much to the one id that all unknown values share, and what keeps more of them."""
-    shares = {name: share for name, share in preparation["unknown_shares"].items() if share >= _MUCH}
+    shares = [(share, name) for name, share in preparation["unknown_shares"].items() if share >= _MUCH]
     if not shares:
         return None
-    listed = ", ".join(f"{share:.0%} of {name}" for name, share in shares.items())
+    worst = sorted(shares, reverse=True)[:_LISTED]
+    listed = ", ".join(f"{share:.0%} of {name}" for share, name in worst)
+    if len(shares) > len(worst):
+        listed += f", and of {len(shares) - len(worst)} more features"
     if preparation["vocabulary_from"]:
         return f"Values that the vocabulary of {preparation['vocabulary_from']} lacks share one id: {listed}."
     return (
-        f"Values outside the vocabulary share one id: {listed}. With few rows keep more of them, by a lower "
-        f"--min-count than {preparation['min_count']}: --min-count {next(iter(shares))}=1."
+        f"Values outside the vocabulary share one id: {listed}. More of them are kept with a lower "
+        f"--min-count, here {preparation['min_count']}, or a larger --max-vocabulary; few rows need that."
     )
 
 
