@@ -87,3 +87,11 @@ def test_sequences_are_refused_before_anything_is_made(recipe, tmp_path):
     with pytest.raises(ConfigError, match=r"'C1' has pooling none.*use model\.pooling=sum, mean or max"):
         Trainer(load_recipe(str(recipe), ["model.pooling=none"]), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["small-dcnv2", "small-dlrm"])
+def test_recipes_for_few_rows_learn_and_keep_their_best_step(small_data, tmp_path, name):
+    recipe = load_recipe(name, [f"data.path={small_data}", "data.batch_size=256", "train.epochs=3"])
+    summary = Trainer(recipe, RunFolder(tmp_path / "run")).train()
+    evaluations = [line for line in read_jsonl(tmp_path / "run" / "metrics.jsonl") if line["kind"] == "eval"]
+    assert summary["evaluation"]["auc"] == max(line["auc"] for line in evaluations) > 0.6
