@@ -90,7 +90,7 @@ void DenseProgram::concatenate(const SampleBlock& block, const DenseStep& step) 
   for (int64_t i = 0; i < step.num_operands; ++i) {
     const ValueSpan from = span(block, operand(step, i));
     // What was made in its place is there already.
-    for (int64_t row = 0; row < block.rows && from.at != to; ++row) {
+    for (int64_t row = 0; row < block.rows && from.columns > 0 && from.at != to; ++row) {
       std::memcpy(to + row * out.stride, from.row(row), static_cast<size_t>(from.columns) * sizeof(float));
     }
     to += from.columns;
