@@ -7,6 +7,9 @@ fit for the others, and the prices say nothing of that: so many plans are begun,
 longer than the program has them, by numbers drawn at random. Each is improved for a moment, as how quick it
 is to begin with says little of where that ends: a few tables at a time are taken out and put in again, and
 stay if that is cheaper. Caches grow into what is left of the best at the end.
+
+Most plans are begun with blocks that span a node alone: all workers of a node then have the same room left,
+where slices on single workers leave each another corner that no block of a node fits into.
 """
 
 from __future__ import annotations
@@ -27,12 +30,16 @@ worker at these costs, as a multiple of its part. The program fills memory to th
 not."""
 _SMALLER = (0.02, 0.05, 0.1)
 """Every other plan is begun with caches up to one of these shares."""
+_ANY_BLOCKS = 12
+"""Every so many-th takes any blocks, the others those that span a node, where there are such."""
 _STARTS, _MOST_STARTS = 6, 200
 """Plans that are begun at least and at most, whatever the deadline says."""
 _OPTIONS = (120, 40)
 """Options of a table that these look at: by their price, and by their price among those of small blocks."""
 _PROMISING = 1.2
 """Above the quickest that was begun, from where on one is not worth improving."""
+_GROWING = 1.1
+"""Above the quickest that was improved, from where on no larger caches make up for it."""
 _STARTING = 0.9
 """Of the time, what they may take, improved ones included."""
 _ROUNDS = 200
@@ -52,24 +59,33 @@ def reinserted(
     """A plan made this way by `seconds` of the clock; None if tables find no room."""
     now = clock.now()
     starting = clock.after(now + _STARTING * max(0.0, seconds - now))
-    best, best_seconds, quickest = None, np.inf, np.inf
-    for begun_seconds, start in _begun(problem, bound, starting):
+    best, grown, quickest = None, None, np.inf
+    best_seconds, grown_seconds = np.inf, np.inf
+    for begun_seconds, start, usable in _begun(problem, bound, starting):
         quickest = min(quickest, begun_seconds)
         if begun_seconds > _PROMISING * quickest:
             continue
-        solution = _improved(problem, bound, start, starting, _SHORT)
-        if (improved_seconds := solution_seconds(problem, solution)) < best_seconds:
-            best, best_seconds = solution, improved_seconds
+        solution = _improved(problem, bound, start, usable, starting, _SHORT)
+        improved_seconds = solution_seconds(problem, solution)
+        if improved_seconds > _GROWING * best_seconds:
+            continue
+        best_seconds = min(best_seconds, improved_seconds)
+        larger = grown_caches(problem, solution)
+        if (larger_seconds := solution_seconds(problem, larger)) < grown_seconds:
+            best, grown, grown_seconds = solution, larger, larger_seconds
     if best is None:
         return None
-    return grown_caches(problem, _improved(problem, bound, best, clock.after(seconds), _LONG))
+    last = grown_caches(problem, _improved(problem, bound, best, bound.usable, clock.after(seconds), _LONG))
+    return grown if solution_seconds(problem, last) > grown_seconds else last
 
 
 def _begun(
     problem: PlacementProblem, bound: LowerBound, deadline: Deadline
-) -> Iterator[tuple[float, PlacementSolution]]:
-    """Plans to begin with, and how long their steps take."""
+) -> Iterator[tuple[float, PlacementSolution, Flags]]:
+    """Plans to begin with, how long their steps take, and the blocks that they are made of."""
     draw = np.random.default_rng(0)
+    of_nodes = bound.usable & (problem.width > 1)
+    spanning = bool(np.logical_or.reduceat(of_nodes, problem.first[:-1]).all())
     for number in range(_MOST_STARTS):
         if number >= _STARTS and deadline.passed:
             break
@@ -77,13 +93,14 @@ def _begun(
         longer, crowded = draw.uniform(*_LONGER, len(problem.weights)), draw.uniform(*_CROWDED)
         largest = float(draw.choice(_SMALLER)) if number % 2 else 1.0
         price = bound.reduced + problem.total[:, len(problem.weights) :] @ dearer
-        usable = bound.usable & _cached_at_most(problem, largest)
+        blocks = of_nodes if spanning and (number + 1) % _ANY_BLOCKS else bound.usable
+        usable = blocks & _cached_at_most(problem, largest)
         least = np.minimum.reduceat(np.where(usable, price, np.inf), problem.first[:-1])
         if not np.isfinite(least).all():
             continue
         state = InsertionState(problem, price - least[problem.table], usable, _OPTIONS)
         if state.fill(longer * bound.phase_seconds, crowded):
-            yield state.seconds(), state.solution()
+            yield state.seconds(), state.solution(), blocks
 
 
 def _cached_at_most(problem: PlacementProblem, largest: float) -> Flags:
@@ -91,10 +108,15 @@ def _cached_at_most(problem: PlacementProblem, largest: float) -> Flags:
 
 
 def _improved(
-    problem: PlacementProblem, bound: LowerBound, start: PlacementSolution, deadline: Deadline, patience: int
+    problem: PlacementProblem,
+    bound: LowerBound,
+    start: PlacementSolution,
+    usable: Flags,
+    deadline: Deadline,
+    patience: int,
 ) -> PlacementSolution:
     """Takes tables out and puts them in again until the deadline, or until so many looks found nothing."""
-    state = InsertionState(problem, bound.reduced, bound.usable, start=start)
+    state = InsertionState(problem, bound.reduced, usable, start=start)
     best, best_seconds = start, state.seconds()
     looks = 0
     while looks < patience and not deadline.passed:
