@@ -24,7 +24,7 @@ from megalith.sharding.planner.partition.many_workers import (
     with_fillers,
     within_limits,
 )
-from megalith.sharding.planner.partition.reinsertion import reinserted
+from megalith.sharding.planner.partition.reinsertion import begun_plans, reinserted
 from megalith.sharding.planner.search import MIN_DIM, StepClock
 from megalith.sharding.planner.types import (
     NUM_PHASES,
@@ -88,6 +88,18 @@ def test_plans_in_short_memory_are_the_same_every_time() -> None:
     check(problem, found[0])
     assert (found[0].choice == found[1].choice).all()
     assert all((one == other).all() for one, other in zip(found[0].groups, found[1].groups, strict=True))
+
+
+def test_most_plans_in_short_memory_are_begun_with_blocks_that_span_a_node() -> None:
+    problem = tight([(30_000, 16, 4.0, 1.05)] * 6 + [(8000, 8, 9.0, 0.0)] * 5, 4, 2, 2, 1.5)
+    begun = list(begun_plans(problem, bound_of(problem), StepClock(1.0).after(30)))
+    single = [bool(usable[problem.width == 1].any()) for _, _, usable in begun]
+    assert begun
+    assert sum(single) < len(begun) / 4
+    for seconds, solution, usable in begun:
+        check(problem, solution)
+        assert usable[solution.choice].all()
+        assert seconds == pytest.approx(solution_seconds(problem, solution), rel=1e-9)
 
 
 def test_tables_that_do_not_fit_are_not_put_in() -> None:

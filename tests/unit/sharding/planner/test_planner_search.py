@@ -254,7 +254,7 @@ def test_tables_that_fill_two_memories_are_planned_near_a_bound_that_knows_packi
         search=SearchSettings(steps=1000),
     )
     plan.check(file.tables)
-    assert plan.estimate.gap < 0.45
+    assert plan.estimate.gap < 0.4
     assert {placement.tier for placement in plan.placements} == {"hbm", "ddr"}
 
 

@@ -61,7 +61,7 @@ def reinserted(
     starting = clock.after(now + _STARTING * max(0.0, seconds - now))
     best, grown, quickest = None, None, np.inf
     best_seconds, grown_seconds = np.inf, np.inf
-    for begun_seconds, start, usable in _begun(problem, bound, starting):
+    for begun_seconds, start, usable in begun_plans(problem, bound, starting):
         quickest = min(quickest, begun_seconds)
         if begun_seconds > _PROMISING * quickest:
             continue
@@ -79,7 +79,7 @@ def reinserted(
     return grown if solution_seconds(problem, last) > grown_seconds else last
 
 
-def _begun(
+def begun_plans(
     problem: PlacementProblem, bound: LowerBound, deadline: Deadline
 ) -> Iterator[tuple[float, PlacementSolution, Flags]]:
     """Plans to begin with, how long their steps take, and the blocks that they are made of."""
