@@ -157,6 +157,8 @@ class Parallel(Config):
     placement: tuple[str, ...] = ("tp", "cp", "dp", "pp")
     """Axes from the innermost devices out; an axis may be cut: ("tp", "pp:4", "dp", "pp:2") keeps runs of 4
     stages together and lays the two runs 1 and 2 outermost."""
+    batch_per_site: tuple[int, ...] | None = None
+    """Samples of each site where replicas lie on sites that differ; by their speed when left out."""
     layers_per_stage: tuple[int, ...] | None = None
     """Layers of each of the pp x vpp virtual stages in the order data visits them; even when left out."""
     embedding_as_layer: bool = False

@@ -18,6 +18,7 @@ from megalith.explore.job import ClusterSpec, Job
 from megalith.explore.models import describe_model
 from megalith.hardware.catalog import catalog
 from megalith.hardware.cluster import Cluster
+from megalith.hardware.sites import SiteCluster
 
 _SCENARIOS = Path(__file__).parent / "scenarios"
 _JOBS = Path(__file__).parent / "jobs"
@@ -36,13 +37,27 @@ def load_job(
     # overrides.
     content = _names_replaced(apply_overrides(_names_replaced(content, origin), overrides), origin)
     job = parse_config(Job, content, origin, overrides=overrides)
-    resolve_cluster(job.cluster, job.hardware)
+    if resolve_sites(job) is None:
+        resolve_cluster(job.cluster, job.hardware)
     return job
 
 
 def resolve_cluster(spec: ClusterSpec, hardware: tuple[str, ...] = ()) -> Cluster:
     """The cluster behind a description, with the catalog's figures."""
     return _resolved(spec, hardware)
+
+
+def resolve_sites(job: Job) -> SiteCluster | None:
+    """The job's sites where they differ; None for a cluster whose members are all alike."""
+    if not job.cluster.sites:
+        return None
+    return _resolved_sites(job.cluster, job.hardware)
+
+
+@lru_cache(maxsize=64)
+def _resolved_sites(spec: ClusterSpec, hardware: tuple[str, ...]) -> SiteCluster | None:
+    sites = catalog(*(Path(path) for path in hardware)).build_sites(spec)
+    return None if sites.plain() is not None else sites
 
 
 @lru_cache(maxsize=256)

@@ -17,6 +17,7 @@ from megalith.explore.cost.step import PlanCost, scheduled_cost
 from megalith.explore.cost.uncertainty import uncertainty_of
 from megalith.explore.dlrm import predict_dlrm
 from megalith.explore.job import Job, TransformerModel
+from megalith.explore.load import resolve_sites
 from megalith.explore.memory_advice import memory_shortfall, nearest_fit
 from megalith.explore.pipeline.operations import Schedule
 from megalith.explore.pipeline.simulate import simulate
@@ -40,6 +41,11 @@ def predict(job: Job, *, record: bool = False, must_fit: bool = True) -> Predict
     `record` keeps the timeline. PlanError says what does not fit and what would; without `must_fit` the step
     is timed all the same.
     """
+    if (sites := resolve_sites(job)) is not None:
+        # Only here: sites are predicted one by one with what this module offers.
+        from megalith.explore.sites import predict_sites
+
+        return predict_sites(job, sites, record=record, must_fit=must_fit)
     if not isinstance(job.model, TransformerModel):
         return predict_dlrm(job, record=record)
     plans = candidate_plans(job)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from megalith.cost.memory import StateBytes, state_bytes
@@ -42,8 +43,10 @@ class PeakMemory:
         return self.total + self.margin <= device_bytes
 
 
-def memory_of(plan: Plan, held: tuple[float, ...] | None = None) -> PeakMemory:
-    """Memory of the fullest device of the pipeline.
+def memory_of(
+    plan: Plan, held: tuple[float, ...] | None = None, only: Sequence[int] | None = None
+) -> PeakMemory:
+    """Memory of the fullest device of the pipeline, or of the pipeline ranks `only`.
 
     `held` is activations in flight by device, in micro-batches of one chunk, from the simulation; the closed
     forms of each schedule when left out.
@@ -55,7 +58,7 @@ def memory_of(plan: Plan, held: tuple[float, ...] | None = None) -> PeakMemory:
     per_layer, working = _activation_bytes(plan)
     margin = plan.memory_margin * plan.cluster.device.bytes
     fullest: PeakMemory | None = None
-    for device in range(pp):
+    for device in range(pp) if only is None else only:
         stages = stages_on(plan.schedule, pp, vpp, device)
         layers = max(plan.layers_per_stage[stage] for stage in stages)
         activations = flights[device] * layers * per_layer + working

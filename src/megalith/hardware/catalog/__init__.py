@@ -8,7 +8,7 @@ catalog(Path("mine.yaml"))       the same with the user's entries laid over it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -18,6 +18,7 @@ from pydantic import Field, model_validator
 from megalith.core.config import Config, load_yaml, parse_config
 from megalith.core.errors import ConfigError, nearest
 from megalith.hardware.cluster import Cluster, Device, Level, Link, MemoryTier
+from megalith.hardware.sites import SiteCluster
 
 _FOLDER = Path(__file__).parent
 SHARED_MEMORY, LOOPBACK = "shared-memory", "loopback"
@@ -111,18 +112,56 @@ class LevelSpec(Config):
     price_per_hour: float | None = Field(default=None, ge=0)
 
 
+class SiteSpec(Config):
+    """One site as a user writes it: a cluster of its own, by what it has or by a name of the catalog."""
+
+    name: str
+    device: str = ""
+    levels: tuple[LevelSpec, ...] = ()
+    base: str | None = None
+    """A cluster of the catalog in place of `device` and `levels`; either may replace its own."""
+
+
+class SiteLinkSpec(Config):
+    """What joins two sites, or every pair that has no entry of its own when `between` is left out."""
+
+    between: tuple[str, str] | None = None
+    link: str
+    gigabits_per_second: float | None = Field(default=None, gt=0, le=MOST_GIGABITS)
+    latency_seconds: float | None = Field(default=None, ge=0, le=MOST_SECONDS)
+    ports: int | None = Field(default=None, gt=0)
+    oversubscription: float = Field(default=1.0, ge=1)
+    loss: float = Field(default=0.0, ge=0, lt=1)
+    other_gigabits_per_second: float = Field(default=0.0, ge=0)
+    """What other jobs send over it meanwhile."""
+    price_per_hour: float | None = Field(default=None, ge=0)
+
+
 class ClusterSpec(Config):
-    """A cluster as a user writes it: a device's name and levels from the innermost out.
+    """A cluster as a user writes it: a device's name and levels from the innermost out; or `sites` that may
+    differ, and the `links` between them.
 
     Cards that serve have a `host` (a device too) beside those of the innermost level, and may share its
     `uplink`.
     """
 
     name: str = ""
-    device: str
-    levels: tuple[LevelSpec, ...] = Field(min_length=1)
+    device: str = ""
+    levels: tuple[LevelSpec, ...] = ()
+    sites: tuple[SiteSpec, ...] = ()
+    links: tuple[SiteLinkSpec, ...] = ()
     host: str | None = None
     uplink: str | None = None
+
+    @model_validator(mode="after")
+    def _levels_or_sites(self) -> ClusterSpec:
+        if self.sites and (self.levels or self.device):
+            raise ValueError("give device and levels, or sites and links, not both")
+        if self.sites and (len(self.sites) < 2 or not self.links):
+            raise ValueError("sites must be two or more, with links between them")
+        if not self.sites and not (self.levels and self.device):
+            raise ValueError(f"key '{'levels' if self.device else 'device'}' is missing; add it, or sites")
+        return self
 
 
 class CatalogFile(Config):
@@ -158,7 +197,16 @@ class Catalog:
         return self.build(self.cluster_spec(name))
 
     def build(self, spec: ClusterSpec) -> Cluster:
-        """The cluster of a description: names looked up, replaced figures laid over them."""
+        """The cluster of a description: names looked up, replaced figures laid over them. Sites that are all
+        alike are one more level of it; a ConfigError where they differ."""
+        if spec.sites:
+            plain = self.build_sites(spec).plain()
+            if plain is None:
+                raise ConfigError(
+                    f"cluster {spec.name or 'of the job'} has sites that differ, which only `explore "
+                    "predict` and `explore goodput` take; describe one site, or equal ones."
+                )
+            return plain
         names = [level.name for level in spec.levels]
         doubled = next((name for name in names if names.count(name) > 1), None)
         if doubled:
@@ -174,6 +222,59 @@ class Catalog:
             host=None if spec.host is None else self.device(spec.host),
             uplink=None if spec.uplink is None else self.link(spec.uplink),
         )
+
+    def build_sites(self, spec: ClusterSpec) -> SiteCluster:
+        """The sites of a description and the link of each pair."""
+        names = [site.name for site in spec.sites]
+        doubled = next((name for name in names if names.count(name) > 1), None)
+        if doubled:
+            raise ConfigError(f"cluster.sites: the name '{doubled}' occurs twice; give each site its own.")
+        for entry in spec.links:
+            unknown = next((name for name in entry.between or () if name not in names), None)
+            if unknown or (entry.between and entry.between[0] == entry.between[1]):
+                given = unknown or names[0]
+                raise ConfigError(
+                    f"cluster.links: between {list(entry.between or ())} must be two sites; "
+                    f"{nearest(given, names)}"
+                )
+        pairs = tuple(
+            (one, other, self._pair_level(spec, names[one], names[other]))
+            for one in range(len(names))
+            for other in range(one + 1, len(names))
+        )
+        return SiteCluster(spec.name, tuple(self._site(site) for site in spec.sites), pairs)
+
+    def _site(self, site: SiteSpec) -> Cluster:
+        base = self.cluster_spec(site.base) if site.base else None
+        device, levels = site.device or (base.device if base else ""), site.levels
+        levels = levels or (base.levels if base else ())
+        if not device or not levels:
+            raise ConfigError(
+                f"cluster.sites: site '{site.name}' needs device and levels, or base (a cluster's name)."
+            )
+        return self.build(ClusterSpec(name=site.name, device=device, levels=levels))
+
+    def _pair_level(self, spec: ClusterSpec, one: str, other: str) -> Level:
+        own = [entry for entry in spec.links if entry.between and set(entry.between) == {one, other}]
+        found = own or [entry for entry in spec.links if entry.between is None]
+        if not found:
+            raise ConfigError(
+                f"cluster.links: no link between '{one}' and '{other}'; add one, or one without `between` "
+                "for all others."
+            )
+        entry = found[-1]
+        figures = entry.model_dump(exclude={"between", "other_gigabits_per_second"})
+        level = LevelSpec(name=f"{one}-{other}", count=2, **figures)
+        link = self._link_of(level)
+        left = link.bytes_per_second - entry.other_gigabits_per_second * 1e9 / 8
+        if left <= 0:
+            raise ConfigError(
+                f"cluster.links: other_gigabits_per_second={entry.other_gigabits_per_second:g} leaves "
+                f"nothing of the link between '{one}' and '{other}'; take less than "
+                f"{link.bytes_per_second * 8 / 1e9:g}."
+            )
+        link = replace(link, bytes_per_second=left)
+        return Level(level.name, 2, link, level.oversubscription, level.loss)
 
     def _link_of(self, level: LevelSpec) -> Link:
         link = self.link(level.link)
