@@ -221,6 +221,28 @@ class Constraints(Config):
     allow_compression: bool = False
 
 
+class Reliability(Config):
+    """How often devices fail, and what saving and starting again take; for `explore goodput`."""
+
+    device_hours_between_failures: float = Field(default=50_700, gt=0)
+    """Of one device; Llama 3's 419 interruptions in 54 days on 16,384 GPUs."""
+    restart_seconds: float = Field(default=300, ge=0)
+    """From a failure until steps run again, the checkpoint's reading not counted."""
+    checkpoint_seconds: float | None = Field(default=None, gt=0)
+    """From one checkpoint to the next; the best by Young and Daly when left out."""
+    checkpoint_overlap: float = Field(default=0.9, ge=0, le=1)
+    """Share of a checkpoint's writing that runs beside training."""
+    writer_gigabytes_per_second: float = Field(default=2.0, gt=0, le=1e6)
+    """What one node writes and reads."""
+    storage_gigabytes_per_second: float = Field(default=2000.0, gt=0, le=1e9)
+    """What all storage takes; Llama 3's sustained 2 TB/s."""
+    devices_per_writer: int = Field(default=8, gt=0)
+    straggler_share: float = Field(default=1e-6, ge=0, le=1)
+    """Share of devices that are slow at a time."""
+    straggler_slowdown: float = Field(default=0.1, ge=0)
+    """How much longer a step takes when one of its devices is."""
+
+
 class Job(Config):
     """A question to the Explorer: a model on a cluster, and as much of a plan as is decided.
 
@@ -236,5 +258,6 @@ class Job(Config):
     training: Training = Training()
     network: Network = Network()
     constraints: Constraints = Constraints()
+    reliability: Reliability = Reliability()
     hardware: tuple[str, ...] = ()
     """Paths of YAML files that add devices, links and clusters to the catalog, or replace them."""

@@ -47,6 +47,12 @@ class SiteCluster:
         best = max(rings, key=lambda level: (level.link.bytes_per_second, -level.link.latency_seconds))
         return replace(best, count=len(self.sites))
 
+    def largest(self) -> Cluster:
+        """The site with the most devices, as if all were like it: what tables and pages show of levels."""
+        site = max(self.sites, key=lambda one: one.devices)
+        name = " + ".join(f"{one.name} ({one.devices:,} {one.device.name})" for one in self.sites)
+        return replace(site, name=name, levels=(*site.levels, self.ring()))
+
     def plain(self) -> Cluster | None:
         """The same as one cluster with a level of sites, where all sites and all links are alike."""
         first = self.sites[0]

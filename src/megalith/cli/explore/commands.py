@@ -27,12 +27,13 @@ def predict(
 ) -> None:
     """The step of a plan, what bounds it, and how sure."""
     from megalith.cli.explore.tables.prediction import show_prediction
-    from megalith.explore.load import resolve_cluster
+    from megalith.explore.load import resolve_cluster, resolve_sites
     from megalith.explore.predict import predict as predict_step
 
     asked = _load(job, overrides, hardware)
     prediction = predict_step(asked, record=trace is not None or report is not None)
-    cluster = resolve_cluster(asked.cluster, asked.hardware)
+    sites = resolve_sites(asked)
+    cluster = sites.largest() if sites else resolve_cluster(asked.cluster, asked.hardware)
     if trace is not None:
         from megalith.cli.explore.plan_files import write_trace
 

@@ -14,6 +14,7 @@ from megalith.explore.candidates import RECOMPUTE
 from megalith.explore.cost.memory import PeakMemory, memory_of
 from megalith.explore.job import Job, Parallel, TransformerModel
 from megalith.explore.memory_advice import memory_shortfall
+from megalith.explore.pipeline.costs import StepCosts, Transfer
 from megalith.explore.pipeline.simulate import simulate
 from megalith.explore.pipeline.timeline import Timeline
 from megalith.explore.plan import Plan
@@ -106,6 +107,7 @@ def _with_stages(
     first = pipeline.plans[0]
     sent = message_bytes(first) * parallel.tp * parallel.cp * parallel.dp * first.micro_batches
     breakdown = _breakdown(like, timeline, busiest)
+    near = simulate(schedule, _without_site_links(costs))
     prediction = replace(
         like,
         step_seconds=timeline.step_seconds,
@@ -114,7 +116,7 @@ def _with_stages(
         memory_bytes_per_device=memory.total + memory.margin,
         breakdown=breakdown,
         level_bytes={**like.level_bytes, LEVEL_NAME: sent if crossing else 0.0},
-        bound_by=_bound_by(like, breakdown, timeline),
+        bound_by=_bound_by(like, breakdown, timeline.step_seconds, near.step_seconds),
         timeline=timeline if record else None,
     )
     return _rated(prediction, like.step_seconds, job, sites, list(pipeline.plans)), shortfall
@@ -136,20 +138,29 @@ def _breakdown(like: Prediction, timeline: Timeline, rank: int) -> dict[str, flo
     }
 
 
-def _bound_by(like: Prediction, breakdown: dict[str, float], timeline: Timeline) -> str:
-    """The link between sites where one is busy for most of the step; else as the same plan on its site."""
-    busy = max(
-        (
-            seconds
-            for link, seconds in timeline.link_busy_seconds.items()
-            if isinstance(link, tuple) and link[0] == LEVEL_NAME
-        ),
-        default=0.0,
+def _bound_by(like: Prediction, breakdown: dict[str, float], step: float, near: float) -> str:
+    """What takes the most of the step; waiting for links between sites is what it would save if they took no
+    time, wherever it shows."""
+    saved = step - near
+    computing = breakdown["compute"] + breakdown["recompute"]
+    bubble = breakdown["pipeline_bubble"] + breakdown["pipeline_transfer"] - saved
+    return f"link:{LEVEL_NAME}" if saved > max(computing, bubble) else like.bound_by
+
+
+def _without_site_links(costs: StepCosts) -> StepCosts:
+    """The same step if messages between sites took no time."""
+
+    def near(transfers: tuple[Transfer | None, ...]) -> tuple[Transfer | None, ...]:
+        return tuple(
+            None if one and isinstance(one.link, tuple) and one.link[0] == LEVEL_NAME else one
+            for one in transfers
+        )
+
+    return replace(
+        costs,
+        forward_transfers=near(costs.forward_transfers),
+        backward_transfers=near(costs.backward_transfers),
     )
-    waits = breakdown["pipeline_transfer"]
-    if busy > 0.5 * timeline.step_seconds or waits > 0.3 * timeline.step_seconds:
-        return f"link:{LEVEL_NAME}"
-    return like.bound_by
 
 
 def _rated(
