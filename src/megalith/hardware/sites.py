@@ -5,7 +5,6 @@ Devices of two makes in one building are two sites too, with the building's netw
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise, permutations
 
@@ -36,16 +35,32 @@ class SiteCluster:
         wanted = (min(one, other), max(one, other))
         return next(level for first, second, level in self.pairs if (first, second) == wanted)
 
-    def ring(self) -> Level:
-        """What a ring through all sites runs at, in the order that is best: its slowest link, and the longest
-        latency, as every step waits for both."""
+    def ring(self, *, repeated: bool = False) -> Level:
+        """What a ring through all sites runs at, in the order that is best: its slowest link, and the mean
+        latency of the longest chain of messages that wait for each other; where collectives follow each other
+        (`repeated`) chains go round and round, and that is the mean of all."""
+        edges = self.ring_edges()
+        ring = replace(_ring_of(edges), count=len(self.sites))
+        if not repeated:
+            return ring
+        mean = sum(edge.link.latency_seconds for edge in edges) / len(edges)
+        return replace(ring, link=replace(ring.link, latency_seconds=mean))
+
+    def ring_edges(self) -> list[Level]:
+        """The links of that ring, one after the other."""
+        return [self.between(*edge) for edge in _edges(self.ring_order())]
+
+    def ring_order(self) -> tuple[int, ...]:
+        """The best order of the sites in a ring."""
         members = range(len(self.sites))
-        orders: Iterator[tuple[int, ...]] = iter([tuple(members)])
-        if len(self.sites) <= _MOST_ORDERED:
-            orders = ((0, *rest) for rest in permutations(members[1:]))
-        rings = [_ring_of([self.between(*edge) for edge in pairwise((*order, order[0]))]) for order in orders]
-        best = max(rings, key=lambda level: (level.link.bytes_per_second, -level.link.latency_seconds))
-        return replace(best, count=len(self.sites))
+        if len(self.sites) > _MOST_ORDERED:
+            return tuple(members)
+
+        def promise(order: tuple[int, ...]) -> tuple[float, float]:
+            level = _ring_of([self.between(*edge) for edge in _edges(order)])
+            return level.link.bytes_per_second, -level.link.latency_seconds
+
+        return max(((0, *rest) for rest in permutations(members[1:])), key=promise)
 
     def largest(self) -> Cluster:
         """The site with the most devices, as if all were like it: what tables and pages show of levels."""
@@ -66,9 +81,18 @@ class SiteCluster:
         return replace(first, name=self.name, levels=(*first.levels, level))
 
 
+def _edges(order: tuple[int, ...]) -> list[tuple[int, int]]:
+    return list(pairwise((*order, order[0])))
+
+
 def _ring_of(edges: list[Level]) -> Level:
     slowest = min(edges, key=lambda level: level.link.bytes_per_second / level.oversubscription)
-    latency = max(level.link.latency_seconds for level in edges)
+    # An all-reduce has 2 (n-1) steps; what a site sends in a step has come over the edge before in the last.
+    steps = 2 * (len(edges) - 1)
+    chains = (
+        sum(edges[(start + step) % len(edges)].link.latency_seconds for step in range(steps))
+        for start in range(len(edges))
+    )
     flow = min(level.link.flow_bytes_per_second for level in edges)
-    link: Link = replace(slowest.link, latency_seconds=latency, flow_bytes_per_second=flow)
+    link: Link = replace(slowest.link, latency_seconds=max(chains) / steps, flow_bytes_per_second=flow)
     return replace(slowest, name=LEVEL_NAME, link=link, loss=max(level.loss for level in edges))

@@ -18,7 +18,8 @@ def replica_plans(
     job: Job, sites: SiteCluster, parallel: Parallel, micro_batch: int, recompute: str
 ) -> list[Plan]:
     """The plan of every site; PlanError where batch and devices do not divide."""
-    count, ring = len(sites.sites), sites.ring()
+    count = len(sites.sites)
+    ring = sites.ring(repeated=parallel.sharding in ("zero2", "zero3"))
     held = members_per_site(parallel, sites, "dp")
     interleaved = job.training.schedule == "interleaved"
     units = [replicas * micro_batch * (parallel.pp if interleaved else 1) for replicas in held]
