@@ -8,9 +8,9 @@ import pytest
 
 from megalith.core.errors import ConfigError
 from megalith.explore import load_job
-from megalith.explore.goodput import checkpoint_bytes, goodput
 from megalith.explore.job import Reliability
-from megalith.explore.sharing import predict_shared
+from megalith.explore.operation.goodput import checkpoint_bytes, goodput
+from megalith.explore.operation.link_sharing import predict_shared
 
 LLAMA = {"model": "llama3-405b", "cluster": "dgx-h100", "global_batch": 2048}
 

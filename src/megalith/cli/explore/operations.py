@@ -17,8 +17,8 @@ def goodput(
 ) -> None:
     """The share of the time that a job makes progress: failures, checkpoints, restarts, stragglers."""
     from megalith.core.units import format_duration
-    from megalith.explore.goodput import goodput as goodput_of
     from megalith.explore.load import load_job, resolve_cluster, resolve_sites
+    from megalith.explore.operation.goodput import goodput as goodput_of
 
     asked = load_job(job, overrides or (), hardware or ())
     sites = resolve_sites(asked)
@@ -52,7 +52,7 @@ def share(
     """Several jobs on one wide-area link: what each gets of it, and its step."""
     from megalith.core.units import format_duration
     from megalith.explore.load import load_job
-    from megalith.explore.sharing import predict_shared
+    from megalith.explore.operation.link_sharing import predict_shared
 
     rows = predict_shared([load_job(job, (), hardware or ()) for job in jobs])
     if as_json:
