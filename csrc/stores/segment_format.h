@@ -1,15 +1,16 @@
 // How rows lie in a segment file: a header, records, and the key of each record.
 //
-//   header (one block) | records in blocks of 4 KiB | keys, 8 bytes each, up to the end of a block
+//   header (one block) | records, up to the end of a block | keys, up to the end of a block
 //
 // A file is written once and never changed. A record is a row and a checksum over its key and itself, so that a read
-// of one block tells whether it is the row that was asked for. Records do not cross blocks unless that would waste
-// more than an eighth of them: reading a row is then one read of one block.
+// tells whether it is the row that was asked for. Records lie side by side, across the ends of blocks too, and a key
+// takes the bytes that the last one needs: what a file has beside its rows is written and kept with every one of them.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "stores/crc32c.h"
 
@@ -21,7 +22,7 @@ inline int64_t whole_blocks(int64_t bytes) { return (bytes + kBlock - 1) / kBloc
 
 struct SegmentHeader {
   static constexpr uint64_t kMagic = 0x3130305345474d2full;
-  static constexpr uint32_t kVersion = 1;
+  static constexpr uint32_t kVersion = 2;
 
   uint64_t magic = kMagic;
   uint32_t version = kVersion;
@@ -31,7 +32,7 @@ struct SegmentHeader {
   int64_t row_bytes = 0;
   int64_t count = 0;           // records
   uint32_t keys_checksum = 0;
-  uint32_t unused = 0;
+  uint32_t key_bytes = 0;      // of each
 
   uint32_t checksum_now() const {
     SegmentHeader copy = *this;
@@ -42,33 +43,40 @@ struct SegmentHeader {
 
 class SegmentFormat {
  public:
-  SegmentFormat(int64_t row_bytes, int64_t segment_bytes) : row_bytes_(row_bytes) {
+  SegmentFormat(int64_t row_bytes, int64_t segment_bytes, int64_t num_keys) : row_bytes_(row_bytes) {
     stride_ = (row_bytes + kChecksum + 3) / 4 * 4;
-    const int64_t in_a_block = kBlock / stride_;
-    if (in_a_block * stride_ * 8 >= kBlock * 7) per_block_ = in_a_block;
-    const double record = per_block_ ? static_cast<double>(kBlock) / static_cast<double>(per_block_)
-                                     : static_cast<double>(stride_);
-    const auto fit = static_cast<int64_t>(static_cast<double>(segment_bytes - 2 * kBlock) / (record + 8));
-    capacity_ = fit < 1 ? 1 : fit;
+    while (key_bytes_ < 8 && num_keys > int64_t{1} << (8 * key_bytes_)) ++key_bytes_;
+    capacity_ = (segment_bytes - kBlock) / (stride_ + key_bytes_);
+    while (capacity_ > 1 && file_bytes(capacity_) > segment_bytes) --capacity_;
+    if (capacity_ < 1) capacity_ = 1;
   }
 
   int64_t row_bytes() const { return row_bytes_; }
+  int64_t key_bytes() const { return key_bytes_; }
   int64_t capacity() const { return capacity_; }  // records of a full segment
   int64_t stride() const { return stride_; }
   // Of the blocks that a record lies in, at most.
-  int64_t most_block_bytes() const { return per_block_ ? kBlock : whole_blocks(stride_) + kBlock; }
+  int64_t most_block_bytes() const { return whole_blocks(stride_) + kBlock; }
 
   // The first byte of a record in its file.
-  int64_t offset(int64_t record) const {
-    if (per_block_) return kBlock + record / per_block_ * kBlock + record % per_block_ * stride_;
-    return kBlock + record * stride_;
-  }
+  int64_t offset(int64_t record) const { return kBlock + record * stride_; }
   // Bytes up to the keys, and of the whole file.
-  int64_t keys_offset(int64_t count) const {
-    if (per_block_) return kBlock + (count + per_block_ - 1) / per_block_ * kBlock;
-    return kBlock + whole_blocks(count * stride_);
+  int64_t keys_offset(int64_t count) const { return kBlock + whole_blocks(count * stride_); }
+  int64_t file_bytes(int64_t count) const { return keys_offset(count) + whole_blocks(count * key_bytes_); }
+
+  // The keys of a file, the lowest byte of each first.
+  void put_keys(const std::vector<uint64_t>& keys, char* to) const {
+    for (size_t i = 0; i < keys.size(); ++i) {
+      for (int64_t byte = 0; byte < key_bytes_; ++byte) *to++ = static_cast<char>(keys[i] >> 8 * byte);
+    }
   }
-  int64_t file_bytes(int64_t count) const { return keys_offset(count) + whole_blocks(count * 8); }
+  uint64_t key_at(const char* keys, int64_t i) const {
+    uint64_t key = 0;
+    for (int64_t byte = 0; byte < key_bytes_; ++byte) {
+      key |= uint64_t{static_cast<unsigned char>(keys[i * key_bytes_ + byte])} << 8 * byte;
+    }
+    return key;
+  }
 
   void seal_record(char* record, uint64_t key) const {
     const uint32_t checksum = record_checksum(record, key);
@@ -87,7 +95,7 @@ class SegmentFormat {
     return crc32c(crc32c(0, &key, sizeof key), record, static_cast<size_t>(row_bytes_));
   }
 
-  int64_t row_bytes_, stride_, per_block_ = 0, capacity_;
+  int64_t row_bytes_, stride_, key_bytes_ = 1, capacity_;
 };
 
 }  // namespace megalith

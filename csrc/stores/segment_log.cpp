@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
@@ -15,7 +16,7 @@
 namespace megalith {
 namespace {
 
-constexpr int64_t kMostBuffers = 5;  // two that are filled, three on their way to disk
+constexpr int64_t kMostBuffers = 6;  // three that are filled, three on their way to disk
 
 // A store keeps a file open for each segment: more than the usual soft limit.
 void allow_many_files() {
@@ -36,7 +37,7 @@ std::unique_ptr<TransferQueue> open_queue(const SegmentLogSettings& settings, in
 }  // namespace
 
 SegmentLog::SegmentLog(const SegmentLogSettings& settings)
-    : settings_(settings), format_(settings.row_bytes, settings.segment_bytes) {
+    : settings_(settings), format_(settings.row_bytes, settings.segment_bytes, settings.num_keys) {
   allow_many_files();
   reads_ = open_queue(settings, settings.threads);
   writes_ = open_queue(settings, 2);
@@ -93,7 +94,7 @@ char* SegmentLog::take_buffer() {
   return buffer;
 }
 
-int64_t SegmentLog::open_segment() {
+int64_t SegmentLog::open_segment(Stream stream) {
   const int64_t bytes = format_.file_bytes(format_.capacity());
   forget_unnamed();
   if (settings_.max_bytes && counted_.file_bytes + kept_bytes_ + bytes > settings_.max_bytes) {
@@ -119,6 +120,7 @@ int64_t SegmentLog::open_segment() {
   Segment& segment = *segments_[static_cast<size_t>(number)];
   segment = Segment{};
   segment.used = true;
+  segment.stream = stream;
   segment.buffer = buffer;
   segment.sequence = next_sequence_++;
   char name[40];
@@ -133,7 +135,7 @@ int64_t SegmentLog::open_segment() {
 
 uint32_t SegmentLog::append(Stream stream, char*& row) {
   int64_t& open = open_[stream];
-  if (open < 0) open = open_segment();
+  if (open < 0) open = open_segment(stream);
   Segment& segment = *segments_[static_cast<size_t>(open)];
   row = segment.buffer + format_.offset(segment.count);
   ++counted_.appended_rows;
@@ -165,14 +167,16 @@ void SegmentLog::write(int64_t number) {
   header.sequence = segment.sequence;
   header.row_bytes = format_.row_bytes();
   header.count = segment.count;
-  const size_t keys_bytes = segment.keys.size() * 8;
-  header.keys_checksum = crc32c(0, segment.keys.data(), keys_bytes);
+  header.key_bytes = static_cast<uint32_t>(format_.key_bytes());
+  const int64_t keys = format_.keys_offset(segment.count), bytes = format_.file_bytes(segment.count);
+  const auto keys_bytes = static_cast<size_t>(segment.count * format_.key_bytes());
+  const int64_t records = format_.offset(segment.count);
+  std::memset(segment.buffer + records, 0, static_cast<size_t>(bytes - records));
+  format_.put_keys(segment.keys, segment.buffer + keys);
+  header.keys_checksum = crc32c(0, segment.buffer + keys, keys_bytes);
   header.checksum = header.checksum_now();
   std::memset(segment.buffer, 0, static_cast<size_t>(kBlock));
   std::memcpy(segment.buffer, &header, sizeof header);
-  const int64_t keys = format_.keys_offset(segment.count), bytes = format_.file_bytes(segment.count);
-  std::memcpy(segment.buffer + keys, segment.keys.data(), keys_bytes);
-  std::memset(segment.buffer + keys + keys_bytes, 0, static_cast<size_t>(bytes - keys) - keys_bytes);
   std::vector<uint64_t>().swap(segment.keys);
   counted_.file_bytes += bytes - segment.bytes;
   segment.bytes = bytes;
@@ -249,15 +253,22 @@ bool SegmentLog::wants_collection(int64_t in_memory_only) const {
   return static_cast<double>(counted_.file_bytes) > settings_.space_factor * live + room;
 }
 
+// Room that is won for what is read and written, and more of it where rows have had long to die: those of a young
+// segment die soon, and moving them was in vain.
+double SegmentLog::worth_collecting(const Segment& segment) const {
+  const double live = static_cast<double>(segment.live) / static_cast<double>(segment.count);
+  return (1.0 - live) / (1.0 + live) * std::sqrt(static_cast<double>(next_sequence_ - segment.sequence));
+}
+
 bool SegmentLog::collect(const RowVisitor& visit) {
   int64_t chosen = -1;
-  double least = 1.0;
+  double most = 0.0;
   for (int64_t number = 0; number < num_segments(); ++number) {
     const Segment& segment = *segments_[static_cast<size_t>(number)];
     if (!segment.used || segment.buffer != nullptr) continue;
-    const double live = static_cast<double>(segment.live) / static_cast<double>(segment.count);
-    if (live < least) {
-      least = live;
+    const double worth = worth_collecting(segment);
+    if (worth > most) {
+      most = worth;
       chosen = number;
     }
   }
@@ -294,16 +305,15 @@ bool SegmentLog::scan(int64_t number, const RowVisitor& visit) {
     counted_.read_bytes += segment.bytes;
   }
   const std::vector<uint64_t> open_keys = segment.keys;
-  const auto* keys = open_keys.empty()
-                         ? reinterpret_cast<const uint64_t*>(bytes + format_.keys_offset(segment.count))
-                         : open_keys.data();
+  const char* file_keys = bytes + format_.keys_offset(segment.count);
   const int64_t count = segment.count;
   const std::string path = segment.path;
   for (int64_t i = 0; i < count; ++i) {
     if (!segment.lives(i)) continue;
     const char* row = bytes + format_.offset(i);
-    if (!format_.record_is_whole(row, keys[i])) damaged(path, "a row is not what was written");
-    visit(static_cast<uint32_t>(number * format_.capacity() + i), keys[i], row);
+    const uint64_t key = open_keys.empty() ? format_.key_at(file_keys, i) : open_keys[static_cast<size_t>(i)];
+    if (!format_.record_is_whole(row, key)) damaged(path, "a row is not what was written");
+    visit(static_cast<uint32_t>(number * format_.capacity() + i), key, row);
   }
   return true;
 }

@@ -1,8 +1,8 @@
 // The disk tier of a row pool: rows are appended to segment files in large writes, and read one block at a time.
 //
 // A segment is filled in memory, written by one transfer and never changed again. Rows that were written again
-// elsewhere are dead; a segment with few live rows is collected: what lives is appended again, the file deleted. Two
-// segments are open at a time, for rows that training evicts and for rows that collection moves, which are colder.
+// elsewhere are dead; a segment with few live rows is collected: what lives is appended again, the file deleted. Three
+// segments are open at a time, for rows that die after about equally long: the rows of a segment should die together.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +20,7 @@ namespace megalith {
 struct SegmentLogSettings {
   std::string folder;
   int64_t row_bytes = 0;
+  int64_t num_keys = 0;        // keys are below it
   int64_t segment_bytes = 16 << 20;
   int64_t max_bytes = 0;       // all files together; 0 is no bound
   uint64_t layout = 0;
@@ -45,7 +46,8 @@ using RowVisitor = std::function<void(uint32_t, uint64_t, const char*)>;
 
 class SegmentLog {
  public:
-  enum Stream { kEvicted = 0, kMoved = 1 };
+  // Rows that training evicts; those of them that had come back before collection found them; rows that it moves.
+  enum Stream { kEvicted = 0, kReturning = 1, kMoved = 2 };
 
   explicit SegmentLog(const SegmentLogSettings& settings);
   ~SegmentLog();
@@ -55,6 +57,8 @@ class SegmentLog {
   // Makes room for a row and returns its record; `row` is where the row is to be copied, before `sealed`.
   uint32_t append(Stream stream, char*& row);
   void sealed(uint32_t record, uint64_t key);
+  // Whether a record was written for a row that was evicted, and not moved since.
+  bool is_young(uint32_t record) const { return segments_[static_cast<size_t>(segment_of(record))]->stream != kMoved; }
   // A record whose row lives elsewhere now.
   void drop(uint32_t record);
 
@@ -74,7 +78,7 @@ class SegmentLog {
 
   // Whether the files take more than their share of room for the rows there are, some of which only memory has.
   bool wants_collection(int64_t in_memory_only) const;
-  // Reads the segment with the fewest live rows, calls visit for each of them, and deletes it: whoever is called
+  // Reads the segment that is worth it most, calls visit for each of its live rows, and deletes it: whoever is called
   // appends and drops it. False where every row of every segment lives.
   bool collect(const RowVisitor& visit);
 
@@ -104,6 +108,7 @@ class SegmentLog {
     uint64_t sequence = 0;
     int64_t count = 0, live = 0, bytes = 0;
     char* buffer = nullptr;  // while it is filled or written
+    Stream stream = kMoved;
     bool used = false;
     bool synced = false;
     std::vector<uint64_t> keys;  // while it is filled
@@ -114,7 +119,8 @@ class SegmentLog {
 
   int64_t segment_of(uint32_t record) const { return record / format_.capacity(); }
   int64_t within(uint32_t record) const { return record % format_.capacity(); }
-  int64_t open_segment();
+  int64_t open_segment(Stream stream);
+  double worth_collecting(const Segment& segment) const;
   void write(int64_t segment);
   // Takes note of segments that are written, at least so many of those under way.
   void note_written(int64_t least);
@@ -137,7 +143,7 @@ class SegmentLog {
   std::vector<int64_t> free_;
   std::vector<uint32_t> written_, dropped_;
   int64_t num_writing_ = 0, being_read_ = 0;  // the latter: records that are dead once they were read
-  int64_t open_[2] = {-1, -1};
+  int64_t open_[3] = {-1, -1, -1};
   // Files that are no longer the log's, but have other names, as in checkpoints: they are on disk all the same. Known
   // where there is a bound, and kept open so that they can be asked whether they still have a name.
   struct KeptFile {

@@ -24,7 +24,8 @@ SegmentHeader SegmentLog::read_header(Segment& segment, char* block) {
                               std::to_string(SegmentHeader::kVersion));
   }
   if (header.checksum != header.checksum_now()) damaged(segment.path, "its header is not what was written");
-  if (header.layout != settings_.layout || header.row_bytes != format_.row_bytes()) {
+  if (header.layout != settings_.layout || header.row_bytes != format_.row_bytes() ||
+      header.key_bytes != format_.key_bytes()) {
     damaged(segment.path, "its rows are of other tables or another optimizer");
   }
   if (header.count < 1 || header.count > format_.capacity()) {
@@ -43,11 +44,11 @@ void SegmentLog::read_keys(Segment& segment, const SegmentHeader& header, std::v
   const Transfer transfer{segment.file, false, from, bytes, memory.get(), &segment.path};
   reads_->start(&transfer, 1);
   reads_->finish();
-  keys.resize(static_cast<size_t>(header.count));
-  std::memcpy(keys.data(), memory.get(), keys.size() * 8);
-  if (crc32c(0, keys.data(), keys.size() * 8) != header.keys_checksum) {
+  if (crc32c(0, memory.get(), static_cast<size_t>(header.count * format_.key_bytes())) != header.keys_checksum) {
     damaged(segment.path, "the keys of its rows are not what was written");
   }
+  keys.resize(static_cast<size_t>(header.count));
+  for (int64_t i = 0; i < header.count; ++i) keys[static_cast<size_t>(i)] = format_.key_at(memory.get(), i);
 }
 
 void SegmentLog::open(const std::vector<SegmentFile>& files, const std::function<void(uint32_t, uint64_t)>& visit) {

@@ -12,15 +12,16 @@ int64_t row_bytes(const std::vector<PoolPart>& parts) {
   return bytes;
 }
 
-SegmentLogSettings with_row_bytes(SegmentLogSettings settings, const std::vector<PoolPart>& parts) {
-  settings.row_bytes = row_bytes(parts);
-  return settings;
-}
-
 uint64_t num_keys(const std::vector<TieredTable>& tables) {
   uint64_t keys = 0;
   for (const TieredTable& table : tables) keys += static_cast<uint64_t>(table.rows);
   return keys;
+}
+
+SegmentLogSettings of_rows(SegmentLogSettings settings, const std::vector<PoolPart>& parts, uint64_t keys) {
+  settings.row_bytes = row_bytes(parts);
+  settings.num_keys = static_cast<int64_t>(keys);
+  return settings;
 }
 
 }  // namespace
@@ -32,7 +33,8 @@ TieredRows::TieredRows(std::vector<TieredTable> tables, std::vector<PoolPart> pa
       slot_ids_(slot_ids),
       permute_(KeyPermutation::bits_for(num_keys(tables_))),
       directory_(sets, capacity, policy),
-      log_(with_row_bytes(disk, parts_)),
+      log_(of_rows(disk, parts_, num_keys(tables_))),
+      returned_(static_cast<size_t>(capacity)),
       take_([this](uint32_t slot, const char* row) { unpack(slot, row); }) {
   if (num_keys(tables_) > uint64_t{1} << 40) throw StorageError("A store has at most 2^40 rows a process.");
   if (sets > 0 && permute_.mask() / static_cast<uint64_t>(sets) >= 0xffffffffu) {
@@ -154,7 +156,7 @@ uint32_t TieredRows::bring(const CacheDirectory::Place& place, int64_t table, in
   directory_.put(place, slot, batch);
   if (slot_ids_ != nullptr) slot_ids_[slot] = id;
   directory_.set_dirty(slot, trains);
-  move({slot, table, id, place.permuted, room.leaving, batch, write, trains});
+  move({slot, table, id, place.permuted, room.leaving, batch, write, returned_[slot], trains});
   return slot;
 }
 
@@ -191,9 +193,10 @@ void TieredRows::move(const RowMove& next) {
 }
 
 void TieredRows::make(const RowMove& move) {
-  if (move.write) write_back(move.slot, move.leaving);
+  if (move.write) write_back(move.slot, move.leaving, move.returning);
   // What training changes will be written again: its record is dead once it was read.
   const uint32_t record = move.trains ? index_.erase(move.permuted) : index_.find(move.permuted);
+  returned_[move.slot] = record != KeyIndex::kNone && log_.is_young(record);
   if (record == KeyIndex::kNone) {
     begin(move.slot, move.table, move.id);
     ++counted_.new_rows;
@@ -208,11 +211,6 @@ void TieredRows::make_moves() {
   num_moves_ = 0;
 }
 
-void TieredRows::finish_moves() {
-  make_moves();
-  log_.begin_reads();
-}
-
 // Waits until nothing is on its way: files and records are then as the index has them.
 void TieredRows::settle() {
   make_moves();
@@ -225,7 +223,7 @@ uint32_t TieredRows::move_to_set(const CacheDirectory::Place& place, uint32_t sl
   directory_.take_out(slot);
   const CacheDirectory::Room room = make_room(place, true);
   if (leave(room)) {
-    write_back(room.slot, room.leaving);
+    write_back(room.slot, room.leaving, returned_[room.slot]);
     directory_.set_dirty(room.slot, false);
   }
   directory_.put(place, room.slot, stamp);
@@ -235,12 +233,13 @@ uint32_t TieredRows::move_to_set(const CacheDirectory::Place& place, uint32_t sl
                 static_cast<size_t>(part.bytes));
   }
   if (slot_ids_ != nullptr) slot_ids_[room.slot] = slot_ids_[slot];
+  returned_[room.slot] = returned_[slot];
   return room.slot;
 }
 
-void TieredRows::write_back(uint32_t slot, uint64_t permuted) {
+void TieredRows::write_back(uint32_t slot, uint64_t permuted, bool returning) {
   char* row;
-  const uint32_t record = log_.append(SegmentLog::kEvicted, row);
+  const uint32_t record = log_.append(returning ? SegmentLog::kReturning : SegmentLog::kEvicted, row);
   pack(slot, row);
   log_.sealed(record, permute_.inverse(permuted));
   const uint32_t before = index_.set(permuted, record);
@@ -283,7 +282,7 @@ void TieredRows::flush() {
   for (int64_t slot = 0; num_dirty() > 0 && slot < directory_.capacity(); ++slot) {
     const auto at = static_cast<uint32_t>(slot);
     if (!directory_.is_dirty(at)) continue;
-    write_back(at, directory_.permuted_key(at));
+    write_back(at, directory_.permuted_key(at), returned_[at]);
     if (directory_.stamp(at) <= done) {
       directory_.set_dirty(at, false);
     } else {
@@ -386,9 +385,7 @@ void TieredRows::unpack(uint32_t slot, const char* row) {
 
 void TieredRows::begin(uint32_t slot, int64_t table, int64_t id) {
   tables_[static_cast<size_t>(table)].start.fill(id, parts_[0].memory + int64_t{slot} * parts_[0].bytes);
-  for (size_t p = 1; p < parts_.size(); ++p) {
-    std::memset(parts_[p].memory + int64_t{slot} * parts_[p].bytes, 0, static_cast<size_t>(parts_[p].bytes));
-  }
+  for (size_t p = 1; p < parts_.size(); ++p) std::memset(parts_[p].memory + int64_t{slot} * parts_[p].bytes, 0, parts_[p].bytes);
 }
 
 template void TieredRows::resolve(const TableValues*, int64_t, const int32_t*, int32_t*, uint32_t, bool);

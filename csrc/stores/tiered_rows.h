@@ -75,7 +75,7 @@ class TieredRows {
   int64_t num_present() const { return index_.size() + num_dirty() - num_flushed_dirty_; }
   int64_t num_dirty() const { return directory_.num_dirty(); }
   int64_t index_bytes() const { return index_.bytes(); }
-  int64_t directory_bytes() const { return directory_.bytes(); }
+  int64_t directory_bytes() const { return directory_.bytes() + static_cast<int64_t>(returned_.capacity() / 8); }
   const SegmentLog& log() const { return log_; }
   SegmentLog& log() { return log_; }
   const TieredStatistics& statistics() const { return counted_; }
@@ -89,7 +89,7 @@ class TieredRows {
     int64_t table, id;
     uint64_t permuted, leaving;
     uint32_t batch;
-    bool write, trains;
+    bool write, returning, trains;  // of the one that leaves: whether it is written, and had come back soon before
   };
 
   // Refuses work after an operation that did not come to its end: slots may hold rows that were never read.
@@ -103,7 +103,7 @@ class TieredRows {
   uint64_t key_of(int64_t table, int64_t id) const { return first_keys_[static_cast<size_t>(table)] + static_cast<uint64_t>(id); }
   int64_t table_of(uint64_t key) const;
   uint32_t bring(const CacheDirectory::Place& place, int64_t table, int64_t id, uint32_t batch, bool trains);
-  void write_back(uint32_t slot, uint64_t permuted);
+  void write_back(uint32_t slot, uint64_t permuted, bool returning);
   uint32_t move_to_set(const CacheDirectory::Place& place, uint32_t slot);
   bool leave(const CacheDirectory::Room& room);
   // Batches whose rows may leave: they are done, and none of their rows is still to come.
@@ -112,7 +112,10 @@ class TieredRows {
   void move(const RowMove& next);
   void make(const RowMove& move);
   void make_moves();
-  void finish_moves();
+  void finish_moves() {
+    make_moves();
+    log_.begin_reads();
+  }
   void settle();
   void forget_record(uint64_t permuted);
   void append(SegmentLog::Stream stream, uint64_t permuted, uint64_t key, const char* from);
@@ -129,6 +132,7 @@ class TieredRows {
   CacheDirectory directory_;
   KeyIndex index_;
   SegmentLog log_;
+  std::vector<bool> returned_;     // by slot: its row came from disk before collection had to move it
   int64_t num_flushed_dirty_ = 0;  // changed rows that have a record on disk too
   bool whole_ = true;
   std::atomic<uint32_t> released_{0};  // set by the thread that computes, read by the one that resolves

@@ -23,10 +23,8 @@ from megalith.cost.row_cache.disk_layout import (
     BLOCK_BYTES,
     SEGMENT_BYTES,
     SPACE_FACTOR,
-    blocks_per_row,
     moved_per_evicted,
     record_bytes,
-    stride_bytes,
 )
 from megalith.cost.row_cache.frequencies import AccessFrequencies
 from megalith.cost.row_cache.geometry import POLICIES, CacheGeometry, MissCurve
@@ -174,8 +172,7 @@ class _Disk:
 
     def file_rows(self, touched: float, appended: float) -> float:
         """Records in the files: all that were appended, until there is no room for more."""
-        room = self.space_factor * stride_bytes(self.row_bytes) / self.record
-        return min(appended, room * touched)
+        return min(appended, self.space_factor * touched)
 
     def moved(self, touched: float, cached: float, appended: float) -> float:
         """Rows moved for each that is evicted."""
@@ -190,7 +187,7 @@ class _Disk:
         rows *= max(0.0, 1.0 - SEGMENT_BYTES / max(stored * self.record, 1.0))
         per_block = max(1.0, BLOCK_BYTES / self.record)
         blocks = max(stored / per_block, 1.0)
-        return float(-blocks * np.expm1(-rows / blocks)) * blocks_per_row(self.row_bytes)
+        return float(-blocks * np.expm1(-rows / blocks))
 
 
 def _traffic(

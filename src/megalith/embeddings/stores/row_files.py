@@ -28,7 +28,7 @@ from megalith.embeddings.row_block import PART_NAMES, PartRecord, PartSpec, RowB
 from megalith.ops.stores.start_values import StartValues
 from megalith.ops.stores.tiered_rows import DiskSettings, PooledTable, SegmentRecords, TieredRows
 
-SEGMENT_VERSION = 1
+SEGMENT_VERSION = 2
 """That of csrc/stores/segment_format.h."""
 _ELEMENT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 _NOT_LINKED = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES)

@@ -25,7 +25,13 @@ from megalith.embeddings.stores.tiered_shard import SegmentPool
 from megalith.embeddings.table_state import TableShard, TableState
 from megalith.ops.embedding.native_tables import allocate_table
 from megalith.ops.optimizer.steps import PhysicalRows
-from megalith.ops.stores.tiered_rows import DiskSettings, PooledTable, PoolStatistics, TieredRows
+from megalith.ops.stores.tiered_rows import (
+    DiskSettings,
+    PooledTable,
+    PoolStatistics,
+    TieredRows,
+    segment_bytes_for,
+)
 
 LEAST_ROWS = 64
 """A cache has room for so many rows, or for all there are."""
@@ -222,6 +228,7 @@ class TieredStore(WholeRowSteps):
         disk = DiskSettings(
             folder=self._folder,
             layout=layout_digest(self._pooled, parts),
+            segment_bytes=segment_bytes_for(self.shape.row_bytes * sum(each.rows for each in self._pooled)),
             max_bytes=memory.disk or 0,
             engine="threads" if memory.engine == "threads" else "io_uring",
         )

@@ -62,8 +62,21 @@ class DiskSettings:
     """io_uring gives way to threads where the system refuses it."""
     depth: int = 256
     threads: int = 32
-    space_percent: int = 138
+    space_percent: int = 142
     """Files may take so much of the rows' bytes before segments are collected."""
+
+
+def segment_bytes_for(declared_bytes: int) -> int:
+    """Bytes of a segment for tables whose rows, all of them, take so many.
+
+    Some segments are on their way at any time, whatever the size of the tables: they should be a small part
+    of the files. Larger ones than 16 MiB would not be written faster.
+
+    >>> segment_bytes_for(100 << 30) >> 20, segment_bytes_for(3 << 29) >> 20, segment_bytes_for(1000) >> 10
+    (16, 4, 256)
+    """
+    share = max(1, declared_bytes // 256)
+    return min(16 << 20, max(1 << 18, 1 << (share.bit_length() - 1)))
 
 
 class SegmentRecords(NamedTuple):
