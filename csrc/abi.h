@@ -12,7 +12,7 @@
 #define MG_EXPORT extern "C" __attribute__((visibility("default")))
 
 // Raised with every change of a signature; the loader refuses a library of another version.
-constexpr int32_t kAbiVersion = 27;
+constexpr int32_t kAbiVersion = 28;
 
 namespace megalith {
 

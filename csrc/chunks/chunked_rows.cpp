@@ -8,6 +8,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "chunks/chunk_norm.h"
+
 namespace megalith {
 namespace {
 
@@ -205,6 +207,18 @@ void ChunkedRows::masks(int64_t table, const int64_t* ids, int64_t count, uint64
   for (int64_t i = 0; i < count; ++i) {
     const uint32_t slot = index(table).find(static_cast<uint32_t>(ids[i]));
     out[i] = slot ? record_mask(pool_, record_at(pool_, slot)) : 0;
+  }
+}
+
+void ChunkedRows::norms(int64_t table, const int64_t* ids, int64_t count, float* out) const {
+  check(table, ids, count);
+  for (int64_t i = 0; i < count; ++i) {
+    const uint32_t slot = index(table).find(static_cast<uint32_t>(ids[i]));
+    if (slot == 0) throw std::out_of_range("row " + std::to_string(ids[i]) + " is not there");
+    const RecordParts own = parts(slot);
+    for (int64_t chunk = 0; chunk < own.live; ++chunk) {
+      *out++ = chunk_norm(own.weights + chunk * shape_.width * dtype_bytes(shape_.dtype), shape_.width, shape_.dtype);
+    }
   }
 }
 

@@ -98,6 +98,8 @@ class ChunkedRows {
   std::vector<uint32_t> ids_from(int64_t table, int64_t first, int64_t count) const;
   // Which chunks live, 0 for a row that is not there.
   void masks(int64_t table, const int64_t* ids, int64_t count, uint64_t* out) const;
+  // Of the weights of live chunks, one row after the other; every id must have a record.
+  void norms(int64_t table, const int64_t* ids, int64_t count, float* out) const;
   // Copies rows out; every id must have a record.
   void read(int64_t table, const ChunkedBlock& block) const;
   // Takes rows as given, whatever was there before.

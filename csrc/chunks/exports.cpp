@@ -96,6 +96,14 @@ MG_EXPORT int32_t mg_chunks_masks(void* handle, int64_t table, const int64_t* id
   });
 }
 
+// The norms of the live chunks of rows that have a record, one row after the other.
+MG_EXPORT int32_t mg_chunks_norms(void* handle, int64_t table, const int64_t* ids, int64_t count, float* norms) {
+  return megalith::guarded("find the norms of chunks", [&] {
+    const LockedChunks held(handle);
+    held->norms(table, ids, count, norms);
+  });
+}
+
 MG_EXPORT int32_t mg_chunks_read(void* handle, int64_t table, const int64_t* ids, int64_t count, uint64_t* masks,
                                  uint16_t* growth, uint16_t* utilities, void* weights, float* first_state,
                                  float* second_state) {

@@ -16,6 +16,8 @@ struct ChunkedHandle {
   ChunkedRows rows;
 };
 
+inline ChunkedRows& chunks_of(void* handle) { return static_cast<ChunkedHandle*>(handle)->rows; }
+
 // Holds the lock while an exported function works with the pool.
 class LockedChunks {
  public:

@@ -26,25 +26,28 @@ float positive(float number) { return number > 0 ? number : 0.0f; }
 
 }  // namespace
 
-Ranking::Ranking(ChunkedRows& rows, std::vector<SketchTable> sketch, std::vector<uint8_t> exempt,
-                 const RankingSettings& settings, std::vector<float> factors)
-    : rows_(rows), pool_(rows.pool()), sketch_(std::move(sketch)), exempt_(std::move(exempt)), settings_(settings),
+Ranking::Ranking(ChunkedRows& rows, ChunkedRows* outlines, std::vector<SketchTable> sketch,
+                 std::vector<uint8_t> exempt, const RankingSettings& settings, std::vector<float> factors)
+    : rows_(rows), pools_(outlines ? std::vector<ChunkedRows*>{&rows, outlines} : std::vector<ChunkedRows*>{&rows}), pool_(rows.pool()), sketch_(std::move(sketch)), exempt_(std::move(exempt)), settings_(settings),
       factors_(std::move(factors)) {}
 
 std::vector<Ranking::Piece> Ranking::pieces() const {
   std::vector<Piece> found;
-  for (int64_t table = 0; table < static_cast<int64_t>(rows_.tables().size()); ++table) {
-    if (exempt_[static_cast<size_t>(table)]) continue;
-    const int64_t of = std::clamp<int64_t>(rows_.num_rows(table) / kPieceRows, 1, kMostPieces);
-    for (int64_t number = 0; number < of; ++number) found.push_back({table, number, of});
+  for (ChunkedRows* rows : pools_) {
+    for (int64_t table = 0; table < static_cast<int64_t>(rows_.tables().size()); ++table) {
+      if (exempt_[static_cast<size_t>(table)]) continue;
+      const int64_t of = std::clamp<int64_t>(rows->num_rows(table) / kPieceRows, 1, kMostPieces);
+      for (int64_t number = 0; number < of; ++number) found.push_back({rows, table, number, of});
+    }
   }
   return found;
 }
 
 std::vector<int64_t> Ranking::row_counts() const {
-  std::vector<int64_t> counts = {rows_.generation()};
-  for (int64_t table = 0; table < static_cast<int64_t>(rows_.tables().size()); ++table) {
-    counts.push_back(rows_.num_rows(table));
+  std::vector<int64_t> counts;
+  for (const ChunkedRows* rows : pools_) {
+    counts.push_back(rows->generation());
+    for (size_t table = 0; table < rows_.tables().size(); ++table) counts.push_back(rows->num_rows(static_cast<int64_t>(table)));
   }
   return counts;
 }
@@ -56,16 +59,17 @@ void Ranking::check_unchanged() const {
 void Ranking::sums(int64_t* out) const {
   std::fill_n(out, static_cast<int64_t>(rows_.tables().size()) * kSumNumbers, 0);
   const std::vector<Piece> found = pieces();
-  const int64_t chunk_bytes = pool_.width * dtype_bytes(pool_.dtype);
   std::mutex adding;
   for_each_task(static_cast<int64_t>(found.size()), [&](int64_t task) {
     const Piece& piece = found[static_cast<size_t>(task)];
+    const ChunkedPool& pool = piece.rows->pool();
+    const int64_t chunk_bytes = pool.width * dtype_bytes(pool.dtype);
     int64_t own[kSumNumbers] = {};
     for_each_row(piece, true, [&](uint32_t, uint32_t slot) {
-      const int64_t live = live_chunks(pool_, slot);
-      const char* weights = record_at(pool_, slot) + pool_.layouts[live].weights;
+      const int64_t live = live_chunks(pool, slot);
+      const char* weights = record_at(pool, slot) + pool.layouts[live].weights;
       for (int64_t chunk = 0; chunk < live; ++chunk, weights += chunk_bytes) {
-        own[0] += add_exactly(own + 1, chunk_norm(weights, pool_.width, pool_.dtype));
+        own[0] += add_exactly(own + 1, chunk_norm(weights, pool.width, pool.dtype));
       }
     });
     const std::lock_guard<std::mutex> lock(adding);
@@ -82,17 +86,18 @@ float Ranking::other_value(float utility, float magnitude, int64_t live) const {
 // Writes the values of a row's live chunks and of all others; how many.
 int64_t Ranking::score_row(const Piece& piece, uint32_t slot, const TableMagnitudes& magnitudes, float* out,
                            int64_t* sums) const {
-  const char* record = record_at(pool_, slot);
-  const int64_t live = live_chunks(pool_, slot), chunk_bytes = pool_.width * dtype_bytes(pool_.dtype);
-  const RecordLayout& layout = pool_.layouts[live];
-  const uint64_t mask = record_mask(pool_, record);
+  const ChunkedPool& pool = piece.rows->pool();
+  const char* record = record_at(pool, slot);
+  const int64_t live = live_chunks(pool, slot), chunk_bytes = pool.width * dtype_bytes(pool.dtype);
+  const RecordLayout& layout = pool.layouts[live];
+  const uint64_t mask = record_mask(pool, record);
   if ((mask & (mask + 1)) != 0) {
     throw std::logic_error("a row of table " + std::to_string(piece.table) + " keeps others than its first chunks");
   }
   const int power = static_cast<int>(magnitudes.sixteenths);
   float least = std::numeric_limits<float>::infinity();
   for (int64_t chunk = 0; chunk < live; ++chunk) {
-    const float norm = chunk_norm(record + layout.weights + chunk * chunk_bytes, pool_.width, pool_.dtype);
+    const float norm = chunk_norm(record + layout.weights + chunk * chunk_bytes, pool.width, pool.dtype);
     const float size = norm / magnitudes.mean_norm;
     const float magnitude = power_of_sixteenths(size > settings_.floor ? size : settings_.floor, power);
     const float value = positive(utility_at(record + layout.utilities + 2 * chunk) * magnitude);
@@ -115,7 +120,7 @@ void Ranking::score_candidates(const CandidateUnit& unit, float magnitude, int64
     const SketchEntry& entry = own.entries[unit.entry + i];
     if (!(entry.utility > 0)) continue;
     // A row that has begun since is no candidate.
-    if (index_of(unit.table).find(static_cast<uint32_t>(entry.row - own.first_row)) != 0) continue;
+    if (has_record(unit.table, static_cast<uint32_t>(entry.row - own.first_row))) continue;
     add_exactly(sums, positive(entry.utility * magnitude));
     values[i] = other_value(entry.utility, magnitude, 0);
   }
@@ -127,8 +132,10 @@ void Ranking::score(const TableMagnitudes* magnitudes, int64_t* out) {
   const auto num_pieces = static_cast<int64_t>(found.size());
   for_each_task(num_pieces, [&](int64_t task) {
     int64_t count = 0;
-    for_each_row(found[static_cast<size_t>(task)], false,
-                 [&](uint32_t, uint32_t slot) { count += num_values(live_chunks(pool_, slot)); });
+    const Piece& piece = found[static_cast<size_t>(task)];
+    for_each_row(piece, false, [&](uint32_t, uint32_t slot) {
+      count += num_values(live_chunks(piece.rows->pool(), slot));
+    });
     found[static_cast<size_t>(task)].first = count;
   });
   int64_t total = 0;
@@ -274,7 +281,8 @@ RankingChanges Ranking::changes(const float* scales, uint64_t key) const {
 
 // A chunk that begins takes its share of the growth utility with it; those that go leave theirs there.
 Ranking::RowChange Ranking::changed_row(const RankedRow& row, int64_t kept) const {
-  const char* record = row.live ? record_at(pool_, row.slot) : nullptr;
+  const ChunkedPool& pool = row.rows->pool();
+  const char* record = row.live ? record_at(pool, row.slot) : nullptr;
   const auto count = static_cast<uint8_t>(kept);
   float growth = 0;
   if (record) {
@@ -289,7 +297,7 @@ Ranking::RowChange Ranking::changed_row(const RankedRow& row, int64_t kept) cons
     return {row.id, count, share, gained == others ? 0.0f : positive(rest)};
   }
   for (int64_t chunk = kept; chunk < row.live; ++chunk) {
-    growth += utility_at(record + pool_.layouts[row.live].utilities + 2 * chunk);
+    growth += utility_at(record + pool.layouts[row.live].utilities + 2 * chunk);
   }
   return {row.id, count, 0.0f, growth};
 }

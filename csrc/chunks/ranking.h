@@ -5,6 +5,9 @@
 // table's scale and a factor of the position; a key is the score's bits and 16 bits of a hash of (table, id, chunk), also
 // at most that of the chunk before. What lives is what has a key of at least a threshold; callers find it by histograms
 // of bytes, which can be added up over pools and ranks, as everything that is returned here.
+//
+// Rows whose weights lie elsewhere may compete too: a second pool has what is known of them, with the norm of a chunk as
+// its only column. No row is in both pools, and the bytes of a row are those that it has in the first.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +31,11 @@ struct TableMagnitudes {
   float sixteenths;  // the power of magnitudes, 0 to 16
 };
 
+// A row of the second pool whose live chunks have changed.
+struct OutlineChange {
+  int64_t table, row, before, kept;
+};
+
 // By how much a threshold changes a pool; bytes are those that live then.
 struct RankingChanges {
   int64_t pruned, grown, begun, removed, bytes;
@@ -35,8 +43,8 @@ struct RankingChanges {
 
 class Ranking {
  public:
-  // `factors` of positions do not fall. Tables that are exempt are left alone.
-  Ranking(ChunkedRows& rows, std::vector<SketchTable> sketch, std::vector<uint8_t> exempt,
+  // `factors` of positions do not fall. Tables that are exempt are left alone. `outlines` is the second pool, or null.
+  Ranking(ChunkedRows& rows, ChunkedRows* outlines, std::vector<SketchTable> sketch, std::vector<uint8_t> exempt,
           const RankingSettings& settings, std::vector<float> factors);
 
   // Sums are exact: how many numbers, and their mantissas by exponent.
@@ -55,12 +63,15 @@ class Ranking {
   // Prunes and grows, and forgets the values.
   void apply(const float* scales, uint64_t key);
   void forget();
+  // What the last `apply` changed of the second pool.
+  const std::vector<OutlineChange>& outline_changes() const { return outline_changes_; }
   int64_t scratch_bytes() const { return values_.bytes(); }
 
  private:
   // Some rows of a table. Their values are one row after the other from `first` on: of live chunks, and one for all
   // others.
   struct Piece {
+    ChunkedRows* rows;
     int64_t table, number, of, first = 0;
   };
   // Entries of a unit of the sketch, with a value for each.
@@ -69,6 +80,7 @@ class Ranking {
   };
   // A row that competes.
   struct RankedRow {
+    ChunkedRows* rows;
     int64_t table;
     uint32_t id, slot;
     int64_t live;
@@ -96,7 +108,8 @@ class Ranking {
   int64_t num_kept(const RankedRow& row, const Divisors& divisors, uint64_t key) const;
   RowChange changed_row(const RankedRow& row, int64_t kept) const;
   void drop_known_candidates() const;
-  void rewrite(int64_t table, const std::vector<RowChange>& changes);
+  bool has_record(int64_t table, uint32_t row) const;
+  static void rewrite(ChunkedRows& rows, int64_t table, const std::vector<RowChange>& changes);
 
   // Calls body(row, slot) for the rows of a piece that compete.
   template <class Body>
@@ -106,9 +119,9 @@ class Ranking {
   void for_each_ranked(int64_t task, Body body) const;
   int64_t num_tasks() const { return static_cast<int64_t>(scored_.size() + candidates_.size()); }
   const SketchTable& sketch_of(int64_t table) const { return sketch_[static_cast<size_t>(table)]; }
-  const TableIndex& index_of(int64_t table) const { return std::as_const(rows_).index(table); }
 
   ChunkedRows& rows_;
+  std::vector<ChunkedRows*> pools_;
   const ChunkedPool& pool_;
   std::vector<SketchTable> sketch_;
   std::vector<uint8_t> exempt_;
@@ -119,12 +132,14 @@ class Ranking {
   std::vector<CandidateUnit> candidates_;
   PageMemory values_{0};
   std::vector<int64_t> counts_;
+  std::vector<OutlineChange> outline_changes_;
 };
 
 // Records are on their way to the cache some rows before they are read.
 template <class Body>
 void Ranking::for_each_row(const Piece& piece, bool reads_records, Body body) const {
-  const TableIndex& index = index_of(piece.table);
+  const TableIndex& index = std::as_const(*piece.rows).index(piece.table);
+  const ChunkedPool& pool = piece.rows->pool();
   const int64_t ranked = rows_.tables()[static_cast<size_t>(piece.table)].ranked_rows;
   if (!reads_records) {
     index.for_each_of(piece.number, piece.of, [&](uint32_t row, uint32_t& slot) {
@@ -142,8 +157,8 @@ void Ranking::for_each_row(const Piece& piece, bool reads_records, Body body) co
     auto& place = ahead[count++ % kAhead];
     if (count > kAhead) body(place.row, place.slot);
     place = {row, slot};
-    const char* record = record_at(pool_, slot);
-    const int64_t bytes = pool_.layouts[live_chunks(pool_, slot)].bytes;
+    const char* record = record_at(pool, slot);
+    const int64_t bytes = pool.layouts[live_chunks(pool, slot)].bytes;
     for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(record + at);
   });
   for (size_t i = count < kAhead ? 0 : count - kAhead; i < count; ++i) {
@@ -157,8 +172,8 @@ void Ranking::for_each_ranked(int64_t task, Body body) const {
     const Piece& piece = scored_[static_cast<size_t>(task)];
     const float* values = values_.as<float>() + piece.first;
     for_each_row(piece, false, [&](uint32_t row, uint32_t slot) {
-      const int64_t live = live_chunks(pool_, slot);
-      body(RankedRow{piece.table, row, slot, live, values});
+      const int64_t live = live_chunks(piece.rows->pool(), slot);
+      body(RankedRow{piece.rows, piece.table, row, slot, live, values});
       values += num_values(live);
     });
     return;
@@ -169,7 +184,7 @@ void Ranking::for_each_ranked(int64_t task, Body body) const {
   for (int64_t i = 0; i < unit.count; ++i) {
     if (values[i] == 0) continue;
     const auto id = static_cast<uint32_t>(sketch.entries[unit.entry + i].row - sketch.first_row);
-    body(RankedRow{unit.table, id, 0, 0, values + i});
+    body(RankedRow{&rows_, unit.table, id, 0, 0, values + i});
   }
 }
 

@@ -9,15 +9,17 @@
 using megalith::LockedChunks;
 using megalith::Ranking;
 
-// `sketch` has a row and `exempt` a byte for each table of the pool, `factors` a number for each chunk.
-MG_EXPORT int32_t mg_ranking_create(void* pool, const void* sketch, const uint8_t* exempt, const float* settings,
+// `sketch` has a row and `exempt` a byte for each table of the pool, `factors` a number for each chunk. `outlines`, if
+// given, is a second pool; callers see to it that nobody else uses it during a call.
+MG_EXPORT int32_t mg_ranking_create(void* pool, void* outlines, const void* sketch, const uint8_t* exempt, const float* settings,
                                     const float* factors, void** out) {
   return megalith::guarded("make a ranking of chunks", [&] {
     const LockedChunks held(pool);
     const size_t tables = held->tables().size();
     const auto* candidates = static_cast<const megalith::SketchTable*>(sketch);
     const auto chunks = static_cast<size_t>(held->pool().chunks);
-    *out = new Ranking(*held, {candidates, candidates + tables}, {exempt, exempt + tables},
+    megalith::ChunkedRows* second = outlines ? &megalith::chunks_of(outlines) : nullptr;
+    *out = new Ranking(*held, second, {candidates, candidates + tables}, {exempt, exempt + tables},
                        *reinterpret_cast<const megalith::RankingSettings*>(settings), {factors, factors + chunks});
   });
 }
@@ -64,6 +66,13 @@ MG_EXPORT int32_t mg_ranking_apply(void* ranking, void* pool, const float* scale
     const LockedChunks held(pool);
     static_cast<Ranking*>(ranking)->apply(scales, static_cast<uint64_t>(key));
   });
+}
+
+// Changes of the second pool by the last `apply`, four numbers each: how many, and themselves where there is room.
+MG_EXPORT void mg_ranking_outline_changes(void* ranking, int64_t* count, int64_t* out) noexcept {
+  const auto& changes = static_cast<Ranking*>(ranking)->outline_changes();
+  *count = static_cast<int64_t>(changes.size());
+  if (out) std::memcpy(out, changes.data(), changes.size() * sizeof changes[0]);
 }
 
 MG_EXPORT void mg_ranking_forget(void* ranking) noexcept { static_cast<Ranking*>(ranking)->forget(); }

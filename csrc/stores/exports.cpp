@@ -198,6 +198,13 @@ MG_EXPORT int32_t mg_tiered_load(void* handle, int64_t table, const int64_t* ids
   });
 }
 
+MG_EXPORT int32_t mg_tiered_drop(void* handle, int64_t table, const int64_t* ids, int64_t count) {
+  return megalith::guarded("drop rows", [&] {
+    const Locked held(handle);
+    held->rows.drop(table, ids, count);
+  });
+}
+
 MG_EXPORT int32_t mg_tiered_read(void* handle, int64_t table, const int64_t* ids, int64_t count, void* const* parts) {
   return megalith::guarded("read rows", [&] {
     const Locked held(handle);

@@ -94,6 +94,7 @@ class SegmentLog {
   // Counts a file against the bound that is not the log's own, for as long as it has a name.
   void keep(const std::string& path);
 
+  int64_t row_bytes() const { return settings_.row_bytes; }
   const std::string& folder() const { return settings_.folder; }
   // The file that holds, or will hold, a record.
   const std::string& path(uint32_t record) const { return segments_[static_cast<size_t>(segment_of(record))]->path; }

@@ -65,6 +65,8 @@ class TieredRows {
   void open(const std::vector<SegmentFile>& files);
   // Takes rows as given, whatever was here before; each part's rows lie one after the other.
   void load(int64_t table, const int64_t* ids, int64_t count, const char* const* parts);
+  // Forgets rows that are not in memory; those that are not on disk either stay as they begin.
+  void drop(int64_t table, const int64_t* ids, int64_t count);
   // Rows as they are now, wherever they lie: nothing is brought into memory for it, nothing counted.
   void read(int64_t table, const int64_t* ids, int64_t count, char* const* parts);
   // Live rows of a segment: calls visit(table, id, row) with the parts one after the other.

@@ -73,6 +73,16 @@ def test_ranks_decide_the_same_under_any_plan_and_depth(pair, tiny_recipe, tmp_p
     assert decided(other) == entries
 
 
+def test_ranks_with_chunks_on_disk_learn_the_same(pair, tiny_recipe, tmp_path):
+    run = train(tiny_recipe, tmp_path / "run", 2, *SHRUNK, "memory.dram=64KiB")
+    assert outcome(run) == outcome(pair)
+    unmoved = [key for key in DECIDED if not key.endswith("_bytes")]
+    for found, expected in zip(decided(run), decided(pair), strict=True):
+        assert [found[key] for key in unmoved] == [expected[key] for key in unmoved]
+    tiers = [line["tiers"] for line in read_jsonl(run.metrics) if line["kind"] == "train"]
+    assert sum(entry["reads"] for entry in tiers) > 100
+
+
 def resume(folder, step):
     trainer = Trainer(load_recipe(str(folder)), RunFolder(folder))
     assert trainer.resume(step) == step

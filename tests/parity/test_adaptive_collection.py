@@ -1,12 +1,17 @@
 """Adaptive tables of any shape: the same however far ahead batches are resolved, read as they are stored."""
 
 from collections import deque
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest.mock import patch
 
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import megalith as mg
+from megalith.core.store_spec import TieredSpec
+from megalith.embeddings.stores import make_stores
 from megalith.ops.embedding.operators import embedding_forward
 
 OPTIMIZERS = (mg.SGD(lr=0.1), mg.RowWiseAdaGrad(lr=0.1), mg.RowWiseAdam(lr=0.1), mg.LAMB(lr=0.1))
@@ -57,8 +62,25 @@ def cases(draw, steps=14):
     return tables, optimizers, policy, batches
 
 
-def collection(tables, optimizers, policy):
-    return mg.EmbeddingCollection(tables, seed=3, table_optimizers=optimizers, adaptive=policy)
+def collection(tables, optimizers, policy, memory=None):
+    return mg.EmbeddingCollection(tables, seed=3, table_optimizers=optimizers, adaptive=policy, memory=memory)
+
+
+def over_tiers(table):
+    """The same table with its live chunks on disk, if it is adaptive."""
+    if table.store.kind == "dense":
+        return table
+    return table.model_copy(update={"store": table.store.model_copy(update={"over": TieredSpec()})})
+
+
+def assert_same(one, other, tables, expected, found):
+    """The same outputs, decisions, weights and optimizer state, to the last bit."""
+    pairs = [pair for step in zip(expected, found, strict=True) for pair in zip(*step, strict=True)]
+    assert all(torch.equal(mine, its) for mine, its in pairs)
+    assert one.policy_state() == other.policy_state()
+    states = [each.get_extra_state() for each in (one, other)]
+    for table in tables:
+        assert torch.equal(*(state["weights"][table.name] for state in states))
 
 
 def train(embeddings, batches, depth):
@@ -87,12 +109,20 @@ def test_nothing_depends_on_how_far_ahead_batches_are_resolved(case, depth):
     tables, optimizers, policy, batches = case
     one, other = (collection(tables, optimizers, policy) for _ in range(2))
     expected, found = train(one, batches, 0), train(other, batches, depth)
-    pairs = [pair for step in zip(expected, found, strict=True) for pair in zip(*step, strict=True)]
-    assert all(torch.equal(mine, its) for mine, its in pairs)
-    assert one.policy_state() == other.policy_state()
-    states = [each.get_extra_state() for each in (one, other)]
-    for table in tables:
-        assert torch.equal(*(state["weights"][table.name] for state in states))
+    assert_same(one, other, tables, expected, found)
+
+
+@given(cases(), st.integers(0, 4), st.sampled_from([12, 48, 192]), st.sampled_from(["lookahead", "lru"]))
+@settings(deadline=None, max_examples=25)
+def test_chunks_on_disk_are_bit_for_bit_those_in_memory(case, depth, cached, policy_of_cache):
+    """However small the cache is, and however far ahead rows are read."""
+    tables, optimizers, policy, batches = case
+    with TemporaryDirectory() as folder, patch.object(make_stores, "LEAST_ROWS", 4):
+        memory = mg.TieredMemory(dram=cached << 10, path=Path(folder) / "rows", policy=policy_of_cache)
+        one = collection(tables, optimizers, policy)
+        other = collection(list(map(over_tiers, tables)), optimizers, policy, memory)
+        expected, found = train(one, batches, 0), train(other, batches, depth)
+        assert_same(one, other, tables, expected, found)
 
 
 @given(cases())

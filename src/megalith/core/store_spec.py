@@ -1,7 +1,7 @@
 """What holds the rows of a table, as recipes and table specs name it.
 
     store: tiered                                   # short for {kind: tiered}
-    store: {kind: adaptive, chunk: 16}
+    store: {kind: adaptive, chunk: 16, over: {kind: tiered}}
     store: {kind: dynamic, bound: 1000000, admission: {kind: count, count: 3}, over: {kind: tiered}}
 
 Stores nest: `over` is the one underneath, for kinds that have one.
@@ -55,6 +55,8 @@ class AdaptiveSpec(Config):
     kind: Literal["adaptive"] = "adaptive"
     chunk: int | None = Field(default=None, ge=1)
     """Columns of a chunk; divides the dim. None takes the widest divisor up to the policy's `chunk`."""
+    over: DenseSpec | TieredSpec = Field(default=DenseSpec(), discriminator="kind")
+    """What holds the live chunks: memory, or a disk under a cache."""
 
 
 def unit_rows(rows: int) -> int:
@@ -170,11 +172,17 @@ AnyStore = Annotated[StoreSpec, Field(discriminator="kind")]
 def chunked_spec(store: object) -> AdaptiveSpec | None:
     """How rows are cut into chunks, also beneath a dynamic table; None where they are whole.
 
-    >>> chunked_spec(DynamicSpec(bound=64, over=AdaptiveSpec(chunk=8)))
-    AdaptiveSpec(kind='adaptive', chunk=8)
+    >>> chunked_spec(DynamicSpec(bound=64, over=AdaptiveSpec(chunk=8))).chunk
+    8
     """
     rows = store.over if isinstance(store, DynamicSpec) else store
     return rows if isinstance(rows, AdaptiveSpec) else None
+
+
+def chunks_on_disk(store: object) -> bool:
+    """Whether rows are in chunks, and may lie on disk under a cache."""
+    spec = chunked_spec(store)
+    return spec is not None and isinstance(spec.over, TieredSpec)
 
 
 _PLAIN: dict[str, type[DenseSpec | TieredSpec | AdaptiveSpec]] = {

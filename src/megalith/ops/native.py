@@ -15,9 +15,9 @@ from typing import Any
 
 from megalith.core.errors import CacheFullError, MegalithError, NativeError, OutOfMemoryError, StorageError
 
-ABI_VERSION = 27
+ABI_VERSION = 28
 """That of csrc/abi.h; both are raised when a signature changes."""
-ABI_DIGEST = "8a93e3948bbd5e3a"
+ABI_DIGEST = "7a35eb065f51e8e8"
 """Of the signatures together with the version; `tests/architecture` says what to put here."""
 SIMD_LEVELS = ("portable", "avx2", "avx512", "avx512vnni")
 """The builds of the kernels, the narrowest vector instructions first."""
@@ -136,6 +136,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "mg_tiered_files": (_Code, (_pointer,) * 4),
     "mg_tiered_open": (_Code, (*(_pointer,) * 4, _int64)),
     "mg_tiered_keep": (_Code, (_pointer, _text)),
+    "mg_tiered_drop": (_Code, (_pointer, _int64, _pointer, _int64)),
     "mg_tiered_load": (_Code, (_pointer, _int64, _pointer, _int64, _pointer)),
     "mg_tiered_read": (_Code, (_pointer, _int64, _pointer, _int64, _pointer)),
     "mg_tiered_scan": (_Code, (_pointer, _int64, *(_pointer,) * 3, _int64, _pointer)),
@@ -176,6 +177,7 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "mg_chunks_compact": (_Code, (_pointer,)),
     "mg_chunks_scale_utilities": (_Code, (_pointer, _int64, _float)),
     "mg_chunks_ids": (_Code, (_pointer, *(_int64,) * 3, *(_pointer,) * 2)),
+    "mg_chunks_norms": (_Code, (_pointer, _int64, _pointer, _int64, _pointer)),
     "mg_chunks_masks": (_Code, (_pointer, _int64, _pointer, _int64, _pointer)),
     "mg_chunks_read": (_Code, (_pointer, _int64, _pointer, _int64, *(_pointer,) * 6)),
     "mg_chunks_load": (_Code, (_pointer, _int64, _pointer, _int64, *(_pointer,) * 6)),
@@ -183,13 +185,14 @@ _SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "mg_sketch_add": (_Code, (_pointer, _int64, _pointer, _pointer, _float, _int64)),
     "mg_sketch_remove": (_Code, (_pointer, _pointer, _int64)),
     "mg_sketch_scale": (None, (_pointer, _float)),
-    "mg_ranking_create": (_Code, (_pointer,) * 6),
+    "mg_ranking_create": (_Code, (_pointer,) * 7),
     "mg_ranking_destroy": (None, (_pointer,)),
     "mg_ranking_sums": (_Code, (_pointer,) * 3),
     "mg_ranking_score": (_Code, (_pointer,) * 5),
     "mg_ranking_histogram": (_Code, (*(_pointer,) * 3, _int64, _int64, _pointer)),
     "mg_ranking_changes": (_Code, (*(_pointer,) * 3, _int64, _pointer)),
     "mg_ranking_apply": (_Code, (_pointer, _pointer, _pointer, _int64)),
+    "mg_ranking_outline_changes": (None, (_pointer,) * 3),
     "mg_ranking_forget": (None, (_pointer,)),
     # Frozen rows (ops/frozen).
     "mg_frozen_encode": (_Code, (_pointer, *(_int64,) * 4, *(_pointer,) * 2)),

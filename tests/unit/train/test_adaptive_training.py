@@ -47,6 +47,22 @@ def test_what_is_pruned_and_grown_does_not_depend_on_the_depth_of_the_pipeline(
     assert dims[0] == dims[1]
 
 
+@pytest.mark.parametrize("depth", [0, 3])
+def test_chunks_on_disk_are_trained_as_those_in_memory(recipe, tmp_path, shrunk, depth):
+    on_disk = "memory={dram: 64KiB}", f"train.pipeline={depth}", "train.keep_checkpoints=20"
+    run = trained(recipe, tmp_path / "run", *SHRUNK, *on_disk)
+    assert outcome(run) == outcome(shrunk)
+    dims = [[entry["mean_dims"] for entry in adaptive_entries(each)] for each in (run, shrunk)]
+    assert dims[0] == dims[1]
+    tiers = [line["tiers"] for line in read_jsonl(run.metrics) if line["kind"] == "train"]
+    assert sum(entry["reads"] for entry in tiers) > 1000
+    # From a checkpoint in the middle, with another cache.
+    trainer = Trainer(load_recipe(str(run.folder), ["memory.dram=96KiB"]), run)
+    assert trainer.resume(30) == 30
+    trainer.train()
+    assert outcome(run) == outcome(shrunk)
+
+
 def test_a_run_fits_its_budget_and_says_so(shrunk):
     entries = adaptive_entries(shrunk)
     assert sum(entry["pruned"] for entry in entries) > 1000

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from small_recipes import outcome
+from small_recipes import outcome, trained
 
 from kill_points import compile_shim, some_calls, spread
 from killed_runs import killed_runs
@@ -61,5 +61,19 @@ def test_training_with_batches_ahead_and_saves_in_the_background_is_killed_as_we
     expected = json.loads(json.dumps(outcome(whole)))
     settings = str(recipe), TIGHT, "train.pipeline=2", "train.background_checkpoints=true"
     points = [(number, *settings) for number in spread(range(50, 6000), 8)]
+    for call, result, _ in ends(shim, tmp_path / "runs", points):
+        assert result == expected, call
+
+
+@pytest.mark.slow
+def test_training_with_adaptive_chunks_on_disk_is_killed_as_well(shim, recipe, tmp_path):
+    shrunk = "adaptive={ratio: 4, interval: 4, warm_up: 8, chunk: 1, end: 0.4, gamma: 0.95}"
+    expected = json.loads(json.dumps(outcome(trained(recipe, tmp_path / "in-memory", shrunk))))
+    settings = str(recipe), shrunk, "memory={dram: 48KiB}", "train.pipeline=2"
+    ((_, result, calls),) = ends(shim, tmp_path / "undisturbed", [(0, *settings)])
+    assert result == expected
+    written = [number for number, call in enumerate(calls, start=1) if call.path.endswith(".rows")]
+    assert len(written) > 50
+    points = [(number, *settings) for number in (*spread(written, 6), *some_calls(calls, "checkpoint", 2))]
     for call, result, _ in ends(shim, tmp_path / "runs", points):
         assert result == expected, call

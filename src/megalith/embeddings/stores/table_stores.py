@@ -5,41 +5,28 @@ Where every id is its own row, which is so for dense tables, a batch passes thro
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from megalith.core.errors import ConfigError, storage_errors
-from megalith.core.schema import MAX_DENSE_ROWS, too_many_rows
-from megalith.core.store_spec import AdaptiveSpec
-from megalith.core.units import format_bytes
 from megalith.embeddings.check import Indices, event_times
 from megalith.embeddings.descriptors import CollectionLookups
-from megalith.embeddings.memory import check_fits, taking_memory
 from megalith.embeddings.stores.adaptive.budget import AdaptiveBudget
 from megalith.embeddings.stores.adaptive.make_budget import make_budget
 from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
-from megalith.embeddings.stores.adaptive.store import AdaptiveStore, chunk_shape
 from megalith.embeddings.stores.base import RowCache, RowStore, StoreBytes, StoredTable, TierCounts
-from megalith.embeddings.stores.choose import is_whole
-from megalith.embeddings.stores.dense import DenseStore
 from megalith.embeddings.stores.dynamic.batches import SharedRowUse
-from megalith.embeddings.stores.dynamic.settings import inner_table, mapped_table, partitions_of
 from megalith.embeddings.stores.dynamic.store import DynamicStore
+from megalith.embeddings.stores.make_stores import make_stores
 from megalith.embeddings.stores.resolved import HeldRows, ResolvedIds
 from megalith.embeddings.stores.settings import TieredMemory
-from megalith.embeddings.stores.tiered import LEAST_ROWS, RowShape, TieredStore
 from megalith.embeddings.table_state import TableShard, TableState
-from megalith.ops.chunks.blocks import ChunkShape
 from megalith.ops.chunks.steps import ChunkStep
 from megalith.ops.embedding.descriptors import LAYOUTS, LookupDescriptor
 from megalith.ops.optimizer.steps import PhysicalRows
 
 _FEATURE = LookupDescriptor._fields.index("feature")
-_SMALL_PART = 1 / 64
-"""Rows of one shape that take less than this of the budget are all kept in memory."""
 
 
 class TableStores:
@@ -57,7 +44,7 @@ class TableStores:
         self.budget = adaptive if isinstance(adaptive, AdaptiveBudget) else make_budget(tables, adaptive)
         """What adaptive tables share, None where there are none."""
         self._ranks_chunks = not isinstance(adaptive, AdaptiveBudget)
-        self.stores = _stores(tables, seed, device, memory, self.budget)
+        self.stores = make_stores(tables, seed, device, memory, self.budget)
         self.dynamic = [store for store in self.stores if isinstance(store, DynamicStore)]
         """The stores of dynamic tables: one for those that have the same partitions of ids."""
         number_of = {table.spec.name: number for number, table in enumerate(tables)}
@@ -268,118 +255,3 @@ class TableStores:
             return torch.cat([each[first:last] for first, last in ranges])
 
         return spread(values), copied, None if sample_weights is None else spread(sample_weights)
-
-
-def _stores(
-    tables: Sequence[StoredTable],
-    seed: int,
-    device: torch.device | str,
-    memory: TieredMemory | None,
-    budget: AdaptiveBudget | None,
-) -> list[RowStore]:
-    """The store of each table; tables whose rows have one shape share a tiered or an adaptive one, dynamic
-    ones a map."""
-    dense: list[StoredTable] = []
-    tiered: dict[str, list[StoredTable]] = {}
-    adaptive: dict[tuple[ChunkShape, str], list[StoredTable]] = {}
-    dynamic: dict[str, list[StoredTable]] = {}
-    for table in tables:
-        if table.spec.is_dynamic:
-            dynamic.setdefault("-dynamic-{}-{}".format(*partitions_of(table.window)), []).append(table)
-    under_dynamic = {table.spec.name: key for key, some in dynamic.items() for table in some}
-    for table in (inner_table(table) if table.spec.is_dynamic else table for table in tables):
-        if isinstance(table.spec.store, AdaptiveSpec):
-            assert budget is not None
-            shape = chunk_shape(table, table.spec.store, budget.policy.chunk)
-            adaptive.setdefault((shape, under_dynamic.get(table.spec.name, "")), []).append(table)
-        elif _kind(table, memory) == "dense":
-            dense.append(table)
-        else:
-            # Row numbers of a dynamic table are nobody's ids: they have a pool of their own.
-            tiered.setdefault(RowShape(table).key + under_dynamic.get(table.spec.name, ""), []).append(table)
-    for table in dense:
-        # Before memory is asked for: rows beyond these would be taken for others.
-        if table.spec.rows > MAX_DENSE_ROWS:
-            raise ConfigError(too_many_rows(table.window.table.name, table.spec.rows))
-    specs, optimizers = [table.spec for table in dense], [table.optimizer for table in dense]
-    if torch.device(device).type == "cpu":
-        check_fits(specs, optimizers)
-    elif tiered or adaptive or dynamic:
-        raise ConfigError(
-            "Tiered, adaptive and dynamic tables are kept in this machine's memory; leave `device` at cpu."
-        )
-    with taking_memory(specs, optimizers):
-        stores: list[RowStore] = [
-            DenseStore(table, seed, device, begins=table.spec.name not in under_dynamic) for table in dense
-        ]
-    if tiered:
-        assert memory is not None
-        assert memory.path is not None
-        with storage_errors(memory.path):
-            parents = _own_folders(memory.path, tiered)
-        for key, dram in _budget(tiered, memory.dram).items():
-            stores.append(TieredStore(tiered[key], memory.share(dram, key), seed, parents))
-    outer = {table.spec.name: table for table in tables}
-    for (chunks, key), of_one_shape in adaptive.items():
-        assert budget is not None
-        mapped = [mapped_table(outer[table.spec.name], seed) for table in of_one_shape if key]
-        stores.append(AdaptiveStore(of_one_shape, chunks, budget, seed, mapped))
-    if budget is not None:
-        budget.check()
-    if not dynamic:
-        return stores
-    inner: dict[str, list[RowStore]] = {key: [] for key in dynamic}
-    others: list[RowStore] = []
-    for store in stores:
-        own = under_dynamic.get(store.tables[0].spec.name)
-        (others if own is None else inner[own]).append(store)
-    return [*others, *(DynamicStore(some, inner[key], seed) for key, some in dynamic.items())]
-
-
-def _own_folders(path: Path, shapes: Container[str]) -> list[Path]:
-    """Of a folder and those above it, the ones to remove when they are empty: whoever made one keeps it.
-
-    They are not there yet, or hold nothing but what an earlier process left of rows of these shapes.
-    """
-    if path.is_dir():
-        names = [each.name for each in path.iterdir()]
-        return [path] if names and all(name in shapes for name in names) else []
-    return [each for each in (path, *path.parents) if not each.exists()]
-
-
-def _kind(table: StoredTable, memory: TieredMemory | None) -> str:
-    if is_whole(table.spec):
-        return "dense"
-    assert table.spec.store is not None
-    kind = table.spec.store if isinstance(table.spec.store, str) else table.spec.store.kind
-    if memory is None or memory.path is None:
-        raise ConfigError(
-            f"Table '{table.spec.name}' is {kind}: say how much memory it may take and where its rows "
-            "lie, with memory=TieredMemory(dram='4GiB', path='rows')."
-        )
-    return kind
-
-
-def _budget(tiered: Mapping[str, Sequence[StoredTable]], dram: int) -> dict[str, int]:
-    """The bytes of the budget that each shape of rows gets.
-
-    Every miss costs one read whatever the row's length, so shapes that need little are whole in memory; the
-    others share what is left in proportion to their bytes, each with room for some rows at least.
-    """
-    needs, least = {}, {}
-    for shape, tables in tiered.items():
-        row_bytes = RowShape(tables[0]).row_bytes
-        needs[shape] = row_bytes * sum(table.spec.rows for table in tables)
-        small = needs[shape] <= _SMALL_PART * dram
-        least[shape] = needs[shape] if small else min(needs[shape], LEAST_ROWS * row_bytes)
-    left = dram - sum(least.values())
-    if left < 0:
-        raise ConfigError(
-            f"memory.dram is {format_bytes(dram)}, and a cache of {LEAST_ROWS} rows of each shape takes "
-            f"{format_bytes(sum(least.values()))}; give it that, or more."
-        )
-    wanted = max(1, sum(needs.values()) - sum(least.values()))
-    return {
-        shape: least[shape] + min(need - least[shape], left * (need - least[shape]) // wanted)
-        for shape, need in needs.items()
-    }

@@ -14,9 +14,9 @@ from __future__ import annotations
 import ctypes
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -80,6 +80,29 @@ class ChunkedStatistics(NamedTuple):
     """What a row with 0, 1, ... live chunks counts as where room is counted."""
 
 
+class RowsById(Protocol):
+    """What holds chunked rows that can be listed and read."""
+
+    def ids(self, table: int, first: int = 0, count: int = 1 << 20) -> Tensor:
+        """The lowest ids from `first` on that have a record, at most `count`, rising."""
+
+    def read(self, table: int, ids: Tensor) -> ChunkedBlock:
+        """Rows as they are now; each must have a record."""
+
+
+def blocks_by_id(held: RowsById, table: int, rows: int) -> Iterator[ChunkedBlock]:
+    """All rows of a table in the order of ids, at most so many at a time."""
+    first, left = 0, torch.empty(0, dtype=torch.int64)
+    while True:
+        if not len(left):
+            left = held.ids(table, first, count=16 * rows)
+            if not len(left):
+                return
+            first = int(left[-1]) + 1
+        yield held.read(table, left[:rows])
+        left = left[rows:]
+
+
 class ChunkedRows:
     """Rows of some tables of one shape. Threads may call it at once; kernels only while no row is rewritten.
 
@@ -100,7 +123,8 @@ class ChunkedRows:
         self._handle = handle.value
         self._core.mg_chunks_pool(self._handle, ctypes.addressof(pool))
         self._kernel_address = pool.value
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
+        """Held while the pool changes; whoever works with the native pool takes it."""
         self.raw_ids: list[Tensor | None] = [None] * len(tables)
         """By table, which id each row has, int64 [rows]; None where a row is its id."""
         self.ranked_rows = [table.rows for table in tables]
@@ -129,7 +153,7 @@ class ChunkedRows:
         if raw_ids.dtype != torch.int64 or raw_ids.shape != (self.tables[table].rows,):
             raise ValueError("raw ids are int64, one for each row of the table")
         self.raw_ids[table], self.ranked_rows[table] = raw_ids, ranked_rows
-        with self._lock:
+        with self.lock:
             self._core.mg_chunks_map_rows(self._pool, table, raw_ids.data_ptr(), ranked_rows)
 
     def resolve(
@@ -156,7 +180,7 @@ class ChunkedRows:
         absent = torch.empty(len(values) if trains else 0, 2, dtype=torch.int64)
         new_rows = (ctypes.c_int64 * 2)(first_chunks if trains else 0, room)
         count = ctypes.c_int64(0)
-        with self._lock:
+        with self.lock:
             self._core.mg_chunks_resolve(
                 *(self._pool, lookups.data_ptr(), len(lookups), values.data_ptr(), values.element_size()),
                 *(slots.data_ptr(), int(trains), new_rows, absent.data_ptr(), ctypes.addressof(count)),
@@ -185,13 +209,13 @@ class ChunkedRows:
             raise ValueError("utilities and growth are a number for each row")
         ids, masks = ids.contiguous(), masks.contiguous()
         given = ids.data_ptr(), masks.data_ptr(), *map(address, numbers), len(ids)
-        with self._lock:
+        with self.lock:
             self._core.mg_chunks_rewrite(self._pool, table, *given)
             self.generation += 1
 
     def compact(self) -> None:
         """Moves records together, gives memory back, and every index its smallest form."""
-        with self._lock:
+        with self.lock:
             self._core.mg_chunks_compact(self._pool)
             self.generation += 1
 
@@ -199,7 +223,7 @@ class ChunkedRows:
         """Multiplies utilities of one table, or of all, growth included; exact for powers of two."""
         if table is not None and not 0 <= table < len(self.tables):
             raise ValueError(f"there is no table {table}")
-        with self._lock:
+        with self.lock:
             self._core.mg_chunks_scale_utilities(self._pool, -1 if table is None else table, factor)
 
     def masks(self, table: int, ids: Tensor) -> Tensor:
@@ -207,14 +231,23 @@ class ChunkedRows:
         masks = torch.zeros(len(ids), dtype=torch.int64)
         self._check_rows(table, ids, masks)
         ids = ids.contiguous()
-        with self._lock:
+        with self.lock:
             self._core.mg_chunks_masks(self._pool, table, ids.data_ptr(), len(ids), masks.data_ptr())
         return masks
+
+    def norms(self, table: int, ids: Tensor) -> Tensor:
+        """Of the weights of live chunks, float32, one row after the other; each must have a record."""
+        masks = self.masks(table, ids)
+        live = (masks[:, None] >> torch.arange(self.shape.chunks)) & 1
+        norms, ids = torch.empty(int(live.sum())), ids.contiguous()
+        with self.lock:
+            self._core.mg_chunks_norms(self._pool, table, ids.data_ptr(), len(ids), norms.data_ptr())
+        return norms
 
     def ids(self, table: int, first: int = 0, count: int = 1 << 20) -> Tensor:
         """The lowest ids from `first` on that have a record, at most `count`, rising."""
         found, ids = ctypes.c_int64(0), torch.empty(min(count, self.tables[table].rows), dtype=torch.int64)
-        with self._lock:
+        with self.lock:
             self._core.mg_chunks_ids(
                 *(self._pool, table, first, len(ids), ids.data_ptr(), ctypes.addressof(found))
             )
@@ -222,21 +255,17 @@ class ChunkedRows:
 
     def blocks(self, table: int, rows: int = 1 << 16) -> Iterator[ChunkedBlock]:
         """All rows of a table in the order of ids, at most so many at a time."""
-        first, left = 0, torch.empty(0, dtype=torch.int64)
-        while True:
-            if not len(left):
-                left = self.ids(table, first, count=16 * rows)
-                if not len(left):
-                    return
-                first = int(left[-1]) + 1
-            yield self.read(table, left[:rows])
-            left = left[rows:]
+        return blocks_by_id(self, table, rows)
+
+    def held_blocks(self, table: int) -> Iterable[ChunkedBlock]:
+        """The same as they are now, copied."""
+        return tuple(self.blocks(table))
 
     def read(self, table: int, ids: Tensor) -> ChunkedBlock:
         """Rows as they are now; each must have a record."""
         masks = self.masks(table, ids)
         block = self._empty_block(ids.contiguous(), masks)
-        with self._lock:
+        with self.lock:
             self._core.mg_chunks_read(self._pool, table, *self._addresses(block))
         return block
 
@@ -252,7 +281,7 @@ class ChunkedRows:
                     f"{name} of chunked rows are {own.dtype} {tuple(own.shape)}, not {given.dtype} "
                     f"{tuple(given.shape)}"
                 )
-        with self._lock:
+        with self.lock:
             self._core.mg_chunks_load(self._pool, table, *self._addresses(block))
             self.generation += 1
 
@@ -261,7 +290,7 @@ class ChunkedRows:
         tables, chunks = len(self.tables), self.shape.chunks
         parts = len(fields(ChunkedBytes))
         numbers = (ctypes.c_int64 * (parts + 2 + 2 * tables + 2 * chunks + 1))()
-        with self._lock:
+        with self.lock:
             self._core.mg_chunks_statistics(self._pool, numbers)
         first = parts + 2
         by_table, by_live = numbers[first : first + 2 * tables], numbers[first + 2 * tables :]

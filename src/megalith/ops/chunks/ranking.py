@@ -28,7 +28,8 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -77,15 +78,19 @@ class Ranking:
         sketch: CandidateSketch,
         settings: RankingSettings,
         exempt: Sequence[bool],
+        outlines: ChunkedRows | None = None,
     ) -> None:
+        """`outlines` has rows that compete though their weights are not here: chunks of one column, the norm
+        of the chunk. No row is in both pools, and rows count as in the first."""
         self._core = native.library()
-        self._pool, self._sketch = pool, sketch
+        self._pool, self._sketch, self._outlines = pool, sketch, outlines
         check_tables(pool, sketch, exempt)
         flags = torch.tensor([bool(one) for one in exempt], dtype=torch.uint8)
         numbers, factors = settings.numbers(), settings.factors(pool.shape.chunks, pool.shape.width)
         handle = ctypes.c_void_p()
         self._core.mg_ranking_create(
-            *(pool.native_handle, sketch.native_tables.data_ptr(), flags.data_ptr()),
+            *(pool.native_handle, None if outlines is None else outlines.native_handle),
+            *(sketch.native_tables.data_ptr(), flags.data_ptr()),
             *(numbers.ctypes.data, factors.ctypes.data, ctypes.addressof(handle)),
         )
         self._handle = handle.value
@@ -100,7 +105,8 @@ class Ranking:
         Numbers that are not finite are left out, and so are exempt tables.
         """
         sums = torch.empty((len(self._pool.tables), SUM_NUMBERS), dtype=torch.int64)
-        self._core.mg_ranking_sums(self._handle, self._pool.native_handle, sums.data_ptr())
+        with self._alone():
+            self._core.mg_ranking_sums(self._handle, self._pool.native_handle, sums.data_ptr())
         return sums
 
     @staticmethod
@@ -120,10 +126,11 @@ class Ranking:
         given = torch.stack([self._numbers(norms), torch.tensor(powers, dtype=torch.float32)], dim=1)
         sums = torch.empty((len(self._pool.tables), SUM_NUMBERS), dtype=torch.int64)
         taken = ctypes.c_int64(0)
-        self._core.mg_ranking_score(
-            *(self._handle, self._pool.native_handle, given.data_ptr(), sums.data_ptr()),
-            ctypes.addressof(taken),
-        )
+        with self._alone():
+            self._core.mg_ranking_score(
+                *(self._handle, self._pool.native_handle, given.data_ptr(), sums.data_ptr()),
+                ctypes.addressof(taken),
+            )
         self.scratch_bytes = taken.value
         return sums
 
@@ -135,19 +142,21 @@ class Ranking:
         """
         scales = self._numbers(scales)
         counted = torch.empty(HISTOGRAM_SIZE, dtype=torch.int64)
-        self._core.mg_ranking_histogram(
-            *(self._handle, self._pool.native_handle, scales.data_ptr(), level, prefix),
-            counted.data_ptr(),
-        )
+        with self._alone():
+            self._core.mg_ranking_histogram(
+                *(self._handle, self._pool.native_handle, scales.data_ptr(), level, prefix),
+                counted.data_ptr(),
+            )
         return counted
 
     def changes(self, scales: Tensor, key: int) -> Tensor:
         """int64 [5]: what `apply` would change, in the order of `RankingChanges`."""
         scales = self._numbers(scales)
         counts = torch.empty(len(RankingChanges._fields), dtype=torch.int64)
-        self._core.mg_ranking_changes(
-            self._handle, self._pool.native_handle, scales.data_ptr(), key, counts.data_ptr()
-        )
+        with self._alone():
+            self._core.mg_ranking_changes(
+                self._handle, self._pool.native_handle, scales.data_ptr(), key, counts.data_ptr()
+            )
         return counts
 
     def apply(self, scales: Tensor, key: int) -> None:
@@ -159,12 +168,26 @@ class Ranking:
         """
         scales = self._numbers(scales)
         self.scratch_bytes = 0
-        self._core.mg_ranking_apply(self._handle, self._pool.native_handle, scales.data_ptr(), key)
+        with self._alone():
+            self._core.mg_ranking_apply(self._handle, self._pool.native_handle, scales.data_ptr(), key)
 
     def forget(self) -> None:
         """Gives the memory back that `score` took, where nothing is applied."""
         self.scratch_bytes = 0
         self._core.mg_ranking_forget(self._handle)
+
+    def outline_changes(self) -> Tensor:
+        """int64 [rows, 4]: (table, row, live chunks before, live chunks now) of the rows of the second pool
+        that the last `apply` changed. Chunks that they gained have no norm yet."""
+        count = ctypes.c_int64(0)
+        self._core.mg_ranking_outline_changes(self._handle, ctypes.addressof(count), None)
+        changes = torch.empty(count.value, 4, dtype=torch.int64)
+        self._core.mg_ranking_outline_changes(self._handle, ctypes.addressof(count), changes.data_ptr())
+        return changes
+
+    def _alone(self) -> AbstractContextManager[Any]:
+        """Nobody uses the second pool meanwhile; the first has a lock of its own."""
+        return nullcontext() if self._outlines is None else self._outlines.lock
 
     def _numbers(self, numbers: Tensor) -> Tensor:
         """One for each table, above 0."""

@@ -254,6 +254,13 @@ class TieredRows:
         with self._lock:
             self._core.mg_tiered_load(self._pool, table, ids.data_ptr(), len(ids), addresses)
 
+    def drop(self, table: int, ids: Tensor) -> None:
+        """Forgets rows that are on disk alone: they are as they begin, and their room is free."""
+        self._check_ids(table, ids)
+        ids = ids.contiguous()
+        with self._lock:
+            self._core.mg_tiered_drop(self._pool, table, ids.data_ptr(), len(ids))
+
     def read(self, table: int, ids: Tensor) -> list[Tensor]:
         """The rows of some ids as they are now, a tensor for each part; nothing moves for it."""
         self._check_ids(table, ids)

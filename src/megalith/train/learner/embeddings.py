@@ -11,7 +11,14 @@ from pydantic import field_validator
 from megalith.core.config import Config
 from megalith.core.errors import ConfigError, nearest
 from megalith.core.schema import TableSpec, check_tables
-from megalith.core.store_spec import AnyStore, DenseSpec, StoreSpec, TieredSpec, store_in_full
+from megalith.core.store_spec import (
+    AdaptiveSpec,
+    AnyStore,
+    DenseSpec,
+    StoreSpec,
+    TieredSpec,
+    store_in_full,
+)
 from megalith.embeddings.memory import memory_of
 from megalith.embeddings.optimizers import RowOptimizer, RowWiseAdaGrad
 from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
@@ -91,9 +98,22 @@ def place_tables(
     with or without a plan.
     """
     if adaptive is not None:
+        given = tables
         tables, adaptive = choose_adaptive(tables, [optimizer] * len(tables), adaptive)
+        if memory is not None:
+            tables = [
+                table if before.store is not None else _over_tiers(table)
+                for before, table in zip(given, tables, strict=True)
+            ]
     tables, memory = _place_tiered(tables, optimizer, memory, plan)
     return PlacedTables(tables, memory, adaptive)
+
+
+def _over_tiers(table: TableSpec) -> TableSpec:
+    """An adaptive table whose live chunks may lie on disk; others as they are."""
+    if not isinstance(table.store, AdaptiveSpec):
+        return table
+    return table.model_copy(update={"store": table.store.model_copy(update={"over": TieredSpec()})})
 
 
 def _place_tiered(

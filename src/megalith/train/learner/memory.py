@@ -10,6 +10,7 @@ from math import ceil
 from megalith.comm.ranks import Ranks
 from megalith.core.errors import ConfigError, PlanError
 from megalith.core.schema import MAX_DENSE_ROWS, TableSpec, too_many_rows
+from megalith.core.store_spec import chunks_on_disk
 from megalith.core.units import format_bytes
 from megalith.embeddings.memory import check_fits, memory_of
 from megalith.embeddings.optimizers import RowOptimizer
@@ -50,26 +51,29 @@ def check_memory(
     available = ranks.from_each(available_bytes)
     size = 1 if plan is None else ranks_a_host(plan.world_size)
     chunked = [table for table in tables if is_adaptive(table)]
+    # Of those on disk it is the cache that has to fit, and what is known of their chunks.
+    in_memory = [table for table in chunked if not chunks_on_disk(table.store)]
+    on_disk = [table for table in chunked if chunks_on_disk(table.store)]
     # Of a dynamic table it is the rows underneath.
     tables = [inner_spec(table) for table in tables]
     whole = [table for table in tables if is_whole(table)]
     optimizers = [optimizer] * len(whole)
     tiered = [table for table in tables if is_behind_cache(table)]
-    if tiered and memory is not None:
-        rows = memory_of(tiered, [optimizer] * len(tiered)).total
+    if (tiered or on_disk) and memory is not None:
+        rows = memory_of([*tiered, *on_disk], [optimizer] * (len(tiered) + len(on_disk))).total
         _check_cache(min(memory.dram * size, rows), available)
     budget = adaptive_bytes(chunked, optimizer, adaptive, lookups)
     if plan is None:
         for table in whole:
             if table.rows > MAX_DENSE_ROWS:
                 raise ConfigError(too_many_rows(table.name, table.rows))
-        left = _beside_adaptive(budget, 1.0, copies, available[0])
+        part = memory_of(in_memory, [optimizer] * len(in_memory)).total / max(1, budget.dense)
+        left = _beside_adaptive(budget, part, copies, available[0])
         check_fits(whole, optimizers, lambda: left, copies=copies)
         return budget
     total = max(1, memory_of(whole, optimizers).total)
-    for host, (needed, in_chunks) in enumerate(
-        zip(host_bytes(whole, optimizer, plan, size), host_bytes(chunked, optimizer, plan, size), strict=True)
-    ):
+    by_host = (host_bytes(some, optimizer, plan, size) for some in (whole, in_memory))
+    for host, (needed, in_chunks) in enumerate(zip(*by_host, strict=True)):
         known = [free for free in available[host * size : (host + 1) * size] if free is not None]
         left = _beside_adaptive(budget, in_chunks / max(1, budget.dense), copies, min(known, default=None))
         check_fits(whole, optimizers, partial(_same, left), copies=copies, share=needed / total)

@@ -29,18 +29,20 @@ LENGTHS = {"a": 2, "b": 2, "d": 1, "c": 2, "e": 1}
 """Ids of a sample, in the order in which tables name features."""
 
 
-def tables(over="adaptive", bound=150, beside=True):
+def tables(over="adaptive", bound=150, beside=True, beneath=None):
+    """`beneath` is what chunks of adaptive tables lie in, memory if it is not given."""
+    rows = {"kind": over} if beneath is None else {"kind": over, "over": {"kind": beneath}}
     made = [
         mg.TableSpec(
             name=name,
-            store={"kind": "dynamic", "bound": bound, "over": {"kind": over}, **SETTINGS[name]},
+            store={"kind": "dynamic", "bound": bound, "over": rows, **SETTINGS[name]},
             **SHAPES[name],
         )
         for name in SHAPES
     ]
     if not beside:
         return made
-    plain = {"kind": "adaptive"} if over == "adaptive" else None
+    plain = rows if over == "adaptive" else None
     return [
         *made,
         mg.TableSpec(name="e", rows=500, dim=16, features=("e",), store=plain),
@@ -49,10 +51,15 @@ def tables(over="adaptive", bound=150, beside=True):
     ]
 
 
-def make(policy=POLICY, optimizer=None, over="adaptive", **given):
+def make(policy=POLICY, optimizer=None, over="adaptive", memory=None, **given):
     adaptive = policy if over == "adaptive" else None
+    beneath = None if memory is None else "tiered"
     return mg.EmbeddingCollection(
-        tables(over, **given), optimizer or mg.Adam(lr=0.05), seed=3, adaptive=adaptive
+        tables(over, beneath=beneath, **given),
+        optimizer or mg.Adam(lr=0.05),
+        seed=3,
+        adaptive=adaptive,
+        memory=memory,
     )
 
 
@@ -137,7 +144,7 @@ def check_rows_are_of_ids(embeddings):
         ids = torch.cat([torch.empty(0, dtype=torch.int64), *(block.ids for block in blocks)])
         assert torch.equal(inner.pool.raw_ids[own][rows], ids)
         bound = inner.pool.ranked_rows[own]
-        stored = inner.pool.ids(own)
+        stored = inner.stored.ids(own)
         assert set(stored[stored < bound].tolist()) <= set(rows.tolist())
         assert stored[stored >= bound].tolist() == ([bound] if store.numbers[number].padding != bound else [])
         assert set(inner.sketch.entries(own)[0].tolist()) <= set(rows.tolist())

@@ -25,6 +25,7 @@ import megalith as mg
 from megalith.checkpoint.store import CheckpointStore
 from megalith.core.errors import ConfigError
 from megalith.embeddings.optimizers import LAMB, SGD, AdaGrad, Adam, RowWiseAdaGrad
+from megalith.embeddings.stores import make_stores
 from megalith.ops.ids.policies import bound_for
 from megalith.ops.stores.start_values import start_values_twin
 
@@ -69,6 +70,23 @@ def test_results_do_not_depend_on_how_far_ahead_ids_are_resolved(pruned, ahead):
     embeddings = make()
     assert same(train(embeddings, 0, STEPS, ahead=ahead), pruned[1])
     assert contents(embeddings) == pruned[2]
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_chunks_on_disk_are_those_in_memory_also_after_a_checkpoint(pruned, tmp_path, monkeypatch, ahead):
+    monkeypatch.setattr(make_stores, "LEAST_ROWS", 4)
+    memory = mg.TieredMemory(dram="40KiB", path=tmp_path / "rows")
+    first = make(memory=memory)
+    outputs = train(first, 0, 17, ahead=ahead, check=lambda: check_rows_are_of_ids(first))
+    assert first.counts().reads > 0
+    CheckpointStore(tmp_path / "saved").save(17, state_of(first), {})
+    memory = memory.model_copy(update={"path": tmp_path / "others", "dram": 24 << 10})
+    again = loaded(make(memory=memory), CheckpointStore(tmp_path / "saved"), 17)
+    assert contents(again) == contents(first)
+    outputs += train(again, 17, STEPS, ahead=ahead)
+    assert again.counts().reads > 0
+    assert same(outputs, pruned[1])
+    assert contents(again) == pruned[2]
 
 
 @pytest.mark.parametrize("middle", [3, 12, 17, 30])

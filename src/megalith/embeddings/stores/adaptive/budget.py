@@ -10,6 +10,7 @@ numbers are integers that are added over all of them before anything is decided.
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +73,8 @@ class AdaptiveBudget:
         self.rows = dict(rows)
         self.numbers = {name: number for number, name in enumerate(rows)}
         """Of tables, by name."""
-        self.stores: list[AdaptiveStore] = []
+        # Stores know their budget: not the other way round as well, or files would outlive their tables.
+        self._stores: list[weakref.ref[AdaptiveStore]] = []
         self.counts = AdaptiveCounts()
         self.live = torch.zeros(len(rows), dtype=torch.int64)
         """Chunks of each table, on all ranks, when they were last ranked."""
@@ -85,7 +87,12 @@ class AdaptiveBudget:
 
     def join(self, store: AdaptiveStore) -> None:
         """Takes a store in; all have to be there before the first step. A rank may have none."""
-        self.stores.append(store)
+        self._stores.append(weakref.ref(store))
+
+    @property
+    def stores(self) -> list[AdaptiveStore]:
+        """Those that have joined and are still there."""
+        return [store for known in self._stores if (store := known()) is not None]
 
     def check(self) -> None:
         """Refuses a budget that has no room for chunks, once all stores are there."""
@@ -134,7 +141,7 @@ class AdaptiveBudget:
         """Leaves little of the utilities of a table whose ids have changed."""
         for store in self.stores:
             for own in (store.numbers == table).nonzero().view(-1).tolist():
-                store.pool.scale_utilities(FORGOTTEN, own)
+                store.stored.scale_utilities(FORGOTTEN, own)
                 store.sketch.scale(FORGOTTEN, own)
         self.predictions.scale(FORGOTTEN, table)
 
@@ -145,7 +152,7 @@ class AdaptiveBudget:
         factor = 2.0 ** (before - self._scale)
         for store in self.stores:
             if factor != 1:
-                store.pool.scale_utilities(factor)
+                store.stored.scale_utilities(factor)
                 store.sketch.scale(factor)
         self.predictions.scale(factor)
         used, limit = self.used_bytes(add), self.chunk_bytes(step)
@@ -209,8 +216,7 @@ class AdaptiveBudget:
         applies = changed > 0 and (used > room or changed > self.policy.least_change * int(self.live.sum()))
         for store in self.stores:
             if applies:
-                store.ranking.apply(scales[store.numbers], key)
-                store.pool.compact()
+                store.apply(scales[store.numbers], key)
             else:
                 store.ranking.forget()
         self.counts = self.counts.after(changes if applies else None)
@@ -236,7 +242,7 @@ class AdaptiveBudget:
         taken, tables = StoreBytes(), dict[str, LiveColumns]()
         for store in self.stores:
             taken = taken.plus(store.bytes())
-            found = store.pool.statistics()
+            found = store.stored.statistics()
             is_whole, ranked = sum(found.records) == found.records[-1], store.num_rows()
             for number, table in enumerate(store.tables):
                 name, shape = table.window.table.name, store.shape

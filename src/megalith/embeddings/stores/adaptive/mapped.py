@@ -13,6 +13,7 @@ from torch import Tensor
 
 from megalith.embeddings.initial_values import TableWindow
 from megalith.embeddings.row_block import WEIGHT, PartSpec
+from megalith.embeddings.stores.adaptive.tiers.tiered_chunks import TieredChunks
 from megalith.embeddings.table_state import TableShard, TableState
 from megalith.ops.chunks.chunked_rows import ChunkedRows
 from megalith.ops.chunks.sketch import UNITS, CandidateSketch, CandidateTable
@@ -61,8 +62,10 @@ class SharedRows:
         return [int(slot > 0) for slot in self.slots()]
 
 
-def drop_rows(pool: ChunkedRows, sketch: CandidateSketch, table: int, rows: Tensor, ids: Tensor) -> None:
-    """Takes the rows of ids back with all that is known of them; int64 each."""
+def drop_rows(
+    pool: ChunkedRows | TieredChunks, sketch: CandidateSketch, table: int, rows: Tensor, ids: Tensor
+) -> bool:
+    """Takes the rows of ids back with all that is known of them, int64 each; whether there were any."""
     raw_ids = pool.raw_ids[table]
     assert raw_ids is not None
     # An id that came and went at once has never begun.
@@ -70,6 +73,7 @@ def drop_rows(pool: ChunkedRows, sketch: CandidateSketch, table: int, rows: Tens
     if len(rows):
         sketch.remove(table, rows)
         pool.rewrite(table, rows, torch.zeros_like(rows))
+    return len(rows) > 0
 
 
 def candidate_table(whole: CandidateTable, window: TableWindow, mapped: MappedTable | None) -> CandidateTable:

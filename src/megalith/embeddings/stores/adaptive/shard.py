@@ -7,7 +7,7 @@ brings does not live: it reads as zeros.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +21,7 @@ from megalith.embeddings.stores.adaptive.live_rows import (
     row_blocks,
     states_of,
 )
+from megalith.embeddings.stores.adaptive.tiers.tiered_chunks import TieredChunks
 from megalith.embeddings.stores.row_files import Holds, PoolTable
 from megalith.embeddings.stores.saved_shard import SavedShard
 from megalith.ops.chunks.blocks import ChunkedBlock, ExpandedRows
@@ -34,7 +35,7 @@ _IDS = 1 << 20
 class AdaptiveShard:
     """Some rows of a table, of which the live chunks are in a pool."""
 
-    pool: ChunkedRows
+    pool: ChunkedRows | TieredChunks
     table: int
     """Its number in the pool."""
     writes: bool = True
@@ -123,7 +124,7 @@ class AdaptiveShard:
     def snapshot(self, holds: Holds, copy: bool) -> AdaptiveShard | CopiedShard:
         """A copy of the live chunks, or itself where nothing changes it meanwhile."""
         del holds
-        return CopiedShard(self, tuple(self.pool.blocks(self.table))) if copy else self
+        return CopiedShard(self, self.pool.held_blocks(self.table)) if copy else self
 
     def _held(self, ids: Tensor) -> WholeRows:
         """Rows as they are now with all their columns."""
@@ -154,7 +155,7 @@ class AdaptiveShard:
 class CopiedShard(SavedShard[AdaptiveShard]):
     """The live chunks of a table as they were, for a checkpoint that is written while training goes on."""
 
-    copies: tuple[ChunkedBlock, ...]
+    copies: Iterable[ChunkedBlock]
 
     def blocks(self, max_bytes: int) -> Iterator[RowBlock]:
         """The rows that had chunks."""

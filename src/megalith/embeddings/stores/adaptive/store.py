@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -25,8 +26,10 @@ from megalith.embeddings.stores.adaptive.mapped import (
     drop_rows,
 )
 from megalith.embeddings.stores.adaptive.shard import AdaptiveShard
+from megalith.embeddings.stores.adaptive.tiers.tiered_chunks import PrefetchedRows, TieredChunks
 from megalith.embeddings.stores.base import RowCache, StoreBytes, StoredTable, TierCounts
 from megalith.embeddings.stores.dense_shard import DenseShard
+from megalith.embeddings.stores.settings import TieredMemory
 from megalith.embeddings.table_state import TableShard, TableState
 from megalith.ops.chunks.blocks import ChunkShape
 from megalith.ops.chunks.chunked_rows import PADDING_SLOT, ChunkedRows, ResolvedSlots
@@ -64,6 +67,10 @@ class _HeldBatch:
     moment: tuple[int, int]
     """Generation of the pool and rows begun when it was resolved: its slots are right while both stay."""
     found: ResolvedSlots
+    ranked: int
+    """Changes of what there is, not of where it lies, when it was last resolved."""
+    ahead: PrefetchedRows | None = None
+    """Of rows on disk, what was read when it was resolved."""
     norms: Tensor | None = None
     """Of the gradients of ids without a record."""
     weight: float = 0.0
@@ -81,8 +88,11 @@ class AdaptiveStore:
         budget: AdaptiveBudget,
         seed: int,
         mapped: Sequence[MappedTable] = (),
+        memory: TieredMemory | None = None,
+        parents: Sequence[Path] = (),
     ) -> None:
-        """`mapped` says of each table how a map of ids gives out its rows; none: rows are ids."""
+        """`mapped` says of each table how a map of ids gives out its rows; none: rows are ids. `memory` is
+        for rows that may lie on disk, in a folder that goes with the store, and `parents` once empty."""
         self.tables, self.shape, self.budget = tuple(tables), shape, budget
         maps: list[MappedTable | None] = [*mapped] or [None] * len(tables)
         pooled = [
@@ -95,10 +105,17 @@ class AdaptiveStore:
         ]
         self.pool = ChunkedRows(pooled, shape, _capacity(shape, tables, budget.schedule.peak))
         self.pools = (self.pool,) * len(tables)
+        self.tiers: TieredChunks | None = None
+        if memory is not None:
+            outlines = ChunkShape(shape.chunks, 1)
+            capacity = _capacity(outlines, tables, budget.schedule.peak)
+            self.tiers = TieredChunks(self.pool, memory, capacity, parents)
+        self.stored: ChunkedRows | TieredChunks = self.tiers or self.pool
+        """All rows, wherever they lie."""
         for number, own in enumerate(mapped):
             # Touched row by row, as ids come.
             raw_ids = allocate_zeros(tables[number].spec.rows, 1, torch.int64).view(-1)
-            self.pool.map_rows(number, raw_ids, own.rows)
+            self.stored.map_rows(number, raw_ids, own.rows)
         self._shared = SharedRows(self.pool, maps)
         self.sketch = CandidateSketch(
             [
@@ -108,7 +125,10 @@ class AdaptiveStore:
             self.pool.raw_ids,
         )
         """What rows without a chunk would be worth."""
-        self.ranking = Ranking(self.pool, self.sketch, budget.policy.ranking(), [False] * len(tables))
+        self.ranking = Ranking(
+            *(self.pool, self.sketch, budget.policy.ranking(), [False] * len(tables)),
+            outlines=self.tiers.outlines if self.tiers else None,
+        )
         self.numbers = torch.tensor([budget.numbers[table.window.table.name] for table in tables])
         """Of its tables, among all adaptive ones."""
         none = torch.empty(0)
@@ -117,7 +137,7 @@ class AdaptiveStore:
         self._rates = rates_by_live_chunks(shape.chunks, budget.policy.rate)
         self._tickets = itertools.count(1)
         self._held: dict[int, _HeldBatch] = {}
-        self._begun = 0
+        self._begun = self._ranked = self._last = self._lookups = self._misses = 0
         budget.join(self)
 
     def padding(self, table: int) -> int:
@@ -125,22 +145,30 @@ class AdaptiveStore:
         return -1 if self.tables[table].spec.padding_index is None else PADDING_SLOT
 
     def expect(self, lookups: Tensor, values: Tensor, ahead: int) -> None:
-        """Every live chunk is in memory anyway."""
+        """Rows that a coming batch uses leave last."""
+        if self.tiers and self.tiers.memory.policy == "lookahead":
+            self.tiers.uses.note(self._last + ahead, lookups, values)
 
     def resolve(self, lookups: Tensor, values: Tensor, *, trains: bool, wait: bool) -> tuple[Tensor, int]:
-        """Slots as they are now; nothing changes."""
+        """Slots as they are now; nothing changes. Rows on disk are read."""
         del wait
         # Before the slots are found: what moves them in between is noticed later.
-        moment = self._moment()
+        moment, ranked = self._moment(), self._ranked
         found = self.pool.resolve(lookups, values, trains=trains)
-        ticket = next(self._tickets)
-        self._held[ticket] = _HeldBatch(lookups, values, trains, moment, found)
+        self._last = ticket = next(self._tickets)
+        held = _HeldBatch(lookups, values, trains, moment, found, ranked)
+        if self.tiers:
+            self.tiers.uses.note(ticket, lookups, values)
+            held.ahead = self.tiers.prefetch(lookups, values)
+        self._held[ticket] = held
         return found.slots, ticket
 
     def arrive(self, ticket: int) -> Tensor | None:
         """Begins rows that a training batch lacks, if there is room; slots where they differ by now."""
         held = self._held[ticket]
         chunks = self.budget.chunks_of_new_rows(self.shape.chunks) if held.trains else 0
+        if self.tiers:
+            self._bring(ticket, held, chunks)
         if held.moment == self._moment() and not (chunks and len(held.found.absent)):
             return None
         return self._resolve_again(held, chunks)
@@ -149,14 +177,43 @@ class AdaptiveStore:
         """Slots where records have moved since."""
         held = self._held[ticket]
         # Rows that other batches began meanwhile were not there when this one was read.
-        return None if held.moment[0] == self._moment()[0] else self._resolve_again(held, 0)
+        if held.moment[0] == self._moment()[0]:
+            return None
+        before, ranked = held.found, held.ranked
+        slots = self._resolve_again(held, 0)
+        if self.tiers is None or ranked != self._ranked:
+            return slots
+        # Only tiers moved rows: ids that had no record are still told apart by their numbers of then.
+        slots = torch.where(before.slots < 0, before.slots, slots)
+        held.found = before._replace(slots=slots)
+        return slots
+
+    def _bring(self, ticket: int, held: _HeldBatch, chunks: int) -> None:
+        """Brings the rows of a batch into memory, with room for those that may begin."""
+        assert self.tiers is not None
+        self.tiers.uses.pin(ticket, held.lookups, held.values)
+        assert held.ahead is not None
+        room = len(held.found.absent) * self.pool.shape.row_bytes(chunks) if chunks else 0
+        self._misses += self.tiers.bring(held.lookups, held.values, held.ahead, trains=held.trains, room=room)
+        self._lookups += len(held.values)
+        held.ahead = None
+        waiting = [other.ahead.change for other in self._held.values() if other.ahead is not None]
+        self.tiers.forget_changes(min(waiting, default=self.tiers.last_change))
+
+    def apply(self, scales: Tensor, key: int) -> None:
+        """Prunes and grows as a ranking has it."""
+        self._ranked += 1
+        self.ranking.apply(scales, key)
+        if self.tiers:
+            self.tiers.after_ranking(self.ranking.outline_changes())
+        self.stored.compact()
 
     def _resolve_again(self, held: _HeldBatch, chunks: int) -> Tensor:
         found = self.pool.resolve(
             held.lookups, held.values, trains=held.trains, first_chunks=chunks, room=_ANY_ROOM
         )
         self._begun += _ANY_ROOM - found.room
-        held.found, held.moment = found, self._moment()
+        held.found, held.moment, held.ranked = found, self._moment(), self._ranked
         return found.slots
 
     def _moment(self) -> tuple[int, int]:
@@ -192,6 +249,8 @@ class AdaptiveStore:
     def release(self, ticket: int) -> None:
         """Records stay where they are until the next ranking."""
         self._held.pop(ticket, None)
+        if self.tiers:
+            self.tiers.uses.release(ticket)
 
     def begin_rows(self, table: int, rows: Tensor, ids: Tensor) -> None:
         """Ids get rows of a mapped table, which have no chunk; int64 each."""
@@ -201,7 +260,7 @@ class AdaptiveStore:
 
     def drop_rows(self, table: int, rows: Tensor, ids: Tensor) -> None:
         """Ids lose rows of a mapped table: chunks, utilities and what the sketch has go at once."""
-        drop_rows(self.pool, self.sketch, table, rows, ids)
+        self._ranked += drop_rows(self.stored, self.sketch, table, rows, ids)
 
     def shared_slot(self, table: int) -> int:
         """Where the row of a mapped table lies that ids without one share."""
@@ -209,7 +268,7 @@ class AdaptiveStore:
 
     def shard(self, table: int, writes: bool = True) -> TableShard:
         """The live chunks of a table."""
-        return AdaptiveShard(self.pool, table, writes)
+        return AdaptiveShard(self.stored, table, writes)
 
     def states(self, table: int) -> Mapping[str, TableState]:
         """Its part of the sketch, by units of rows."""
@@ -220,7 +279,7 @@ class AdaptiveStore:
 
     def bytes(self) -> StoreBytes:
         """All that the pool and its part of the sketch take."""
-        found = self.pool.statistics().bytes
+        found = self.stored.statistics().bytes
         return StoreBytes(
             weights=found.weights,
             state=found.state,
@@ -229,22 +288,26 @@ class AdaptiveStore:
             utility=found.utility,
             sketch=self.sketch.bytes(),
             free=found.free,
+            disk=self.tiers.files.disk_bytes() if self.tiers else 0,
         )
 
     def used_bytes(self) -> int:
         """What all rows that compete count as, wherever they lie."""
-        found = self.pool.statistics()
+        found = self.stored.statistics()
         used = sum(count * size for count, size in zip(found.records, found.row_bytes, strict=True))
         return used - sum(self._shared.count()) * found.row_bytes[-1]
 
     def num_rows(self) -> list[int]:
         """By table, the rows with a record that compete."""
-        rows = self.pool.statistics().rows
+        rows = self.stored.statistics().rows
         return [count - shared for count, shared in zip(rows, self._shared.count(), strict=True)]
 
     def counts(self) -> TierCounts:
-        """There is one tier."""
-        return TierCounts()
+        """What was read and written where rows lie on disk; hits are lookups without a read."""
+        if not self.tiers:
+            return TierCounts()
+        found = self.tiers.files.counts()
+        return found._replace(lookups=self._lookups, hits=self._lookups - self._misses)
 
     def caches(self) -> Sequence[RowCache]:
         """None."""
