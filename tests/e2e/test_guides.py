@@ -8,9 +8,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -20,9 +23,13 @@ GUIDES = Path(__file__).parents[2] / "docs" / "guides"
 _BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def run_guide(name: str, folder: Path) -> None:
+def run_guide(name: str, folder: Path, ports: tuple[str, ...] = ()) -> None:
+    """`ports` are those of the page that are to be free ones here."""
     script = ["set -euo pipefail"]
-    for language, title, content in _BLOCK.findall((GUIDES / name).read_text(encoding="utf-8")):
+    page = (GUIDES / name).read_text(encoding="utf-8")
+    for port, free in zip(ports, free_ports(len(ports)), strict=True):
+        page = page.replace(port, str(free))
+    for language, title, content in _BLOCK.findall(page):
         if title:
             (folder / title).write_text(content, encoding="utf-8")
         elif language == "bash":
@@ -31,6 +38,13 @@ def run_guide(name: str, folder: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = run(["bash", "-c", "\n".join(script)], cwd=folder, env={**os.environ, "PATH": path})
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [each.getsockname()[1] for each in sockets]
 
 
 def test_the_guide_to_a_first_model_is_true(tmp_path: Path) -> None:
@@ -82,6 +96,23 @@ def test_the_guide_to_freezing_is_true(tmp_path: Path) -> None:
     small = json.loads((tmp_path / "small.json").read_text())
     assert small["gate"]["ne_loss"] <= 0.01
     assert small["table_share"] < 0.35
+
+
+def test_the_guide_to_serving_is_true(tmp_path: Path) -> None:
+    run_guide("serve-it.md", tmp_path, ports=("8000", "8001"))
+    triton, grpc = (np.load(tmp_path / f"{name}.npy") for name in ("triton", "grpc"))
+    curl, second = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("curl", "second"))
+    np.testing.assert_array_equal(triton, grpc)
+    np.testing.assert_allclose(curl["outputs"][0]["data"], triton, rtol=1e-5)
+    assert (curl["id"], curl["model_version"], second["model_version"]) == ("one", "1", "2")
+    assert second["outputs"] == curl["outputs"]
+    raw = json.loads((tmp_path / "raw-scores.json").read_text())["outputs"][0]["data"]
+    assert len(raw) == 4
+    assert all(0 < score < 1 for score in raw)
+    assert json.loads((tmp_path / "rate.json").read_text())["answers"] == 100
+    metrics = (tmp_path / "metrics.txt").read_text()
+    assert 'nv_inference_request_success{model="first",version="2"}' in metrics
+    assert (tmp_path / "requests.safetensors").stat().st_size > 1000
 
 
 def test_the_guide_to_a_backend_of_your_own_is_true(tmp_path: Path) -> None:
