@@ -36,6 +36,7 @@ bench: build .venv/.bench
 	$(BIN)/megalith bench predict
 	$(BIN)/megalith bench plan --seeds 1
 	$(BIN)/megalith bench serve --in-process
+	$(BIN)/megalith bench serve
 
 # The pages of docs/reference that are made from the source.
 reference: build
@@ -75,8 +76,8 @@ build: .venv/.install
 	touch .venv/.install $@
 
 .venv/.bench: .venv/.install
-	$(PIP) --editable ".[bench]"
-	$(PIP) fbgemm-gpu-cpu==1.8.0 tensordict torchmetrics==1.0.3 tqdm pyre-extensions iopath onnx onnxruntime openvino rocksdict torchao
+	$(PIP) --editable ".[bench,serve]"
+	$(PIP) fbgemm-gpu-cpu==1.8.0 tensordict torchmetrics==1.0.3 tqdm pyre-extensions iopath onnx onnxruntime openvino rocksdict torchao fastapi uvicorn[standard] mlcommons-loadgen
 	$(PIP) --no-deps torchrec==1.8.0
 	touch $@
 

@@ -103,7 +103,7 @@ def test_ratios_take_the_quickest_of_each_side() -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--shape", "rm1"], "There is no server to measure yet; pass --in-process"),
+        (["--shape", "rm1", "--batch", "1,2"], "Over the network --batch is one number"),
         (["--in-process", "--shape", "rm4"], "--shape rm4 is no model here"),
         (["--in-process", "--batch", "0"], "--batch must be numbers from 1 to 100000"),
         (["--in-process", "--peer", "tensorflow"], "--peer tensorflow is no peer here"),

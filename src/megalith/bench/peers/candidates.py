@@ -20,6 +20,8 @@ _PACKAGES = {
     "onnxruntime": "onnxruntime",
     "openvino": "openvino",
     "torchao": "torchao",
+    "fastapi": "fastapi",
+    "fastapi-json": "fastapi",
 }
 
 

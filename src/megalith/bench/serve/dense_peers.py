@@ -41,7 +41,7 @@ def make_dense(name: str, weights: ServedWeights, threads: int) -> DenseRun:
     if name == "onnxruntime":
         return _onnxruntime(graph, threads)
     if name == "onnxruntime-int8":
-        return _onnxruntime(_dynamic(graph), threads)
+        return _onnxruntime(dynamic_int8(graph), threads)
     if name == "onnxruntime-int8-static":
         return _onnxruntime(_static(graph, weights), threads)
     if name == "openvino-int8":
@@ -128,7 +128,8 @@ def _openvino(graph: Any, threads: int, precision: str | None = None) -> DenseRu
     return run
 
 
-def _dynamic(graph: Any) -> Any:
+def dynamic_int8(graph: Any) -> Any:
+    """A graph whose layers are quantised by channel, with the range of activations found as it runs."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     return _quantised(

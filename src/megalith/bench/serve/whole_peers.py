@@ -4,6 +4,7 @@ onnxruntime from end to end."""
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,7 +65,7 @@ class LookupsThenDense:
 class OnnxTables:
     """The tables as onnxruntime reads them: as float32, and as codes with scale and bias beside them."""
 
-    def __init__(self, weights: ServedWeights) -> None:
+    def __init__(self, weights: ServedWeights, kinds: Sequence[str] = ("float32", "int8")) -> None:
         import onnxruntime
 
         self.held: list[np.ndarray] = []
@@ -72,7 +73,7 @@ class OnnxTables:
         for place in range(len(weights.rows)):
             header, codes = weights.split(place)
             arrays = {
-                "float32": {f"table_{place}": weights.floats(place)},
+                "float32": {f"table_{place}": weights.floats(place)} if "float32" in kinds else {},
                 "int8": {
                     f"table_{place}": codes,
                     f"scales_{place}": header[:, 0].contiguous(),
@@ -89,11 +90,18 @@ class OnnxTables:
 class OnnxWhole:
     """Onnxruntime from ids to scores; tables are bound where they lie, not copied into the session."""
 
-    def __init__(self, weights: ServedWeights, tables: OnnxTables, way: TableWay, threads: int) -> None:
+    def __init__(
+        self,
+        weights: ServedWeights,
+        tables: OnnxTables,
+        way: TableWay,
+        threads: int,
+        quantise: Callable[[Any], Any] = lambda graph: graph,
+    ) -> None:
         from megalith.bench.serve.graphs import whole_graph
 
         self.shape, self.tables = weights.shape, tables
-        self.session: Any = session(whole_graph(weights.shape, weights.layers, way), threads)
+        self.session: Any = session(quantise(whole_graph(weights.shape, weights.layers, way)), threads)
         self.binding: Any = self.session.io_binding()
         for name, value in tables.values["float32" if way == "float32" else "int8"].items():
             self.binding.bind_ortvalue_input(name, value)

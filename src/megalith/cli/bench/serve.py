@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from megalith.bench.serve.shapes import ShapeName
 
 _NAMES = "rm1, rm2, rm3, dlrm-v2, dlrm-v2-half"
+_BATCHES = "1,16,64,270,700"
 
 
 def serve(
@@ -23,33 +24,67 @@ def serve(
         list[str] | None,
         typer.Option(help=f"Measure this model, or several as a,b: {_NAMES} [default: all]."),
     ] = None,
-    batch: Annotated[str, typer.Option(help="Samples of a request, or several as a,b.")] = "1,16,64,270,700",
+    batch: Annotated[
+        str, typer.Option(help="Samples of a request, or several as a,b; over the network 270.")
+    ] = _BATCHES,
     peer: Annotated[
         list[str] | None,
         typer.Option(
-            help="Run beside this, or several as a,b: fbgemm, onnxruntime, openvino, torchao, torch; `none` "
-            "for nobody [default: all installed]."
+            help="Run beside this, or several as a,b: fbgemm, onnxruntime, openvino, torchao, torch; over "
+            "the network fastapi, fastapi-json; `none` for nobody [default: all installed]."
         ),
     ] = None,
     rows: Annotated[
         int | None, typer.Option(min=3, help="Most rows of a table [default: 2 million, as the models].")
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Timed turns of each candidate.")] = 7,
-    threads: Annotated[int, typer.Option(min=1, help="Threads of all sides.")] = 2,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of all sides, cards of a server.")] = 2,
+    seconds: Annotated[float, typer.Option(min=0.2, help="Of a turn over the network.")] = 5.0,
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests at a time over the network.")] = 8,
+    loadgen: Annotated[bool, typer.Option(help="Also run MLPerf LoadGen's Server scenario.")] = True,
     out: Annotated[Path | None, typer.Option(help="Also write the result to this JSON file.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Requests of whole models a second, beside FBGEMM, onnxruntime, OpenVINO and torchao."""
+    """Requests of whole models a second: in process beside FBGEMM, onnxruntime, OpenVINO and torchao, or over
+    the network beside FastAPI with onnxruntime.
+
+    Without --in-process servers are started, each model behind our HTTP and gRPC and behind `--peer fastapi`
+    (binary bodies) and `fastapi-json`, and asked in turns with requests of `--batch` samples.
+    """
     from megalith.bench.peers.candidates import choose_peers
     from megalith.bench.runner import save_result
     from megalith.bench.serve.suite import PEERS, ServeSettings, bench_serve
     from megalith.core.errors import ConfigError
     from megalith.core.files import check_target
 
-    if not in_process:
-        raise ConfigError("There is no server to measure yet; pass --in-process to call models directly.")
     if out is not None:
         check_target(out)
+    if not in_process:
+        from megalith.bench.serve.network.suite import PEERS as SERVERS
+        from megalith.bench.serve.network.suite import NetworkSettings, bench_network
+
+        sizes = _batch_sizes("270" if batch == _BATCHES else batch)
+        if len(sizes) != 1:
+            raise ConfigError(f"Over the network --batch is one number, not '{batch}'.")
+        network = NetworkSettings(
+            shapes=chosen_shapes(shape or []),
+            peers=tuple(choose_peers(peer or [], SERVERS)),
+            samples=sizes[0],
+            rows=rows,
+            repeats=repeats,
+            seconds=seconds,
+            cards=threads,
+            concurrency=concurrency,
+            loadgen=loadgen,
+        )
+        content = bench_network(network, lambda message: note((message, "dim")))
+        if out is not None:
+            save_result(out, content)
+        if as_json:
+            print_json(content)
+        else:
+            show_network(content["results"])
+        return
     settings = ServeSettings(
         shapes=chosen_shapes(shape or []),
         batches=_batch_sizes(batch),
@@ -86,6 +121,59 @@ def _batch_sizes(text: str) -> tuple[int, ...]:
     if not all(part.isascii() and part.isdigit() and 0 < int(part[:8]) <= 100_000 for part in parts):
         raise ConfigError(f"--batch must be numbers from 1 to 100000, such as 1,64,700, not '{text}'.")
     return tuple(int(part) for part in parts)
+
+
+def show_network(results: dict[str, Any]) -> None:
+    """Rates over the network, by model and server."""
+    rows = []
+    for measured in results["measured"]:
+        shown = measured["shape"]
+        for name, each in measured["rates"].items():
+            rows.append(
+                [
+                    shown,
+                    name,
+                    f"{each['rate']:,.1f}",
+                    f"{each['rate_without_client']:,.1f}",
+                    f"{each['client_cores']:.2f}",
+                    f"{each['server_cores']:.2f}",
+                    f"{1e3 * each['p50_seconds']:.1f}",
+                    f"{1e3 * each['p99_seconds']:.1f}",
+                ]
+            )
+            shown = ""
+    columns = [
+        "model",
+        "",
+        "requests/s",
+        "without client",
+        "client cores",
+        "server cores",
+        "p50 ms",
+        "p99 ms",
+    ]
+    print_table("Requests a second over the network", columns, rows)
+    for measured in results["measured"]:
+        name = measured["shape"]
+        for what, ratio in measured["ratios"].items():
+            say(f"{name}: {what} {ratio:.2f}")
+        loadgen = measured.get("loadgen")
+        if loadgen is not None:
+            valid, bound = loadgen["valid"], 1e3 * loadgen["p99_bound_seconds"]
+            found = "none was valid" if valid is None else _loadgen_line(valid)
+            say(f"{name}: LoadGen, Server scenario, p99 within {bound:g} ms: {found}")
+        once = measured.get("user_once")
+        if once is not None:
+            say(
+                f"{name}: user features once: {once['bytes_ratio']:.1f} times fewer bytes, "
+                f"{once['rate_ratio']:.2f} times the rate of tiled input"
+            )
+
+
+def _loadgen_line(run: dict[str, Any]) -> str:
+    p99 = 1e3 * run["p99_seconds"]
+    share = f"{run['client_cpu_share']:.0%}"
+    return f"{run['rate']:.1f} queries/s, p99 {p99:.1f} ms, LoadGen and client {share} of a core"
 
 
 def show_serve(results: dict[str, Any]) -> None:

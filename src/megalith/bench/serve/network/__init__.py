@@ -1,0 +1,1 @@
+"""`megalith bench serve`: models behind servers, asked over the network, ours beside others."""

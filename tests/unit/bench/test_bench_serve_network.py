@@ -1,0 +1,90 @@
+"""Models behind servers: requests of the bench are right, and its figures follow from what was measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from commands import megalith
+from megalith.bench.serve.network.loadgen import read_summary
+from megalith.bench.serve.network.models import user_request, user_tables, write_shape
+from megalith.bench.serve.network.suite import ratios, without_client
+from megalith.bench.serve.shapes import served_shape
+from megalith.bench.serve.weights import ServedWeights
+from megalith.export.backends.base import LoadSettings
+from megalith.export.backends.inputs import ScoreRequest
+from megalith.export.backends.kernels.native import NativeBackend
+from megalith.export.folder import FrozenModel
+
+
+def test_user_features_once_give_the_scores_of_tiled_ones(tmp_path: Path) -> None:
+    import torch
+
+    shape = served_shape("rm2", 50)
+    count = user_tables(shape, 0.9)
+    lookups = shape.tables.lookups
+    assert 0.8 < sum(lookups[:count]) / sum(lookups) <= 0.9
+    folder = write_shape(tmp_path / "m", ServedWeights(shape), "int8", count, "user")
+    part = NativeBackend().load(FrozenModel(folder), "whole", LoadSettings(threads=1))
+    scores = [
+        part.run(ScoreRequest(**{name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}))
+        for arrays in user_request(shape, 7, count, seed=1)
+    ]
+    np.testing.assert_array_equal(scores[0]["score"].numpy(), scores[1]["score"].numpy())
+
+
+def test_ratios_compare_ours_with_the_engine_and_with_peers() -> None:
+    def rate(plain: float, without: float) -> dict[str, float]:
+        return {"rate": plain, "rate_without_client": without}
+
+    found = ratios(
+        {
+            "in-process": rate(100, 100),
+            "http": rate(85, 95),
+            "grpc": rate(80, 90),
+            "fastapi, product": rate(40, 50),
+            "fastapi, dequantised": rate(30, 30),
+            "fastapi-json, product": rate(9, 10),
+        }
+    )
+    assert found["http / in-process"] == pytest.approx(0.85)
+    assert found["grpc / in-process, without client"] == pytest.approx(0.9)
+    assert found["ours / best peer"] == pytest.approx(1.9)
+    assert found["ours / plain peer"] == pytest.approx(9.5)
+    assert without_client(50.0, 0.0) == 50.0
+
+
+def test_a_summary_of_loadgen_is_read() -> None:
+    text = "Completed samples per second    : 99.20\nResult is : VALID\n99.00 percentile latency (ns)   : 4213000\n"
+    assert read_summary(text) == {"valid": True, "p99_seconds": 0.004213, "completed_rate": 99.2}
+
+
+@pytest.mark.slow
+def test_a_shape_is_measured_over_the_network() -> None:
+    pytest.importorskip("fastapi", reason="FastAPI is not installed; `make bench` does")
+    pytest.importorskip("mlperf_loadgen", reason="LoadGen is not installed; `make bench` does")
+    words = [
+        "--shape",
+        "rm3",
+        "--rows",
+        "2000",
+        "--batch",
+        "8",
+        "--repeats",
+        "1",
+        "--seconds",
+        "0.5",
+        "--json",
+    ]
+    done = megalith("bench", "serve", *words)
+    assert done.returncode == 0, done.stderr
+    measured = json.loads(done.stdout)["results"]["measured"][0]
+    assert {"in-process", "http", "grpc", "fastapi, product", "fastapi-json, product"} <= set(
+        measured["rates"]
+    )
+    assert all(each["failures"] == 0 and each["rate"] > 0 for each in measured["rates"].values())
+    assert measured["loadgen"]["runs"][0]["failures"] == 0
+    assert measured["user_once"]["bytes_ratio"] > 1
