@@ -24,6 +24,7 @@ from megalith.serve.runtime.cards.card import OUTPUT_BYTES
 from megalith.serve.runtime.event_loop import EventLoop
 from megalith.serve.runtime.fleet import Fleet
 from megalith.serve.runtime.memory.rooms import RequestRoom, Rooms
+from megalith.serve.runtime.recorded import Replay, RequestRecorder
 from megalith.serve.runtime.repository import LoadReport, Repository
 from megalith.serve.runtime.scheduling.scheduler import Scheduler
 from megalith.serve.runtime.scheduling.work import Done, Pending, ServedVersion
@@ -50,7 +51,11 @@ class Engine:
             self._retry_after,
         )
         self._fleet = Fleet(self.settings, self._rooms, self._scheduler, self._loop, says)
-        self._repository = Repository(self.settings, self._fleet, self._scheduler, says)
+        self._recorder = RequestRecorder(self.settings.recorded)
+        replay = Replay(self._rooms, self._scheduler)
+        self._repository = Repository(
+            self.settings, self._fleet, self._scheduler, self._recorder, replay, says
+        )
         self._draining = self._closed = False
         self._closing = threading.Lock()
         self._loop.start()
@@ -67,6 +72,7 @@ class Engine:
         not taken is refused here by raising. The room is the engine's from now on, in both cases."""
         try:
             pending = self._taken(room, request, done)
+            self._recorder.saw(room, request)
             while not self._scheduler.submit(pending):
                 # A newer version has taken over since.
                 pending = self._taken(room, request, done)

@@ -90,12 +90,14 @@ def test_a_model_is_cut_over_the_fewest_cards_that_hold_it(folder: Path) -> None
     tables, dense = model.table_bytes, model.dense.weight_bytes
     for share, partitions in ((1.0, 1), (0.6, 2), (0.4, 3)):
         settings = EngineSettings(cards=3, card_memory=dense + int(share * tables))
-        placed = place_version(opened(folder).manifest, folder, settings)
+        placed = place_version(opened(folder).manifest, folder / DENSE_FILE, settings)
         assert max(1, len(placed.partitions)) == partitions
         held = [name for tables_of_card in placed.partitions for name in tables_of_card]
         assert partitions == 1 or sorted([*held, *placed.host]) == sorted(one.name for one in model.tables)
     with pytest.raises(PlanError, match="more cards"):
-        place_version(opened(folder).manifest, folder, EngineSettings(cards=3, card_memory=dense + 10))
+        place_version(
+            opened(folder).manifest, folder / DENSE_FILE, EngineSettings(cards=3, card_memory=dense + 10)
+        )
 
 
 def test_a_folder_that_is_damaged_is_refused_and_the_engine_goes_on(folder: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 
 _LONGEST = 3600.0
 
@@ -41,6 +42,24 @@ class EventLoop:
         """Runs a callback on the thread, soon; from any thread."""
         self._calls.append(callback)
         self.wake()
+
+    def run(self, callback: Callable[[], None]) -> None:
+        """Runs a callback on the thread and waits for it; from any thread."""
+        if threading.current_thread() is self.thread:
+            callback()
+            return
+        done: Future[None] = Future()
+
+        def call() -> None:
+            try:
+                callback()
+            except BaseException as error:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+        self.call(call)
+        done.result()
 
     def watch(self, descriptor: int, callback: Callable[[], None]) -> None:
         """Calls back whenever there is something to read."""

@@ -41,6 +41,7 @@ class Fleet:
         self._numbers = itertools.count(1)
         self.generation = 0
         self.lost_cards = 0
+        self._only: int | None = None
         self._wanted: dict[int, Mapping[int, VersionParts]] = {}
         """Generations that are served, and the versions they have."""
         self._loads: dict[int, tuple[Path, int | None, VersionParts]] = {}
@@ -58,18 +59,36 @@ class Fleet:
         else:
             self.maker = LocalCards(rooms.file.memory, self._notified)
 
-    def start_generation(self, versions: Mapping[int, VersionParts]) -> list[Card]:
-        """New cards that have these versions; they get no tasks before `join`."""
+    def start_generation(self, versions: Mapping[int, VersionParts], only: int | None) -> int:
+        """New cards that have these versions; with `only` they take tasks of one version, until `open`."""
         self.generation += 1
-        self._wanted[self.generation] = dict(versions)
-        cards = []
-        for place in range(max(1, self.settings.cards)):
-            card = self.maker.start(next(self._numbers), place, versions)
-            card.generation = self.generation
-            cards.append(card)
-        return cards
+        generation = self.generation
+        self._wanted[generation] = dict(versions)
+        self._only = only
+        try:
+            for place in range(max(1, self.settings.cards) if versions else 0):
+                card = self.maker.start(next(self._numbers), place, versions)
+                card.generation, card.only = generation, only
+                self._join([card])
+        except BaseException:
+            self.end(generation)
+            raise
+        return generation
 
-    def join(self, cards: list[Card]) -> None:
+    def open(self, generation: int) -> None:
+        """Lets cards of a generation take tasks of all versions that they have."""
+        with self._scheduler.lock:
+            self._only = None
+            for card in self._scheduler.cards:
+                if card.generation == generation:
+                    card.only = None
+        self._scheduler.joined([])
+
+    def resident(self) -> int:
+        """Bytes of all processes of the engine, of shared pages each its share."""
+        return sum(self.maker.memory().values())
+
+    def _join(self, cards: list[Card]) -> None:
         """Lets cards take tasks."""
         for card in cards:
             if isinstance(card, ProcessCard):
@@ -82,14 +101,11 @@ class Fleet:
         with self._scheduler.lock:
             cards = [card for card in self._scheduler.cards if card.generation == generation]
         for card in cards:
-            card.stop()
             if isinstance(card, LocalCard):
+                card.stop()
                 self._scheduler.lost(card)
-
-    def cards_of(self, generation: int) -> list[Card]:
-        """Those that take tasks now."""
-        with self._scheduler.lock:
-            return [card for card in self._scheduler.cards if card.generation == generation]
+        # The engine's thread alone touches descriptors of cards.
+        self._loop.run(partial(self._end, cards))
 
     def load(self, number: int, folder: Path, base: int | None, parts: VersionParts) -> dict[str, int]:
         """Loads a version, for cards that are started afterwards."""
@@ -133,9 +149,7 @@ class Fleet:
         self._closing = True
         for generation in list(self._wanted):
             self.end(generation)
-        done: Future[None] = Future()
-        self._loop.call(lambda: done.set_result(self.maker.close()))
-        done.result()
+        self._loop.run(self.maker.close)
 
     def due(self) -> float:
         """Fences cards that hang and starts those that are missing; when it wants to look again."""
@@ -173,6 +187,12 @@ class Fleet:
     def _take(self, card: ProcessCard) -> None:
         for result in card.results():
             self._scheduler.take_result(card, result)
+
+    def _end(self, cards: list[Card]) -> None:
+        for card in cards:
+            if card.alive and isinstance(card, ProcessCard):
+                card.stop()
+                self._ended(card)
 
     def _fence(self, card: Card) -> None:
         self._says(
@@ -221,7 +241,9 @@ class Fleet:
             if generation not in self._wanted:
                 card.stop()
                 return
-            self.join([card])
+            with self._scheduler.lock:
+                card.only = self._only if generation == self.generation else None
+            self._join([card])
 
         made.add_done_callback(ready)
         self.processes.start_soon(next(self._numbers), place, versions, made)

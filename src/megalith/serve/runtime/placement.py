@@ -11,7 +11,7 @@ from pathlib import Path
 
 from megalith.core.errors import PlanError
 from megalith.core.units import format_bytes
-from megalith.export.manifest import DENSE_FILE, ModelManifest
+from megalith.export.manifest import ModelManifest
 from megalith.export.partition.partitioner import SMALL_BYTES
 from megalith.export.partition.request_bytes import MovingLess, table_bytes
 from megalith.export.partition.rules import Item, big_then_costly, moved_cost
@@ -24,10 +24,10 @@ _ITEMS = 270
 """Samples of the request that costs are counted for: the mean of MLPerf's queries."""
 
 
-def place_version(manifest: ModelManifest, folder: Path, settings: EngineSettings) -> VersionParts:
-    """The parts of a version; PlanError where the cards cannot hold its tables."""
+def place_version(manifest: ModelManifest, weights: Path, settings: EngineSettings) -> VersionParts:
+    """The parts of a version; PlanError where cards cannot hold its tables. `weights` is its dense file."""
     whole = VersionParts(threads=settings.card_threads, backend=manifest.backend, pooled=settings.pooled)
-    model = served_manifest(manifest, folder / DENSE_FILE)
+    model = served_manifest(manifest, weights)
     memory = settings.card_memory
     needed = model.table_bytes + model.dense.weight_bytes
     if settings.partitions is None and (memory is None or needed <= memory):

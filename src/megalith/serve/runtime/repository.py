@@ -1,25 +1,29 @@
-"""Models and versions of an engine: loading, the switch to a newer version, unloading."""
+"""Models and versions of an engine: loading, checks, the switch to a newer version, unloading."""
 
 from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from megalith.core.errors import nearest
-from megalith.export.folder import read_manifest
+from megalith.core.errors import ServeError, nearest
 from megalith.serve.failures import UnknownModelError
 from megalith.serve.request import ModelDescription
-from megalith.serve.runtime.cards.served_part import column_runs
+from megalith.serve.runtime.cards.served_part import VersionParts, column_runs
 from megalith.serve.runtime.fleet import Fleet
+from megalith.serve.runtime.memory.peak import LoadMemory, load_memory
 from megalith.serve.runtime.placement import place_version
+from megalith.serve.runtime.recorded import Replay, RequestRecorder
 from megalith.serve.runtime.scheduling.request_check import RequestCheck
 from megalith.serve.runtime.scheduling.scheduler import Scheduler
 from megalith.serve.runtime.scheduling.statistics import VersionStatistics
-from megalith.serve.runtime.scheduling.work import Pending, ServedVersion
+from megalith.serve.runtime.scheduling.work import ServedVersion
+from megalith.serve.runtime.version_check import VersionCheck, VersionFindings
+from megalith.serve.runtime.version_folder import VersionFolder, open_version
 from megalith.serve.settings import EngineSettings
 
 Says = Callable[[str], None]
@@ -33,6 +37,7 @@ class LoadReport:
     version: str
     seconds: float
     bytes: dict[str, int]
+    memory: LoadMemory
     checks: dict[str, Any] = field(default_factory=dict)
     """What was compared before the switch."""
 
@@ -40,13 +45,25 @@ class LoadReport:
 class Repository:
     """What is served. One load or unload at a time; `find` never waits."""
 
-    def __init__(self, settings: EngineSettings, fleet: Fleet, scheduler: Scheduler, says: Says) -> None:
+    def __init__(
+        self,
+        settings: EngineSettings,
+        fleet: Fleet,
+        scheduler: Scheduler,
+        recorder: RequestRecorder,
+        replay: Replay,
+        says: Says,
+    ) -> None:
         self._settings, self._fleet, self._scheduler, self._says = settings, fleet, scheduler, says
+        self._recorder = recorder
+        self._check = VersionCheck(replay, settings.calibration_bound, settings.cards)
         self._changing = threading.Lock()
         self._models: dict[str, dict[str, ServedVersion]] = {}
         """Versions of a model in the order they came; replaced as a whole, never changed."""
         self._past: dict[tuple[str, str], VersionStatistics] = {}
         self._numbers = itertools.count(1)
+        self._generation = 0
+        """Of the cards that serve."""
 
     def find(self, model: str, version: str | None = None) -> ServedVersion:
         """A version that is served; the newest where none is named."""
@@ -63,30 +80,49 @@ class Repository:
             raise UnknownModelError(f"Model '{model}' has no version '{version}'; it has {listed}.")
         return found
 
-    def record(self, pending: Pending) -> None:
-        """Keeps a request now and then, for the check of the next version."""
+    def load(
+        self,
+        folder: Path,
+        name: str | None,
+        version: str | None,
+        *,
+        keep: bool = False,
+        check: bool = True,
+    ) -> LoadReport:
+        """Loads a version beside the one before, checks it, and switches to it.
 
-    def load(self, folder: Path, name: str | None, version: str | None, *, keep: bool = False) -> LoadReport:
-        """Loads a version and switches to it; with `keep` the one before is served on by its number."""
-        import time
-
+        The memory that this takes at its peak is said first, and refused where it is beyond the limit. With
+        `keep` the version before is served on by its number. Where a check fails a QualityError says so and
+        everything is as it was; `check=False` leaves checks out.
+        """
         began = time.monotonic()
         with self._changing:
-            served = self._prepare(folder, name, version)
-            served.bytes = self._fleet.load(served.number, folder, None, served.spec)
-            before = dict(self._models.get(served.model, {}))
+            opened = open_version(folder, lambda model: self._models.get(name or model, {}))
+            served, base = self._prepare(opened, name, version)
+            memory = load_memory(opened, self._loaded_bytes(), self._fleet.resident(), self._settings)
+            self._says(f"Version {served.version} of '{served.model}': {memory.sentence()}")
+            memory.refuse_beyond_limit(served.model, served.version)
+            before = self._models.get(served.model, {})
             after = {**(before if keep else {}), served.version: served}
-            self._switch({**self._models, served.model: after})
-            for old in [] if keep else before.values():
-                self._fleet.unload(old.number)
-        return LoadReport(served.model, served.version, time.monotonic() - began, served.bytes)
+            models = {**self._models, served.model: after}
+            served.bytes = self._fleet.load(served.number, folder, base, served.spec)
+            try:
+                findings = self._switch(models, served, opened if check else None)
+            except BaseException:
+                self._fleet.unload(served.number)
+                raise
+            for old in before.values():
+                if old not in after.values():
+                    self._fleet.unload(old.number)
+        seconds = time.monotonic() - began
+        self._says(f"Version {served.version} of '{served.model}' serves after {seconds:.1f} s.")
+        return LoadReport(served.model, served.version, seconds, served.bytes, memory, findings.to_dict())
 
     def unload(self, name: str, version: str | None = None) -> None:
         """Serves a model, or one version, no more."""
         with self._changing:
-            gone = (
-                [self.find(name, version)] if version else list(self._models[self.find(name).model].values())
-            )
+            chosen = self.find(name, version)
+            gone = [chosen] if version else list(self._models[name].values())
             left = {key: one for key, one in self._models[name].items() if one not in gone}
             models = {**self._models, name: left}
             if not left:
@@ -115,8 +151,8 @@ class Repository:
         return found
 
     def ready(self) -> bool:
-        """Whether cards are there."""
-        return bool(self._scheduler.cards)
+        """Whether something is served and some card is there."""
+        return bool(self._models) and bool(self._scheduler.cards)
 
     def statistics(self) -> dict[tuple[str, str], dict[str, Any]]:
         """Counts by model and version, those that were unloaded among them."""
@@ -145,29 +181,63 @@ class Repository:
         """Serves nothing more."""
         self._models = {}
 
-    def _prepare(self, folder: Path, name: str | None, version: str | None) -> ServedVersion:
-        manifest = read_manifest(folder)
+    def _loaded_bytes(self) -> int:
+        served = (one for versions in self._models.values() for one in versions.values())
+        return sum(sum(one.bytes.values()) for one in served)
+
+    def _prepare(
+        self, opened: VersionFolder, name: str | None, version: str | None
+    ) -> tuple[ServedVersion, int | None]:
+        manifest = opened.manifest
         model = name or manifest.name
-        number = next(self._numbers)
         known = self._models.get(model, {})
         version = version or str(max((int(each) for each in known if each.isdigit()), default=0) + 1)
-        spec = place_version(manifest, folder, self._settings)
-        statistics = self._past.setdefault((model, version), VersionStatistics())
-        check = RequestCheck(manifest)
-        served = ServedVersion(number, model, version, str(folder), manifest, check, spec, statistics)
+        if version in known:
+            raise ServeError(f"Version {version} of '{model}' is served already; name another.")
+        spec = place_version(manifest, opened.weights_file, self._settings)
+        served = ServedVersion(
+            next(self._numbers),
+            model,
+            version,
+            str(opened.folder),
+            manifest,
+            RequestCheck(manifest),
+            spec,
+            self._past.setdefault((model, version), VersionStatistics()),
+        )
         item = 2 if spec.pooled == "float16" else 4
         widths = [sum(run.width for run in column_runs(manifest, tables)) for tables in spec.partitions]
         served.widths = tuple(item * width for width in widths)
-        return served
+        return served, opened.base_number
 
-    def _switch(self, models: dict[str, dict[str, ServedVersion]]) -> None:
+    def _switch(
+        self,
+        models: dict[str, dict[str, ServedVersion]],
+        new: ServedVersion | None = None,
+        opened: VersionFolder | None = None,
+    ) -> VersionFindings:
         """Serves these from now on: on new cards, while those before finish what they have."""
         kept = [one for versions in models.values() for one in versions.values()]
         gone = [one for versions in self._models.values() for one in versions.values() if one not in kept]
-        specs = {one.number: one.spec for one in kept}
-        before = self._fleet.generation
-        self._fleet.join(self._fleet.start_generation(specs))
-        self._models = models
+        specs: dict[int, VersionParts] = {one.number: one.spec for one in kept}
+        before = self._generation
+        findings = VersionFindings()
+        generation = self._fleet.start_generation(specs, None if new is None else new.number)
+        try:
+            if new is not None and opened is not None:
+                findings = self._findings(opened, new)
+        except BaseException:
+            self._scheduler.wait_idle(generation, [new] if new else [])
+            self._fleet.end(generation)
+            raise
+        self._fleet.open(generation)
+        self._models, self._generation = models, generation
         # Requests that have found an old version and are not yet queued find another then.
         self._scheduler.wait_idle(before, gone)
         self._fleet.end(before)
+        return findings
+
+    def _findings(self, opened: VersionFolder, new: ServedVersion) -> VersionFindings:
+        versions = self._models.get(new.model)
+        old = next(reversed(versions.values())) if versions else None
+        return self._check(opened.source(), new, old, self._recorder.kept(new.model))

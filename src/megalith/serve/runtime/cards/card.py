@@ -35,6 +35,8 @@ class Card(ABC):
         self.tasks: dict[int, Work | None] = {}
         """Under way, by number; None is one that only asks for a sign."""
         self.generation = 0
+        self.only: int | None = None
+        """While set, it takes tasks of this version alone: one that is being checked."""
         self.last_used = self.load = 0
         """`load` is samples under way."""
         self.born = self.progress = time.monotonic()

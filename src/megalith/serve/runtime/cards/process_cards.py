@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from megalith.core.errors import ServeError
 from megalith.serve.runtime.cards.card import Card, CardMaker
@@ -36,6 +37,7 @@ class ProcessCards(CardMaker):
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
         self._replies: dict[int, Future[Any]] = {}
+        self._cards: WeakSet[ProcessCard] = WeakSet()
         self._closing = False
         self._launched = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
@@ -106,14 +108,18 @@ class ProcessCards(CardMaker):
                 card.release()
                 made.set_exception(error)
             else:
+                self._cards.add(card)
                 made.set_result(card)
 
         command = {"number": number, "place": place, "versions": sorted(versions)}
         self._send("start", command, card.descriptors).add_done_callback(replied)
 
     def memory(self) -> dict[str, int]:
-        """Resident bytes of the fork server, in which all that cards share is."""
-        return {"shared": proportional_bytes(self.process)}
+        """Resident bytes of this process and its children, of shared pages each its share."""
+        found = {"front": proportional_bytes(os.getpid()), "server": proportional_bytes(self.process)}
+        for card in list(self._cards):
+            found[f"card {card.place} ({card.process})"] = proportional_bytes(card.process)
+        return found
 
     def close(self) -> None:
         """Ends the fork server; cards end with it."""

@@ -56,15 +56,16 @@ class Rooms:
         self._most, self._request_bytes, self._retry_after = most, request_bytes, retry_after
         self._arena = Arena(room_bytes)
 
-    def reserve(self, num_bytes: int, head_bytes: int = 0) -> RequestRoom:
-        """A room of `num_bytes`, laid so that what follows the first `head_bytes` begins at a cache line."""
+    def reserve(self, num_bytes: int, head_bytes: int = 0, *, beyond: bool = False) -> RequestRoom:
+        """A room of `num_bytes`, laid so that what follows the first `head_bytes` begins at a cache line.
+        `beyond` is for who may have one where all are taken."""
         if num_bytes < 0 or num_bytes > self._request_bytes:
             raise BadRequestError(
                 f"A request of {num_bytes:,} bytes is above the limit of {self._request_bytes:,}; "
                 "send fewer samples."
             )
         with self.lock:
-            if self.taken >= self._most:
+            if self.taken >= self._most and not beyond:
                 raise OverloadedError(
                     f"{self._most} requests are active or queued, as many as are allowed; try again later.",
                     self._retry_after(),

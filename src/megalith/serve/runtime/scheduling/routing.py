@@ -10,7 +10,14 @@ from megalith.serve.runtime.scheduling.work import ServedVersion
 
 def holders(cards: Iterable[Card], version: ServedVersion) -> list[Card]:
     """Cards that have a version; of several generations of cards, those of the newest that has it."""
-    found = [card for card in cards if card.alive and not card.retired and version.number in card.versions]
+    found = [
+        card
+        for card in cards
+        if card.alive
+        and not card.retired
+        and version.number in card.versions
+        and card.only in (None, version.number)
+    ]
     if not found:
         return found
     newest = max(card.generation for card in found)

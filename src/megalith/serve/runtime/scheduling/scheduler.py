@@ -349,7 +349,9 @@ class Scheduler:
         pending.version.waiting -= 1
         self._changed.notify_all()
         pending.room.release()
-        if isinstance(outcome, Answer):
+        if not pending.counted:
+            pass
+        elif isinstance(outcome, Answer):
             count_answer(pending.version.statistics, outcome, pending.entry.batch)
         else:
             count_failure(pending.version.statistics, outcome, pending)

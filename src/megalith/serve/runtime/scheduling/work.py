@@ -56,7 +56,18 @@ class Pending:
     """A request that was submitted and has no answer yet."""
 
     __slots__ = (
-        *("_cancel", "attempts", "deadline", "done", "entry", "finished", "order", "queued", "request"),
+        *(
+            "_cancel",
+            "attempts",
+            "counted",
+            "deadline",
+            "done",
+            "entry",
+            "finished",
+            "order",
+            "queued",
+            "request",
+        ),
         *("room", "started_ns", "version"),
     )
 
@@ -75,6 +86,7 @@ class Pending:
         self.deadline = request.deadline
         self.started_ns = time.monotonic_ns()
         self.attempts = 0
+        self.counted = True
         self.queued, self.finished = True, False
         self._cancel = cancel
 

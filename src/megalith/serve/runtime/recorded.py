@@ -1,0 +1,101 @@
+"""Requests kept to warm and check the next version of a model with: a copy of one a second, a few of each."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from megalith.export.backends.inputs import ScoreRequest
+from megalith.serve.failures import RequestError
+from megalith.serve.request import Answer, InferRequest, TensorView
+from megalith.serve.runtime.memory.rooms import RequestRoom, Rooms
+from megalith.serve.runtime.scheduling.scheduler import Scheduler
+from megalith.serve.runtime.scheduling.work import Pending, ServedVersion
+
+_LARGEST = 16 << 20
+"""Bytes of a body that is kept."""
+_EVERY_SECONDS = 1.0
+_TYPES = {torch.float32: "FP32", torch.int32: "INT32", torch.int64: "INT64"}
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRequest:
+    """A request with its body."""
+
+    body: bytes
+    inputs: Mapping[str, TensorView]
+
+
+def recorded_tensors(request: ScoreRequest) -> RecordedRequest:
+    """A request of tensors as one that was received."""
+    body, views = bytearray(), {}
+    for name, tensor in request._asdict().items():
+        if isinstance(tensor, Tensor):
+            body += b"\0" * (-len(body) % 64)
+            content = tensor.contiguous().numpy().tobytes()
+            views[name] = TensorView(len(body), len(content), _TYPES[tensor.dtype], tuple(tensor.shape))
+            body += content
+    return RecordedRequest(bytes(body), views)
+
+
+class RequestRecorder:
+    """The last requests of every model, at most one a second."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._kept: dict[str, deque[RecordedRequest]] = {}
+        self._next: dict[str, float] = {}
+
+    def saw(self, room: RequestRoom, request: InferRequest) -> None:
+        """A request came whose body is in its room."""
+        if not self._most or room.num_bytes > _LARGEST:
+            return
+        now = time.monotonic()
+        if now < self._next.get(request.model, 0.0):
+            return
+        with self._lock:
+            self._next[request.model] = now + _EVERY_SECONDS
+            kept = self._kept.setdefault(request.model, deque(maxlen=self._most))
+            kept.append(RecordedRequest(bytes(room.memory), dict(request.inputs)))
+
+    def kept(self, model: str) -> list[RecordedRequest]:
+        """Of one model, the oldest first."""
+        with self._lock:
+            return list(self._kept.get(model, ()))
+
+
+class Replay:
+    """Runs recorded requests on a version, whether requests can find it yet or not; nothing is counted."""
+
+    def __init__(self, rooms: Rooms, scheduler: Scheduler, seconds: float = 300.0) -> None:
+        self._rooms, self._scheduler, self._seconds = rooms, scheduler, seconds
+
+    def __call__(self, version: ServedVersion, recorded: RecordedRequest) -> Answer:
+        """Its answer; a failure is raised."""
+        outcome: queue.SimpleQueue[Answer | RequestError] = queue.SimpleQueue()
+        room = self._rooms.reserve(len(recorded.body), beyond=True)
+        try:
+            room.memory[:] = recorded.body
+            request = InferRequest(
+                version.model, recorded.inputs, priority=-1, deadline=time.monotonic() + self._seconds
+            )
+            entry = version.check.entry(request, room)
+            order, cancel = self._scheduler.next_order(), self._scheduler.cancel
+            pending = Pending(request, room, entry, version, outcome.put, order, cancel)
+            pending.counted = False
+        except BaseException:
+            room.release()
+            raise
+        self._scheduler.submit(pending)
+        found = outcome.get()
+        if isinstance(found, RequestError):
+            raise found
+        return found
