@@ -24,7 +24,7 @@ from megalith.serve.runtime.cards.card import OUTPUT_BYTES
 from megalith.serve.runtime.event_loop import EventLoop
 from megalith.serve.runtime.fleet import Fleet
 from megalith.serve.runtime.memory.rooms import RequestRoom, Rooms
-from megalith.serve.runtime.recorded import Replay, RequestRecorder
+from megalith.serve.runtime.recorded import RecentRequests, Replay
 from megalith.serve.runtime.repository import LoadReport, Repository
 from megalith.serve.runtime.scheduling.scheduler import Scheduler
 from megalith.serve.runtime.scheduling.work import Done, Pending, ServedVersion
@@ -51,7 +51,7 @@ class Engine:
             self._retry_after,
         )
         self._fleet = Fleet(self.settings, self._rooms, self._scheduler, self._loop, says)
-        self._recorder = RequestRecorder(self.settings.recorded)
+        self._recorder = RecentRequests(self.settings.recorded)
         replay = Replay(self._rooms, self._scheduler)
         self._repository = Repository(
             self.settings, self._fleet, self._scheduler, self._recorder, replay, says

@@ -26,14 +26,14 @@ _TYPES = {torch.float32: "FP32", torch.int32: "INT32", torch.int64: "INT64"}
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedRequest:
+class KeptRequest:
     """A request with its body."""
 
     body: bytes
     inputs: Mapping[str, TensorView]
 
 
-def recorded_tensors(request: ScoreRequest) -> RecordedRequest:
+def recorded_tensors(request: ScoreRequest) -> KeptRequest:
     """A request of tensors as one that was received."""
     body, views = bytearray(), {}
     for name, tensor in request._asdict().items():
@@ -42,16 +42,16 @@ def recorded_tensors(request: ScoreRequest) -> RecordedRequest:
             content = tensor.contiguous().numpy().tobytes()
             views[name] = TensorView(len(body), len(content), _TYPES[tensor.dtype], tuple(tensor.shape))
             body += content
-    return RecordedRequest(bytes(body), views)
+    return KeptRequest(bytes(body), views)
 
 
-class RequestRecorder:
+class RecentRequests:
     """The last requests of every model, at most one a second."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._kept: dict[str, deque[RecordedRequest]] = {}
+        self._kept: dict[str, deque[KeptRequest]] = {}
         self._next: dict[str, float] = {}
 
     def saw(self, room: RequestRoom, request: InferRequest) -> None:
@@ -64,9 +64,9 @@ class RequestRecorder:
         with self._lock:
             self._next[request.model] = now + _EVERY_SECONDS
             kept = self._kept.setdefault(request.model, deque(maxlen=self._most))
-            kept.append(RecordedRequest(bytes(room.memory), dict(request.inputs)))
+            kept.append(KeptRequest(bytes(room.memory), dict(request.inputs)))
 
-    def kept(self, model: str) -> list[RecordedRequest]:
+    def kept(self, model: str) -> list[KeptRequest]:
         """Of one model, the oldest first."""
         with self._lock:
             return list(self._kept.get(model, ()))
@@ -78,7 +78,7 @@ class Replay:
     def __init__(self, rooms: Rooms, scheduler: Scheduler, seconds: float = 300.0) -> None:
         self._rooms, self._scheduler, self._seconds = rooms, scheduler, seconds
 
-    def __call__(self, version: ServedVersion, recorded: RecordedRequest) -> Answer:
+    def __call__(self, version: ServedVersion, recorded: KeptRequest) -> Answer:
         """Its answer; a failure is raised."""
         outcome: queue.SimpleQueue[Answer | RequestError] = queue.SimpleQueue()
         room = self._rooms.reserve(len(recorded.body), beyond=True)

@@ -17,7 +17,7 @@ from megalith.serve.runtime.cards.served_part import VersionParts, column_runs
 from megalith.serve.runtime.fleet import Fleet
 from megalith.serve.runtime.memory.peak import LoadMemory, load_memory
 from megalith.serve.runtime.placement import place_version
-from megalith.serve.runtime.recorded import Replay, RequestRecorder
+from megalith.serve.runtime.recorded import RecentRequests, Replay
 from megalith.serve.runtime.scheduling.request_check import RequestCheck
 from megalith.serve.runtime.scheduling.scheduler import Scheduler
 from megalith.serve.runtime.scheduling.statistics import VersionStatistics
@@ -50,7 +50,7 @@ class Repository:
         settings: EngineSettings,
         fleet: Fleet,
         scheduler: Scheduler,
-        recorder: RequestRecorder,
+        recorder: RecentRequests,
         replay: Replay,
         says: Says,
     ) -> None:

@@ -17,7 +17,7 @@ from megalith.export.backends.choice import parse_choice
 from megalith.export.backends.conformance.findings import compared
 from megalith.export.backends.registry import find_backend
 from megalith.serve.failures import RequestError
-from megalith.serve.runtime.recorded import RecordedRequest, Replay, recorded_tensors
+from megalith.serve.runtime.recorded import KeptRequest, Replay, recorded_tensors
 from megalith.serve.runtime.scheduling.work import ServedVersion
 
 _HALF_VECTORS = 5e-3
@@ -53,7 +53,7 @@ class VersionCheck:
         model: ModelSource,
         new: ServedVersion,
         old: ServedVersion | None,
-        recorded: Sequence[RecordedRequest],
+        recorded: Sequence[KeptRequest],
     ) -> VersionFindings:
         """What was found; QualityError where the version is worse."""
         samples = self._own_samples(model, new)
