@@ -21,6 +21,12 @@ struct alignas(64) IdBucket {
   uint16_t passed;
 };
 
+// Of 64 rows, those whose content is elsewhere, and how many such rows there are before them.
+struct ChangedRows {
+  uint64_t bits;
+  int64_t before;
+};
+
 // One feature looked up in one frozen table.
 struct FrozenSource {
   const uint8_t* rows;
@@ -41,6 +47,8 @@ struct FrozenSource {
   int64_t has_padding;  // any id may be one
   int64_t padding;
   int64_t unknown;  // the row of ids that are not listed, or -1
+  const ChangedRows* changed;   // of every 64 rows; null where none changed
+  const uint8_t* changed_rows;  // their content, in the order of rows
 };
 
 // Bag b of feature f covers values[offsets[f * size + b], offsets[f * size + b + 1]).

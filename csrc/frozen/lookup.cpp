@@ -28,6 +28,7 @@ struct FrozenDescriptor {
   int64_t same_ids_as;        // the lookup whose ids are meant, or its own number
   int64_t num_rows, row_bytes, dim, precision, header_bytes, chunk, chunk_bytes, unit;
   int64_t pooling, feature, column, has_padding, padding, unknown;
+  int64_t changed, changed_rows;  // addresses, or 0
 };
 
 struct Pieces {
@@ -173,7 +174,9 @@ MG_EXPORT int32_t mg_frozen_create(const int64_t* descriptors, int64_t num_looku
             from.column,
             from.has_padding,
             from.padding,
-            from.unknown};
+            from.unknown,
+            reinterpret_cast<const megalith::ChangedRows*>(from.changed),
+            reinterpret_cast<const uint8_t*>(from.changed_rows)};
       if (from.ids == 0) continue;
       megalith::IdBuckets& own = made->ids[static_cast<size_t>(from.same_ids_as)];
       if (from.same_ids_as == n) own = megalith::IdBuckets(reinterpret_cast<const int64_t*>(from.ids), from.num_rows);

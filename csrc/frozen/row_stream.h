@@ -108,7 +108,7 @@ class RowStream {
   template <class Index>
   void find_some(const Index* ids, int64_t count) {
     const FrozenSource& source = lookups_[lookup_];
-    if (source.buckets || source.starts || source.has_padding) return find_staged(ids, count);
+    if (source.buckets || source.starts || source.has_padding || source.changed) return find_staged(ids, count);
     const bool is_short = source.row_bytes <= 64;
     const bool inside = is_short ? find_plain<true>(ids + next_, count) : find_plain<false>(ids + next_, count);
     if (!inside) note(ids, count);
@@ -151,10 +151,15 @@ class RowStream {
       for (const int64_t until = least(stop_, next_ + count + 2 * kAhead); bucketed_ < until; ++bucketed_) {
         __builtin_prefetch(source.buckets + bucket_of(static_cast<int64_t>(ids[bucketed_]), source.num_buckets));
       }
+    } else if (source.changed) {
+      for (const int64_t until = least(stop_, next_ + count + 2 * kAhead); bucketed_ < until; ++bucketed_) {
+        const uint64_t id = static_cast<uint64_t>(static_cast<int64_t>(ids[bucketed_]));
+        __builtin_prefetch(source.changed + (id < static_cast<uint64_t>(source.num_rows) ? id >> 6 : 0));
+      }
     }
     for (const int64_t until = least(stop_, next_ + count + kAhead); numbered_ < until; ++numbered_) {
       const int64_t id = static_cast<int64_t>(ids[numbered_]);
-      const int64_t number = number_of(source, id, numbered_);
+      const int64_t number = where(source, number_of(source, id, numbered_));
       numbers_[numbered_ & (kRing - 1)] = number;
       if (source.starts && number >= 0) __builtin_prefetch(source.starts + number);
     }
@@ -177,10 +182,19 @@ class RowStream {
         rows_[place] = reinterpret_cast<const uint8_t*>(kZeros);
         continue;
       }
-      rows_[place] = source.rows + begin;
+      rows_[place] = number < source.num_rows ? source.rows + begin : source.changed_rows + begin - source.num_rows * bytes;
       prefetch_packed<false>(rows_[place], bytes);
     }
     next_ += count;
+  }
+
+  // A row that changed stands behind all others.
+  static int64_t where(const FrozenSource& source, int64_t number) {
+    if (!source.changed || number < 0) return number;
+    const ChangedRows& some = source.changed[number >> 6];
+    const uint64_t bit = uint64_t{1} << (number & 63);
+    if (!(some.bits & bit)) return number;
+    return source.num_rows + some.before + __builtin_popcountll(some.bits & (bit - 1));
   }
 
   static constexpr int64_t kZerosNumber = -1, kPaddingNumber = -2;

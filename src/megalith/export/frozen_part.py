@@ -44,6 +44,8 @@ def frozen_lookup(
                 ids=held.get("ids"),
                 unknown=record.unknown,
                 name=record.name,
+                changed=held.get("changed"),
+                changed_rows=held.get("changed_rows"),
             )
         )
     return FrozenLookup(tables, features)

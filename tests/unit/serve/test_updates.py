@@ -1,5 +1,7 @@
 """Newer versions under load: checked beside the old one, switched without a lost request, or rolled back."""
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ from tests.served_models import ask, equal, in_process, opened, write_model
 from megalith.core.errors import QualityError, ServeError
 from megalith.export.backends.conformance.models import ModelInMemory, probe_model
 from megalith.export.backends.conformance.requests import RequestMaker
+from megalith.export.delta import write_delta
 from megalith.export.folder import read_manifest, write_manifest
 from megalith.export.tensor_file import file_record, read_tensors, write_tensors
 from megalith.serve.engine import Engine, EngineSettings
@@ -150,3 +153,47 @@ def test_two_models_are_updated_apart(folders: list[Path]) -> None:
             time.sleep(0.01)
         assert len(engine.status()["cards"]) == 1
     torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("cards", [0, 2])
+def test_a_delta_takes_over_under_load_and_a_delta_over_it(
+    folders: list[Path], tmp_path: Path, cards: int
+) -> None:
+    request = RequestMaker(opened(folders[0]), "whole").request(7)
+    wanted = {str(n + 1): in_process(opened(folder), request) for n, folder in enumerate(folders)}
+    with Engine(EngineSettings(cards=cards)) as engine:
+        engine.load(folders[0])
+        seen: list[Answer] = []
+        stop = threading.Event()
+
+        def keep_asking() -> None:
+            while not stop.is_set():
+                seen.append(ask(engine, MODEL, request))
+
+        thread = threading.Thread(target=keep_asking)
+        thread.start()
+        try:
+            for number in (1, 2):
+                write_delta(folders[number - 1], folders[number], tmp_path / f"d{number}")
+                assert engine.load(tmp_path / f"d{number}").version == str(number + 1)
+        finally:
+            stop.set()
+            thread.join()
+        assert all(equal(answer, wanted[answer.version]) for answer in seen)
+        assert equal(ask(engine, MODEL, request), wanted["3"])
+        with pytest.raises(ServeError, match="is not served"):
+            engine.load(tmp_path / "d1")
+
+
+def test_after_the_end_of_the_process_that_forks_a_delta_is_served_again(
+    folders: list[Path], tmp_path: Path
+) -> None:
+    request = RequestMaker(opened(folders[0]), "whole").request(7)
+    with Engine(EngineSettings(cards=1, attempts=50)) as engine:
+        engine.load(folders[0])
+        write_delta(folders[0], folders[1], tmp_path / "delta")
+        engine.load(tmp_path / "delta")
+        os.kill(engine._fleet.processes.process, signal.SIGKILL)
+        answer = ask(engine, MODEL, request)
+        assert answer.version == "2"
+        assert equal(answer, in_process(opened(folders[1]), request))

@@ -46,6 +46,8 @@ class FrozenDescriptor(NamedTuple):
     has_padding: int
     padding: int
     unknown: int
+    changed: int
+    changed_rows: int
 
 
 class FrozenLookup:
@@ -161,4 +163,6 @@ def _described(table: FrozenTable, first: int, feature: int, column: int) -> Fro
         has_padding=int(table.padding is not None),
         padding=table.padding or 0,
         unknown=-1 if table.unknown is None else table.unknown,
+        changed=address(table.changed) or 0,
+        changed_rows=address(table.changed_rows) or 0,
     )

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from megalith.core.errors import DataError
 from megalith.ops.embedding.pooling import without_padding
+from megalith.ops.frozen.changed_rows import changed_numbers
 from megalith.ops.frozen.decode import decode_rows
 from megalith.ops.frozen.prefix import decode_prefix_rows
 from megalith.ops.frozen.table import FrozenTable
@@ -57,7 +58,13 @@ def rows_twin(table: FrozenTable, ids: Tensor, feature: str) -> Tensor:
             numbers, known = torch.where(known, numbers, table.unknown), torch.ones_like(known)
     out = torch.zeros(len(ids), table.dim)
     if table.starts is None:
-        out[known] = decode_rows(table.rows[numbers[known]], table.form, table.dim)
+        rows = table.rows[numbers[known]]
+        if table.changed is not None and table.changed_rows is not None:
+            changed = changed_numbers(table.changed)
+            places = torch.searchsorted(changed, numbers[known]).clamp(max=max(len(changed) - 1, 0))
+            is_changed = changed[places] == numbers[known] if len(changed) else torch.zeros(len(rows)).bool()
+            rows[is_changed] = table.changed_rows[places[is_changed]]
+        out[known] = decode_rows(rows, table.form, table.dim)
     else:
         out[known] = decode_prefix_rows(table.rows, table.starts, table.prefix, numbers[known])
     return out

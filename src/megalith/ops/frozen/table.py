@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from megalith.core.errors import ConfigError
+from megalith.ops.frozen.changed_rows import changed_numbers
 from megalith.ops.frozen.formats import RowFormat
 from megalith.ops.frozen.prefix import PrefixFormat
 
@@ -36,6 +37,11 @@ class FrozenTable:
     unknown: int | None = None
     """Of listed ids, the row of all others; None reads as zeros, which count as a row."""
     name: str = "table"
+    changed: Tensor | None = None
+    """int64 [words, 2]: which rows have their content in `changed_rows`, as `changed_rows.py` has it; only of
+    rows of equal length."""
+    changed_rows: Tensor | None = None
+    """uint8 [changed, row_bytes]"""
 
     def __post_init__(self) -> None:
         if self.pooling not in _POOLINGS:
@@ -45,12 +51,25 @@ class FrozenTable:
         if (self.chunk is None) != (self.starts is None):
             raise ConfigError(f"Table '{self.name}' has only one of chunk and starts; pass both or none.")
         self._check_rows()
+        if self.changed is not None or self.changed_rows is not None:
+            self._check_changed()
         if self.ids is not None:
             rising = bool((self.ids[1:] > self.ids[:-1]).all())
             if self.ids.dtype != torch.int64 or self.ids.shape != (self.num_rows,) or not rising:
                 raise ConfigError(f"The ids of table '{self.name}' are not int64, rising, one for each row.")
         if self.unknown is not None and (self.ids is None or not 0 <= self.unknown < self.num_rows):
             raise ConfigError(f"Table '{self.name}' has no row {self.unknown} for ids that it does not list.")
+
+    def _check_changed(self) -> None:
+        index, rows = self.changed, self.changed_rows
+        if index is None or rows is None or self.starts is not None:
+            raise ConfigError(f"Table '{self.name}' cannot have rows that changed without an index of them.")
+        words = max(1, -(-self.num_rows // 64))
+        if index.dtype != torch.int64 or index.shape != (words, 2) or not index.is_contiguous():
+            raise ConfigError(f"The index of changed rows of table '{self.name}' is not int64 [{words}, 2].")
+        wanted = (len(changed_numbers(index)), self.form.row_bytes(self.dim))
+        if rows.dtype != torch.uint8 or rows.shape != wanted or not rows.is_contiguous():
+            raise ConfigError(f"The changed rows of table '{self.name}' are not uint8 {list(wanted)}.")
 
     def _check_rows(self) -> None:
         rows, starts = self.rows, self.starts
@@ -82,5 +101,6 @@ class FrozenTable:
 
     def bytes(self) -> int:
         """Of all tensors."""
-        held = [tensor for tensor in (self.rows, self.starts, self.ids) if tensor is not None]
+        every = (self.rows, self.starts, self.ids, self.changed, self.changed_rows)
+        held = [tensor for tensor in every if tensor is not None]
         return sum(tensor.numel() * tensor.element_size() for tensor in held)

@@ -46,6 +46,7 @@ class Fleet:
         """Generations that are served, and the versions they have."""
         self._loads: dict[int, tuple[Path, int | None, VersionParts]] = {}
         """What the maker of cards has loaded, should it have to load it again."""
+        self._unloaded: set[int] = set()
         self._pauses: dict[int, float] = {}
         self._starts: list[tuple[float, int, int]] = []
         """When to start which place of which generation again."""
@@ -118,7 +119,11 @@ class Fleet:
 
     def unload(self, number: int) -> None:
         """Frees a version that no card has."""
-        self._loads.pop(number, None)
+        # The base of another version is read again, should the process that loads ever end.
+        self._unloaded.add(number)
+        for each in self._unloaded & set(self._loads):
+            if not any(base == each for _, base, _ in self._loads.values()):
+                del self._loads[each]
         self.maker.unload(number)
 
     def status(self) -> dict[str, Any]:
@@ -256,3 +261,5 @@ class Fleet:
         self.processes.launch()
         for number, (folder, base, parts) in sorted(self._loads.items()):
             self.processes.load_soon(number, folder, base, parts)
+        for number in self._unloaded & set(self._loads):
+            self.processes.unload_soon(number)

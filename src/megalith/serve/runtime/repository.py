@@ -200,6 +200,7 @@ class Repository:
             model,
             version,
             str(opened.folder),
+            opened.weights_file,
             manifest,
             RequestCheck(manifest),
             spec,

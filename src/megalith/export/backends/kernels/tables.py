@@ -64,6 +64,8 @@ def frozen_tables(
                 ids=tensors.get("ids"),
                 unknown=record.unknown,
                 name=record.name,
+                changed=tensors.get("changed"),
+                changed_rows=tensors.get("changed_rows"),
             )
         )
         for name in read:

@@ -87,7 +87,11 @@ class ProcessCards(CardMaker):
 
     def unload(self, number: int) -> None:
         """In the fork server."""
-        self._send("unload", {"number": number}).result(_LOAD_SECONDS)
+        self.unload_soon(number).result(_LOAD_SECONDS)
+
+    def unload_soon(self, number: int) -> Future[Any]:
+        """Without waiting for it."""
+        return self._send("unload", {"number": number})
 
     def start(self, number: int, place: int, versions: Mapping[int, VersionParts]) -> Card:
         """Forks a card and waits for it."""

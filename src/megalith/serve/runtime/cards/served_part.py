@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from megalith.core.errors import ConfigError, ServeError
 from megalith.export.backends.base import LoadedPart, LoadSettings, ModelSource, Outputs
 from megalith.export.backends.choice import ModelChoice, load_whole, parse_choice
 from megalith.export.backends.inputs import (
@@ -20,9 +21,13 @@ from megalith.export.backends.inputs import (
 )
 from megalith.export.backends.kernels.tables import ColumnRun
 from megalith.export.backends.registry import find_backend
+from megalith.export.delta.source import DeltaModel
 from megalith.export.manifest import ModelManifest
 from megalith.export.program import DENSE, EMBEDDED
 from megalith.serve.runtime.cards.bags import join_bags, select_bags
+from megalith.serve.runtime.cards.joined import joined_requests, samples_of
+
+_KNOWS_CHANGES = ("native", "torch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +96,21 @@ class ServedPart:
 class WholeCardPart(ServedPart):
     """The whole model on one card."""
 
-    def check(self, request: ScoreRequest, first: int, last: int) -> CheckedEntry:
-        """Of one entry, what is computed with."""
-        return CheckedEntry(
-            last - first, self.check_dense(request, first, last), self.check_ids(request, first, last)
-        )
-
-    def run(self, entries: Sequence[CheckedEntry]) -> Outputs:
-        """Outputs of all samples of the entries, in their order."""
+    def run(self, requests: Sequence[ScoreRequest], ranges: Sequence[tuple[int, int]]) -> Outputs:
+        """Outputs of the samples in range of each request, in their order; what is wrong is refused."""
         assert self.loaded is not None
-        if len(entries) == 1:
-            return self.loaded.answer(*entries[0])
-        samples = sum(entry.samples for entry in entries)
-        return self.loaded.answer(samples, _joined_dense(entries), _joined_ids(entries))
+        if len(requests) > 1:
+            joined = joined_requests(requests)
+            if joined is None:
+                raise ServeError("One of the requests is wrong.")
+            return self.loaded.run(joined)
+        request, (first, last) = requests[0], ranges[0]
+        assert request.lengths is not None
+        if first or last < request.lengths.shape[1]:
+            some = samples_of(request, first, last)
+            # The whole of it is refused with a sentence that says why.
+            return self.loaded.run(request if some is None else some)
+        return self.loaded.run(request)
 
 
 class LookupCardPart(ServedPart):
@@ -197,6 +204,11 @@ def column_runs(manifest: ModelManifest, tables: tuple[str, ...]) -> list[Column
 def load_parts(model: ModelSource, spec: VersionParts) -> list[ServedPart]:
     """The parts of a version by number: the whole, or the dense part and then each partition's lookups."""
     manifest, choice = model.manifest, where_rows_are(parse_choice(spec.backend))
+    if isinstance(model, DeltaModel) and model.changed_bytes and choice.lookups.name not in _KNOWS_CHANGES:
+        raise ConfigError(
+            f"Backend '{choice.lookups.name}' does not read rows that a delta changed; serve the new version "
+            "as a whole."
+        )
     if not spec.partitions:
         return [WholeCardPart(manifest, load_whole(model, choice, spec.threads), None)]
     dense_choice = choice.dense or choice.lookups

@@ -11,6 +11,8 @@ from megalith.checkpoint.tensor_file import is_intact
 from megalith.core.errors import ServeError
 from megalith.export.backends.base import ModelSource
 from megalith.export.backends.kernels.resident import ResidentTable
+from megalith.export.delta.folder import FrozenDelta, is_delta
+from megalith.export.delta.source import DeltaModel
 from megalith.export.folder import FrozenModel
 from megalith.export.manifest import ModelManifest
 from megalith.serve.runtime.cards.served_part import ServedPart, VersionParts, load_parts
@@ -47,8 +49,12 @@ class ResidentModel:
 def load_source(
     folder: Path, base: ModelSource | None, between: Callable[[], None] = lambda: None
 ) -> ModelSource:
-    """The model of a folder, checked and in memory; `between` is called between its pieces."""
-    del base
+    """The model of a folder, checked and in memory; of a delta, over the version it is for. `between` is
+    called between its pieces."""
+    if is_delta(folder):
+        if base is None:
+            raise ServeError(f"{folder} is a delta; serve the version that it is over first.")
+        return DeltaModel(base, FrozenDelta(folder))
     model = FrozenModel(folder, verify=False)
     for name, record in model.manifest.files.items():
         if not is_intact(model.folder / name, record):

@@ -62,26 +62,21 @@ class CardWorker:
         if part is None:
             results = tuple(EntryResult(FAILED, "The card does not have this version.") for _ in task.entries)
             return TaskResult(task.number, began, began, began, began, results)
-        verdicts: list[EntryResult] = []
         checked: list[CheckedEntry] = []
-        for entry in task.entries:
-            try:
-                checked.append(self._check(part, entry))
-                verdicts.append(_FINE)
-            except Exception as error:  # Another request may be fine.
-                verdicts.append(_verdict(error))
-        ready = time.monotonic_ns()
-        outputs: Outputs | None = None
-        if all(verdict.status == FINE for verdict in verdicts):
-            try:
-                outputs = self._compute(part, task, checked)
-            except Exception as error:
-                if len(task.entries) == 1:
-                    verdicts = [_verdict(error)]
+        requests: list[ScoreRequest] = []
+        verdicts, outputs, ready = [_FINE] * len(task.entries), None, began
+        try:
+            requests = [self._request(part, entry) for entry in task.entries]
+            if not isinstance(part, WholeCardPart):
+                checked = [self._check(part, *one) for one in zip(requests, task.entries, strict=True)]
+            ready = time.monotonic_ns()
+            outputs = self._compute(part, task, requests, checked)
+        except Exception as error:
+            verdicts = [_verdict(error)]
         computed = time.monotonic_ns()
         if outputs is not None:
             self._write(part, task, outputs)
-        elif len(task.entries) > 1:
+        elif len(task.entries) != 1:
             verdicts = self._one_by_one(part, task)
         return TaskResult(task.number, began, ready, computed, time.monotonic_ns(), tuple(verdicts))
 
@@ -96,7 +91,9 @@ class CardWorker:
             pooled_at = task.pooled_at + before * self._row_bytes(part, -1)
             alone = task._replace(entries=(entry,), sources=sources, pooled_at=pooled_at)
             try:
-                outputs = self._compute(part, alone, [self._check(part, entry)])
+                request = self._request(part, entry)
+                checked = [] if isinstance(part, WholeCardPart) else [self._check(part, request, entry)]
+                outputs = self._compute(part, alone, [request], checked)
                 self._write(part, alone, outputs)
                 verdicts.append(_FINE)
             except Exception as error:
@@ -109,9 +106,8 @@ class CardWorker:
             return part.row_bytes
         return part.row_bytes[place] if isinstance(part, DenseCardPart) and place >= 0 else 0
 
-    def _check(self, part: ServedPart, entry: Entry) -> CheckedEntry:
-        request = self._request(part, entry)
-        assert isinstance(part, (WholeCardPart, LookupCardPart, DenseCardPart))
+    def _check(self, part: ServedPart, request: ScoreRequest, entry: Entry) -> CheckedEntry:
+        assert isinstance(part, (LookupCardPart, DenseCardPart))
         return part.check(request, entry.first, entry.last)
 
     def _request(self, part: ServedPart, entry: Entry) -> ScoreRequest:
@@ -140,15 +136,23 @@ class CardWorker:
             return torch.frombuffer(moved, dtype=dtype)
         return torch.frombuffer(self._rooms, dtype=dtype, count=count, offset=at)
 
-    def _compute(self, part: ServedPart, task: Task, entries: Sequence[CheckedEntry]) -> Outputs:
-        if not isinstance(part, DenseCardPart):
-            assert isinstance(part, (WholeCardPart, LookupCardPart))
-            return part.run(entries)
+    def _compute(
+        self,
+        part: ServedPart,
+        task: Task,
+        requests: Sequence[ScoreRequest],
+        checked: Sequence[CheckedEntry],
+    ) -> Outputs:
+        if isinstance(part, WholeCardPart):
+            return part.run(requests, [(entry.first, entry.last) for entry in task.entries])
+        if isinstance(part, LookupCardPart):
+            return part.run(checked)
+        assert isinstance(part, DenseCardPart)
         pooled = [
             None if card < 0 else memoryview(self._peer(card, descriptor))[offset:]
             for card, offset, descriptor in task.sources
         ]
-        return part.run(entries, pooled)
+        return part.run(checked, pooled)
 
     def _write(self, part: ServedPart, task: Task, outputs: Outputs) -> None:
         if isinstance(part, LookupCardPart):

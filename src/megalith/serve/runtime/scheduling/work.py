@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -34,6 +35,7 @@ class ServedVersion:
     model: str
     version: str
     folder: str
+    weights_file: Path
     manifest: ModelManifest
     check: RequestCheck
     spec: VersionParts
