@@ -153,19 +153,26 @@ def scenarios(
     ablation: Annotated[
         bool, typer.Option("--ablation", help="Also what placement, schedule and network bring alone.")
     ] = False,
+    routing: Annotated[
+        str | None,
+        typer.Option(
+            help="ecmp, spray or adaptive for all three [default: the search chooses, others ECMP]."
+        ),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Best plans beside production and CrossPipe."""
     from megalith.cli.explore.tables.scenarios import show_scenarios
     from megalith.explore.scenarios import ablation as parts_of
-    from megalith.explore.scenarios import run_scenario, scenario_jobs
+    from megalith.explore.scenarios import check_routing, run_scenario, scenario_jobs
 
+    chosen = check_routing(routing)
     jobs = list(scenario_jobs(names))
     rows, parts = [], {}
     with working("Scenarios") as update:
         for number, job in enumerate(jobs, start=1):
             update(f"{number} of {len(jobs)}: {job.name}")
-            row = run_scenario(job)
+            row = run_scenario(job, routing=chosen)
             rows.append(row)
             if ablation:
                 parts[job.name] = parts_of(job)

@@ -11,6 +11,21 @@ suite.py        the rows: best plan, baselines, speed-ups, where gains come from
 from __future__ import annotations
 
 from megalith.explore.scenarios.baselines import production
-from megalith.explore.scenarios.suite import ScenarioRow, ablation, run_scenario, run_scenarios, scenario_jobs
+from megalith.explore.scenarios.suite import (
+    ScenarioRow,
+    ablation,
+    check_routing,
+    run_scenario,
+    run_scenarios,
+    scenario_jobs,
+)
 
-__all__ = ["ScenarioRow", "ablation", "production", "run_scenario", "run_scenarios", "scenario_jobs"]
+__all__ = [
+    "ScenarioRow",
+    "ablation",
+    "check_routing",
+    "production",
+    "run_scenario",
+    "run_scenarios",
+    "scenario_jobs",
+]

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from megalith.core.errors import PlanError
-from megalith.explore.job import Job
+from megalith.explore.job import Job, Routing
 from megalith.explore.load import resolve_cluster
 from megalith.explore.scenarios.crosspipe import USUAL_PATHS
 from megalith.explore.search.cluster_search import search_job
@@ -30,9 +30,10 @@ NETWORKS = (
 )
 
 
-def production(job: Job, *, workers: int = 1, budget: float = 1500) -> RankedPlan:
+def production(job: Job, *, workers: int = 1, budget: float = 1500, routing: Routing = "ecmp") -> RankedPlan:
     """The best production-like plan; PlanError if none fits."""
     only = production_space(resolve_cluster(job.cluster, job.hardware))
+    only = replace(only, networks=tuple(replace(network, routing=routing) for network in only.networks))
     result = search_job(job, only=only, workers=workers, budget=budget)
     if not result.plans:
         raise PlanError(

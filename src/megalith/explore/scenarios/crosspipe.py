@@ -13,7 +13,7 @@ from dataclasses import replace
 from math import inf
 
 from megalith.core.errors import PlanError
-from megalith.explore.job import Job
+from megalith.explore.job import Job, Routing
 from megalith.explore.load import resolve_cluster
 from megalith.explore.predict import predict
 from megalith.explore.prediction import Prediction
@@ -33,10 +33,12 @@ _BATCH = 4
 _ANY = 10**9
 
 
-def crosspipe(job: Job, *, budget: int = 48) -> RankedPlan:
+def crosspipe(job: Job, *, budget: float = 48, routing: Routing = "ecmp") -> RankedPlan:
     """The best plan of this kind; PlanError if none fits."""
     cluster = resolve_cluster(job.cluster, job.hardware)
-    space = SearchSpace(job, cluster, crosspipe_space(cluster))
+    only = crosspipe_space(cluster)
+    only = replace(only, networks=tuple(replace(network, routing=routing) for network in only.networks))
+    space = SearchSpace(job, cluster, only)
     outcome = best_first(_GreedyTree(space), BestFirstOptions(batch=_BATCH, budget=budget))
     if outcome.best is None or outcome.best.value is None:
         raise PlanError(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, get_args
 
 from megalith.core.bounds import checked_bound, gap_to
 from megalith.core.errors import ConfigError, PlanError, nearest
-from megalith.explore.job import Job
+from megalith.explore.job import Job, Routing
 from megalith.explore.load import load_job, resolve_cluster, scenario_names
 from megalith.explore.prediction import Prediction
 from megalith.explore.scenarios.baselines import production, production_space
@@ -76,6 +77,14 @@ def scenario_jobs(names: Sequence[str] | None = None) -> Iterator[Job]:
         yield load_job(name)
 
 
+def check_routing(name: str | None) -> Routing | None:
+    """The routing of this name; ConfigError where there is none."""
+    names: tuple[Routing, ...] = get_args(Routing)
+    if name is not None and name not in names:
+        raise ConfigError(f"--routing {name} is no routing; {nearest(name, names)}")
+    return next((known for known in names if known == name), None)
+
+
 def run_scenarios(
     progress: Progress | None = None, names: Sequence[str] | None = None, *, workers: int | None = None
 ) -> list[ScenarioRow]:
@@ -88,10 +97,23 @@ def run_scenarios(
     return rows
 
 
-def run_scenario(job: Job, *, workers: int | None = None, budget: int = _BUDGET) -> ScenarioRow:
-    """A scenario's best plan beside the two baselines."""
-    result = search(job, workers=workers, budget=budget)
-    baselines = _or_none(production, job), _or_none(crosspipe, job)
+def run_scenario(
+    job: Job, *, workers: int | None = None, budget: int = _BUDGET, routing: Routing | None = None
+) -> ScenarioRow:
+    """A scenario's best plan beside the two baselines, all with the same budget.
+
+    With `routing` all three use that; without it the search chooses, and baselines use ECMP, as it comes.
+    """
+    asked = job
+    if routing is not None:
+        fixed = {**job.constraints.fixed, "routing": routing}
+        asked = job.model_copy(update={"constraints": job.constraints.model_copy(update={"fixed": fixed})})
+    result = search(asked, workers=workers, budget=budget)
+    used = routing or "ecmp"
+    baselines = (
+        _or_none(partial(production, budget=budget, routing=used), job),
+        _or_none(partial(crosspipe, budget=budget, routing=used), job),
+    )
     # The baselines' plans are plans of the joint space too, even if the budget did not reach them.
     best = min(
         (plan for plan in (result.best, *baselines) if plan), key=lambda plan: plan.prediction.step_seconds
