@@ -49,6 +49,9 @@ def job_title(job: Job, cluster: Cluster) -> str:
     """The title above a job's figures: what runs where."""
     name = job.name or job.model.name or job.model.kind
     where = f" on {cluster.name}" if cluster.name else ""
+    if job.cluster.sites and " + " in cluster.name:
+        # Sites that differ: their name says how many of what each has.
+        return f"{name}{where}"
     return f"{name}{where}: {cluster.devices:,} {cluster.device.name}"
 
 
