@@ -12,19 +12,27 @@ from megalith.hardware.cluster import Device
 _FILE = Path(__file__).parent / "calibration.yaml"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Calibration:
-    """The fitted constants of one device; calibration.yaml says what each is."""
+    """The fitted constants of one device; calibration.yaml says what each is.
+
+    Compared by identity: caches of the cost functions have it in their keys, and thirty floats a lookup would
+    take longer than what they keep.
+    """
 
     gemm_fraction: float
+    gemm_fraction_fp8: float
+    gemm_fraction_fp4: float
     gemm_half_depth: float
     attention_fraction: float
+    power_watts: float
     memory_fraction: float
     kernel_seconds: float
     inside_fraction: float
     inside_rank_exponent: float
     between_fraction: float
-    tensor_overlap: float
+    overlap: float
+    scale_loss: float
     transfer_seconds: float
     micro_batch_seconds: float
     step_seconds: float

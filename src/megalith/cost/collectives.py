@@ -1,9 +1,10 @@
 """Seconds and bytes of collectives over the nested levels of a cluster.
 
 A group is seen level by level: how many members of each level it touches, and how many groups like it share
-one member's link at the same time. A flat ring runs at its slowest link and pays the longest latency on every
-step; a hierarchical one reduces inside first, so that the outer links carry each byte once per member however
-many devices are in it. Over one level everything falls back to the closed forms (n ranks, S bytes, rate b,
+one member's link at the same time. A flat ring runs at its slowest link and, if every step waits for all ranks,
+pays the longest latency on every one; a hierarchical one reduces inside first, so that the outer links carry
+each byte once per member however many devices are in it. NCCL, which `auto` stands for, has rings whose steps
+wait for nobody (each hop's latency once), trees for all-reduces alone, and nothing hierarchical. Over one level everything falls back to the closed forms (n ranks, S bytes, rate b,
 latency a):
 
     all-reduce 2 (n-1)/n S/b, reduce-scatter, all-gather and all-to-all (n-1)/n S/b, ring 2 (n-1) a, tree 2
@@ -56,11 +57,13 @@ class Fabric:
     algorithm: str = "auto"
     ideal: bool = False
     """Take the links at their full rate, without what collectives reach of it: for the closed forms."""
+    software: Calibration | None = None
+    """Constants of the device under a given training software; the device's own when left out."""
 
     @property
     def constants(self) -> Calibration:
         """The fitted constants of the cluster's device."""
-        return calibration(self.cluster.device)
+        return self.software or calibration(self.cluster.device)
 
     def rate(self, level: int, sharing: int, ranks_inside: int = 1, ranks: int = FULL_RANKS) -> float:
         """Bytes per second that one of `sharing` groups gets out of a member of the level."""
@@ -93,20 +96,21 @@ def _rate(fabric: Fabric, level: int, sharing: int, ranks_inside: int, ranks: in
 def collective_seconds(
     fabric: Fabric, kind: Kind, group: Group, message_bytes: float, shrink: float = 1.0
 ) -> float:
-    """The collective by the algorithm asked for, the best of all when that is `auto`.
+    """The collective by the algorithm asked for, the best that NCCL has when that is `auto`.
 
     `message_bytes` is the whole vector (what each rank holds after an all-gather); `shrink` divides the bytes
     on the outermost level that the group crosses (compression).
     """
     if group_size(group) == 1 or message_bytes == 0:
         return 0.0
-    hierarchical = hierarchical_seconds(fabric, kind, group, message_bytes, shrink)
     if fabric.algorithm == "hierarchical":
-        return hierarchical
-    ring = ring_seconds(fabric, kind, group, message_bytes / shrink)
+        return hierarchical_seconds(fabric, kind, group, message_bytes, shrink)
     if fabric.algorithm == "flat":
-        return ring
-    return min(hierarchical, ring, tree_seconds(fabric, kind, group, message_bytes / shrink))
+        return ring_seconds(fabric, kind, group, message_bytes / shrink)
+    pipelined = pipelined_ring_seconds(fabric, kind, group, message_bytes / shrink)
+    if kind != "all_reduce":
+        return pipelined
+    return min(pipelined, tree_seconds(fabric, kind, group, message_bytes / shrink))
 
 
 def ring_seconds(fabric: Fabric, kind: Kind, group: Group, message_bytes: float) -> float:
@@ -114,6 +118,21 @@ def ring_seconds(fabric: Fabric, kind: Kind, group: Group, message_bytes: float)
     ranks = group_size(group)
     steps = _PASSES[kind] * (ranks - 1)
     return steps / ranks * _slowest(fabric, group, message_bytes) + steps * _longest(fabric, group)
+
+
+def pipelined_ring_seconds(fabric: Fabric, kind: Kind, group: Group, message_bytes: float) -> float:
+    """NCCL's ring: the slowest link's rate, and the latency of each hop once, as a rank passes on what it has
+    without waiting for the others' steps. Of a group's n - 1 hops one fewer than it has members is of its
+    outermost level."""
+    ranks = group_size(group)
+    bandwidth = _PASSES[kind] * (ranks - 1) / ranks * _slowest(fabric, group, message_bytes)
+    latency, members = 0.0, ranks
+    for index, span in enumerate(group):
+        if span.ranks > 1:
+            above = members // span.ranks
+            latency += (members - above) * fabric.latency(index)
+            members = above
+    return bandwidth + _PASSES[kind] * latency
 
 
 def tree_seconds(fabric: Fabric, kind: Kind, group: Group, message_bytes: float) -> float:

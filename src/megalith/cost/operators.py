@@ -18,15 +18,38 @@ from megalith.hardware.cluster import Device
 # operand fewer times (cuBLAS's 256x128 and its smaller siblings).
 _TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.93), (128, 64, 0.8), (64, 128, 0.8), (64, 64, 0.65))
 
-BYTES_PER_ELEMENT = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1, "int4": 0.5}
+BYTES_PER_ELEMENT = {
+    "fp32": 4,
+    "tf32": 4,
+    "fp16": 2,
+    "bf16": 2,
+    "fp8": 1,
+    "mxfp8": 33 / 32,
+    "nvfp4": 9 / 16,
+    "int8": 1,
+    "int4": 0.5,
+}
+"""Scales of MXFP8 (a byte for 32 elements) and NVFP4 (a byte for 16) counted."""
+QUANTISED = ("fp8", "mxfp8", "nvfp4")
+"""Training precisions whose products of weights run narrower than the tensors between them."""
+_UNITS = {"fp8": ("fp8",), "mxfp8": ("fp8",), "nvfp4": ("fp4", "fp8")}
 
 
 def peak_flops(device: Device, precision: str) -> float:
     """FLOP/s of a type; a device without it computes in the next wider one."""
-    for name in (precision, "bf16", "fp16", "tf32", "fp32"):
+    for name in (*_UNITS.get(precision, (precision,)), "bf16", "fp16", "tf32", "fp32"):
         if name in device.flops:
             return device.flops[name]
     return max(device.flops.values())
+
+
+def gemm_share(device: Device, constants: Calibration, precision: str) -> float:
+    """Share of `peak_flops` that large products of this precision reach."""
+    if precision == "nvfp4" and "fp4" in device.flops:
+        return constants.gemm_fraction_fp4
+    if precision in QUANTISED and "fp8" in device.flops:
+        return constants.gemm_fraction_fp8
+    return constants.gemm_fraction
 
 
 @lru_cache(maxsize=65536)
@@ -44,7 +67,7 @@ def gemm_seconds(
 
     `accumulated_bytes` says that the result is added to what is there, in so many bytes an element.
     """
-    peak = peak_flops(device, precision) * constants.gemm_fraction
+    peak = peak_flops(device, precision) * gemm_share(device, constants, precision)
     fill = depth / (depth + constants.gemm_half_depth)
     units = device.multiprocessors
     flops = 2.0 * rows * columns * depth * batch
@@ -100,7 +123,8 @@ def flash_attention_seconds(
     """One fused attention; the backward pass does 2.5 times the products."""
     heads, queries, keys, head_dim = shape
     flops = 4.0 * heads * queries * keys * head_dim * (0.5 if causal else 1.0)
-    peak = peak_flops(device, precision if precision != "fp8" else "bf16") * constants.attention_fraction
+    narrow = "bf16" if precision in QUANTISED else precision
+    peak = peak_flops(device, narrow) * constants.attention_fraction
     # Heads of 64 leave the exponentials as the bound, heads of 128 and more the products.
     fill = head_dim / (head_dim + 32) / (128 / 160)
     return flops * (2.5 / 0.85 if backward else 1.0) / (peak * min(fill, 1.1)) + constants.kernel_seconds

@@ -6,18 +6,20 @@ everything that fits in memory. `predict` simulates the best-ranked few.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 from megalith.explore.cost.memory import memory_of, room_in_flight
 from megalith.explore.cost.stages import stage_seconds
 from megalith.explore.job import Job, TransformerModel
-from megalith.explore.plan import Plan, is_older_generation, make_plan
+from megalith.explore.plan import Plan, make_plan, stack_of
 
 RECOMPUTE = ("none", "selective", "full")
 """Recompute modes from the least work to the least memory."""
 LARGEST_MICRO_BATCH = 32
 PLENTY = 3
 """Micro-batches in flight for each stage, beyond which more of them bring nothing."""
+FAST_HOST_BYTES_PER_SECOND = 1e11
 FUSED = ("gpipe", "1f1b", "interleaved", "breadth-first")
 """Schedules whose devices end with the backward of their first chunk, weight gradients included."""
 
@@ -27,16 +29,23 @@ def candidate_plans(job: Job) -> list[Plan]:
     one that comes closest."""
     parallel, training = job.parallel, job.training
     blank = parallel is not None and parallel.dp > 1 and "sharding" not in parallel.model_fields_set
-    blank = blank and not is_older_generation(job)
+    traits = stack_of(job).traits
+    blank = blank and traits.sharded_optimizer
+    modes = RECOMPUTE[RECOMPUTE.index(traits.recompute) :]
     fitting, others = [], []
     for sharding, size, candidate in product(
-        (None, "zero1") if blank else (None,), _micro_batches(job), (job, *_interleaved(job))
+        ("zero1",) if blank else (None,), _micro_batches(job), (job, *_interleaved(job))
     ):
         if candidate is not job and parallel and parallel.global_batch // (parallel.dp * size) % parallel.pp:
             continue
-        for recompute in (training.recompute,) if training.recompute else RECOMPUTE:
+        for recompute in (training.recompute,) if training.recompute else modes:
             plan = make_plan(candidate, size, recompute, sharding)
-            if memory_of(plan).fits(plan.cluster.device.bytes):
+            fits = memory_of(plan).fits(plan.cluster.device.bytes)
+            if not fits and recompute == "none" and offload_is_free(plan):
+                away = replace(plan, offload="activations")
+                if memory_of(away).fits(plan.cluster.device.bytes):
+                    plan, fits = away, True
+            if fits:
                 fitting.append(plan)
                 if plan.schedule != "greedy" or room_in_flight(plan) >= PLENTY * plan.parallel.pp:
                     # A greedy order may use the room that recompute makes.
@@ -44,6 +53,14 @@ def candidate_plans(job: Job) -> list[Plan]:
                 continue
             others.append(plan)
     return fitting or [min(others, key=lambda plan: memory_of(plan).total)]
+
+
+def offload_is_free(plan: Plan) -> bool:
+    """Whether the stack sends activations to the host before it computes anything twice: over a link as fast
+    as that of a superchip they hide behind the layers."""
+    tiers = plan.cluster.device.memory
+    fast = len(tiers) > 1 and tiers[1].bytes_per_second >= FAST_HOST_BYTES_PER_SECOND
+    return fast and plan.offload == "none" and plan.stack.traits.offloads_activations
 
 
 def _micro_batches(job: Job) -> list[int]:

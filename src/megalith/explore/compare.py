@@ -68,10 +68,21 @@ class Comparison:
 
     @property
     def sure(self) -> bool:
-        """Whether the two step times differ by more than both may be wrong."""
+        """Whether the two step times differ by more than such predictions are wrong: two plans of one model,
+        device and stack by their ratio's error, anything else by both intervals."""
         pair = (self.first.prediction, self.second.prediction)
         slow, fast = sorted(pair, key=lambda prediction: -prediction.step_seconds)
-        return slow.step_seconds * (1 - slow.uncertainty) > fast.step_seconds * (1 + fast.uncertainty)
+        if self.alike:
+            return slow.step_seconds > fast.step_seconds * (1 + max(slow.plan_error, fast.plan_error))
+        return slow.interval[0] > fast.interval[1]
+
+    @property
+    def alike(self) -> bool:
+        """Whether the two are plans of one model on one device and stack, so that their errors cancel in
+        part."""
+        first, second = self.first, self.second
+        same = first.job.model == second.job.model and first.job.cluster.device == second.job.cluster.device
+        return same and first.prediction.stack == second.prediction.stack
 
     def seconds_by_cause(self) -> dict[str, tuple[float, float]]:
         """Cause -> seconds in each job, causes that neither has left out."""
@@ -96,6 +107,9 @@ class Comparison:
             **jobs,
             "speed_up": self.speed_up,
             "sure": self.sure,
+            "plan_error": max(self.first.prediction.plan_error, self.second.prediction.plan_error)
+            if self.alike
+            else None,
             "differences": [
                 {"key": difference.key, "one": difference.first, "other": difference.second}
                 for difference in self.differences

@@ -56,6 +56,9 @@ def predict_dlrm(job: Job, *, record: bool = False) -> Prediction:
         micro_batch=plan.batch,
         recompute="none",
         uncertainty=UNCERTAINTY,
+        interval=(timeline.step_seconds * (1 - UNCERTAINTY), timeline.step_seconds * (1 + UNCERTAINTY)),
+        interval_basis="an estimate: few steps of recommendation models are public",
+        plan_error=UNCERTAINTY,
         timeline=timeline if record else None,
     )
 

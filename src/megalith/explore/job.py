@@ -14,7 +14,7 @@ from megalith.core.config import Config
 from megalith.hardware.catalog import ClusterSpec as ClusterSpec
 from megalith.hardware.catalog import LevelSpec as LevelSpec
 
-Precision = Literal["fp16", "bf16", "fp8", "fp32"]
+Precision = Literal["fp16", "bf16", "fp8", "mxfp8", "nvfp4", "fp32"]
 Recompute = Literal["none", "selective", "full"]
 Sharding = Literal["none", "zero1", "zero2", "zero3", "hybrid"]
 ScheduleName = Literal[
@@ -35,6 +35,8 @@ Compression = Literal["none", "bf16", "int8", "int4"]
 Attention = Literal["auto", "unfused", "flash"]
 TensorOverlap = Literal["auto", "none", "ring"]
 ContextExchange = Literal["ring", "all-gather", "all-to-all"]
+RecomputeModule = Literal["core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts"]
+Offload = Literal["none", "optimizer", "activations", "both"]
 
 
 class LowRankAttention(Config):
@@ -171,8 +173,15 @@ class Training(Config):
     """How the model is trained: precision, recompute, schedule, what overlaps, what is exchanged."""
 
     precision: Precision = "bf16"
+    stack: str | None = None
+    """The software that trains: a profile of the package (`megalith explore catalog` lists them) or a YAML file
+    of `megalith explore calibrate`. By device when left out; the prediction says which was taken."""
     recompute: Recompute | None = None
-    """The least that fits in memory when left out."""
+    """The least that fits in memory when left out, beginning with what the stack does by default."""
+    recompute_modules: tuple[RecomputeModule, ...] = ()
+    """What selective recompute does again, in Megatron's names; the stack's own choice when left out."""
+    offload: Offload = "none"
+    """What lies in host memory between its uses: the optimizer's state, activations, or both."""
     schedule: ScheduleName = "1f1b"
     """greedy: an order made for the costs of the links, with as many micro-batches in flight as memory holds
     (CrossPipe's)."""
@@ -180,14 +189,13 @@ class Training(Config):
     """Micro-batches that the long-link schedule holds above 1F1B's, to hide a slow boundary."""
     attention: Attention = "auto"
     """unfused: scores, softmax and dropout go through memory, as in Megatron of 2021-22; flash: they do not.
-    auto is by device: unfused on Ampere and older, whose published runs are of that time, flash on what came
-    later."""
+    auto is as the stack does."""
     tensor_overlap: TensorOverlap = "auto"
     """ring: tensor-parallel traffic runs beside the matrix products it feeds (Megatron-Core's --tp-comm-
-    overlap). auto is by device, as with attention."""
+    overlap), inside the fastest domain. auto is as the stack does."""
     overlap: bool = True
-    """Gradient and parameter traffic beside compute. A file that leaves it out gets what published runs on
-    such devices did: on Ampere and older nothing overlaps, messages between stages neither."""
+    """Gradient and parameter traffic beside compute. A file that leaves it out gets what the stack does: in
+    those of 2021-22 nothing overlaps, messages between stages neither."""
     bucket_bytes: int = Field(default=40_000_000, gt=0)
     compression: Compression = "none"
     """Of gradients on the outermost level that data parallelism crosses."""
@@ -211,8 +219,8 @@ class Constraints(Config):
     """Axis or option -> the only value allowed, such as {tp: 8, schedule: 1f1b}."""
     forbidden_crossings: tuple[str, ...] = ()
     """axis@level, such as tp@building: that axis must stay inside members of that level."""
-    memory_margin: float = Field(default=0.06, ge=0, lt=1)
-    """Share of a device's memory kept free (fragmentation, communication buffers)."""
+    memory_margin: float = Field(default=0.02, ge=0, lt=1)
+    """Share of a device's memory kept free; buffers and fragmentation are counted apart."""
     deadline_seconds: float | None = Field(default=None, gt=0)
     """Step time that must be met; among plans that meet it the cheapest is best."""
     trainer: Literal["megatron", "torchtitan"] | None = None

@@ -11,23 +11,26 @@ from functools import lru_cache
 from math import prod
 
 from megalith.core.errors import ConfigError, PlanError
-from megalith.cost.calibration import Calibration, calibration
+from megalith.cost.calibration import Calibration
 from megalith.cost.collectives import Fabric, group_size
 from megalith.explore.job import Job, Parallel, TransformerModel
 from megalith.explore.load import resolve_cluster
 from megalith.explore.placement import check_devices, expert_groups, expert_tensor_size, group
+from megalith.explore.stacks import Stack, default_stack, load_stack
 from megalith.explore.workload import LayerShape
 from megalith.hardware.cluster import Cluster
 
-UNFUSED_GENERATIONS = ("volta", "ampere")
-"""Devices whose published runs are of before 2023: attention through memory, gradients after the last
-backward, tensor-parallel traffic in the open. Set `training.attention`, `overlap` and `tensor_overlap` for a
-newer trainer."""
+
+def stack_of(job: Job) -> Stack:
+    """The software that trains a job: the one it names, else the default of its device."""
+    device = resolve_cluster(job.cluster, job.hardware).device
+    return load_stack(job.training.stack or default_stack(device))
 
 
-def is_older_generation(job: Job) -> bool:
-    """Whether the job's devices are of a generation whose published runs used no fused attention."""
-    return resolve_cluster(job.cluster, job.hardware).device.generation in UNFUSED_GENERATIONS
+def uses_flash(job: Job) -> bool:
+    """Whether the attention of a job is fused, by its own word or by its stack's."""
+    attention = job.training.attention
+    return (stack_of(job).traits.attention if attention == "auto" else attention) == "flash"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +64,13 @@ class Plan:
     compression: str
     local_steps: int
     memory_margin: float
+    stack: Stack
+    offload: str = "none"
 
     @property
     def constants(self) -> Calibration:
-        """Fitted constants of the cost model for the plan's device."""
-        return calibration(self.cluster.device)
+        """Fitted constants of the cost model for the plan's device and stack."""
+        return self.fabric.constants
 
 
 def make_plan(job: Job, micro_batch: int, recompute: str, sharding: str | None = None) -> Plan:
@@ -80,26 +85,36 @@ def make_plan(job: Job, micro_batch: int, recompute: str, sharding: str | None =
     training = job.training
     _check_chunks(training.schedule, parallel.vpp)
     _check_rounds(job, parallel, micro_batch)
-    older = is_older_generation(job)
-    flash = training.attention == "flash" or (training.attention == "auto" and not older)
-    # What a job leaves out is as in the published runs on such devices.
-    overlap = training.overlap if "overlap" in training.model_fields_set else not older
-    tensor_overlap = training.tensor_overlap == "ring" or (training.tensor_overlap == "auto" and not older)
+    stack = stack_of(job)
+    traits = stack.traits
+    # What a job leaves out is as its stack does it.
+    overlap = training.overlap if "overlap" in training.model_fields_set else traits.overlap
+    by_stack = training.tensor_overlap == "auto" and traits.tensor_overlap
     sharding = sharding or parallel.sharding
     level, shards = _shards(parallel, cluster, sharding)
     return Plan(
         transformer=model,
         cluster=cluster,
         parallel=parallel,
-        fabric=Fabric(cluster, job.network.routing, job.network.multipath, job.network.collectives),
+        fabric=Fabric(
+            cluster,
+            job.network.routing,
+            job.network.multipath,
+            job.network.collectives,
+            software=stack.constants(cluster.device),
+        ),
         shape=LayerShape(
             parallel.tp,
             parallel.cp,
             parallel.ep,
             micro_batch,
             parallel.sequence_parallel and parallel.tp > 1,
-            flash or parallel.cp > 1,
+            uses_flash(job) or parallel.cp > 1,
             expert_tensor_size(parallel) if model.experts else 0,
+            modules=training.recompute_modules or (traits.modules if uses_flash(job) else ()),
+            selective=traits.selective,
+            fused_loss=traits.fused_loss,
+            narrow_dispatch=traits.narrow_dispatch,
         ),
         layers_per_stage=layers,
         micro_batches=micro_batches_of(parallel, micro_batch),
@@ -108,8 +123,8 @@ def make_plan(job: Job, micro_batch: int, recompute: str, sharding: str | None =
         schedule=training.schedule,
         extra_in_flight=training.extra_in_flight,
         overlap=overlap,
-        tensor_overlap=tensor_overlap and parallel.sequence_parallel,
-        waits_for_transfers=older and "overlap" not in training.model_fields_set,
+        tensor_overlap=(by_stack or training.tensor_overlap == "ring") and parallel.sequence_parallel,
+        waits_for_transfers=traits.waits_for_transfers and "overlap" not in training.model_fields_set,
         sharding=sharding,
         shard_level=level,
         shards=shards,
@@ -117,6 +132,8 @@ def make_plan(job: Job, micro_batch: int, recompute: str, sharding: str | None =
         compression=training.compression,
         local_steps=training.local_steps,
         memory_margin=job.constraints.memory_margin,
+        stack=stack,
+        offload=training.offload,
     )
 
 

@@ -9,19 +9,22 @@ them are simulated.
 
 from __future__ import annotations
 
+from math import expm1
+
 from megalith.core.errors import PlanError
 from megalith.cost.operators import peak_flops
 from megalith.explore.candidates import candidate_plans, estimate_seconds, plan_bound_seconds
 from megalith.explore.cost.memory import memory_of
-from megalith.explore.cost.step import PlanCost, scheduled_cost
-from megalith.explore.cost.uncertainty import uncertainty_of
+from megalith.explore.cost.step import PlanCost, scale_loss, scheduled_cost
 from megalith.explore.dlrm import predict_dlrm
+from megalith.explore.intervals import band_of
 from megalith.explore.job import Job, TransformerModel
 from megalith.explore.load import resolve_sites
 from megalith.explore.memory_advice import memory_shortfall, nearest_fit
 from megalith.explore.pipeline.operations import Schedule
 from megalith.explore.pipeline.simulate import simulate
 from megalith.explore.pipeline.timeline import Timeline
+from megalith.explore.pipeline.waits import waits_by_root
 from megalith.explore.placement import devices_needed, group, outermost_level
 from megalith.explore.plan import Plan
 from megalith.explore.prediction import Prediction
@@ -72,7 +75,7 @@ def filled_job(job: Job, prediction: Prediction) -> Job:
     if job.parallel is None:
         return job
     parallel = {name: getattr(prediction, name) for name in ("micro_batch", "vpp", "sharding")}
-    training = {name: getattr(prediction, name) for name in ("recompute", "schedule")}
+    training = {name: getattr(prediction, name) for name in ("recompute", "schedule", "offload")}
     return job.model_copy(
         update={
             "parallel": job.parallel.model_copy(update=parallel),
@@ -89,17 +92,21 @@ def predict_plan(plan: Plan, *, record: bool = False, must_fit: bool = True) -> 
     memory = memory_of(plan, timeline.peak_activations)
     if must_fit and memory.total > device.bytes:
         raise DoesNotFitError(f"{memory_shortfall(plan, memory)}.")
-    seconds = timeline.step_seconds
+    devices = devices_needed(parallel)
+    lost = scale_loss(plan.constants.scale_loss, devices)
+    seconds = timeline.step_seconds * (1 + lost)
     breakdown = _breakdown(plan, schedule, cost, timeline)
+    breakdown["scale_loss"] = lost * timeline.step_seconds
     model_work = model_flops(model, parallel.global_batch)
     all_work = model_work + recompute_flops(model, parallel.global_batch, plan.recompute, plan.shape.flash)
-    devices = devices_needed(parallel)
+    band = band_of(plan)
+    low, high = band.around(seconds)
     return Prediction(
         step_seconds=seconds,
         model_tflops_per_gpu=model_work / seconds / devices / 1e12,
         hardware_tflops_per_gpu=all_work / seconds / devices / 1e12,
         mfu=model_work / seconds / devices / peak_flops(device, plan.precision),
-        memory_bytes_per_device=memory.total + memory.margin,
+        memory_bytes_per_device=memory.total,
         fits=memory.fits(device.bytes),
         breakdown=breakdown,
         memory={**memory.by_use(), "margin": memory.margin},
@@ -107,7 +114,12 @@ def predict_plan(plan: Plan, *, record: bool = False, must_fit: bool = True) -> 
         bound_by=_bound_by(plan, cost, breakdown),
         micro_batch=plan.shape.micro_batch,
         recompute=plan.recompute,
-        uncertainty=_uncertainty(plan),
+        uncertainty=(high - low) / 2 / seconds,
+        interval=(low, high),
+        interval_basis=band.basis,
+        plan_error=expm1(band.plan_error),
+        stack=plan.stack.name,
+        offload=plan.offload,
         schedule=plan.schedule,
         vpp=parallel.vpp,
         sharding=plan.sharding,
@@ -120,13 +132,16 @@ def _breakdown(plan: Plan, schedule: Schedule, cost: PlanCost, timeline: Timelin
     device = max(range(plan.parallel.pp), key=lambda index: timeline.compute_seconds[index])
     breakdown = _compute_breakdown(plan, schedule, cost, timeline.compute_seconds[device], device)
     exposed = {cause: by_device[device] for cause, by_device in timeline.exposed_seconds.items()}
+    for cause, seconds in waits_by_root(schedule, cost.costs, timeline, device).items():
+        exposed[cause] += seconds
+        exposed["bubble"] -= seconds
     for cause, name in (
         ("bubble", "pipeline_bubble"),
         ("transfer", "pipeline_transfer"),
         ("optimizer", "optimizer"),
     ):
         breakdown[name] = breakdown.get(name, 0.0) + exposed[cause]
-    breakdown["data_parallel"] = exposed["parameters"] + exposed["gradient"]
+    breakdown["data_parallel"] += exposed["parameters"] + exposed["gradient"]
     return breakdown
 
 
@@ -144,6 +159,7 @@ def _compute_breakdown(
             "context_parallel",
             "expert_parallel",
             "pipeline_transfer",
+            "data_parallel",
         )
     }
     if schedule.streams > 1:
@@ -173,14 +189,3 @@ def _bound_by(plan: Plan, cost: PlanCost, breakdown: dict[str, float]) -> str:
         level = plan.cluster.levels[outermost_level(group(plan.parallel, plan.cluster, axes))].name
         shares[f"link:{level}"] = shares.get(f"link:{level}", 0.0) + breakdown[name]
     return max(shares, key=lambda name: shares[name])
-
-
-def _uncertainty(plan: Plan) -> float:
-    """Typical relative error of such plans, by device and by the levels that they cross."""
-    devices = devices_needed(plan.parallel)
-    crossed = next(
-        (index for index in range(len(plan.cluster.levels)) if plan.cluster.devices_within(index) >= devices),
-        len(plan.cluster.levels) - 1,
-    )
-    tensor = group(plan.parallel, plan.cluster, ("tp",))
-    return uncertainty_of(plan.cluster.device.name, crossed + 1, any(span.ranks > 1 for span in tensor[1:]))

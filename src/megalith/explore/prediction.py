@@ -33,7 +33,16 @@ class Prediction:
     micro_batch: int
     recompute: str
     uncertainty: float
-    """Typical relative error of this kind of row in `explore validate`."""
+    """Half of the 80% interval, relative to the step."""
+    interval: tuple[float, float] = (0.0, 0.0)
+    """Seconds between which 80% of steps like this one would be measured."""
+    interval_basis: str = ""
+    """Which measured steps the interval is from."""
+    plan_error: float = 0.0
+    """The same, relative, for the ratio of two plans of one model on one device and stack."""
+    stack: str = ""
+    """The software that was predicted."""
+    offload: str = "none"
     schedule: str = "1f1b"
     vpp: int = 1
     sharding: str = "none"

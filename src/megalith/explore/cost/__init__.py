@@ -12,5 +12,4 @@ step.py          all of these as the costs of one step under a schedule
 activations.py   bytes that a layer keeps for its backward pass
 memory.py        bytes of the fullest device
 dlrm.py          the same for recommendation models, whose tables are sharded over all devices
-uncertainty.py   how far such costs have been from measurements
 """

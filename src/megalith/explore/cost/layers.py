@@ -17,6 +17,7 @@ from megalith.cost.collectives import (
     dispatch_seconds,
     group_size,
 )
+from megalith.cost.operators import QUANTISED
 from megalith.explore.cost.compute import ComputeSeconds, compute_seconds
 from megalith.explore.job import TransformerModel
 from megalith.explore.placement import expert_groups, group
@@ -51,6 +52,8 @@ class MicroBatchSeconds:
     streaming: float = 0.0
     pipeline_transfer: float = 0.0
     """Messages between stages that the device waits for."""
+    data_parallel: float = 0.0
+    """What gathers and reductions beside compute slow it down by."""
 
     @property
     def total(self) -> float:
@@ -69,6 +72,7 @@ class MicroBatchSeconds:
             self.expert_parallel + times * other.expert_parallel,
             self.streaming + times * other.streaming,
             self.pipeline_transfer + times * other.pipeline_transfer,
+            self.data_parallel + times * other.data_parallel,
         )
 
 
@@ -90,13 +94,15 @@ def layer_groups(plan: Plan) -> LayerGroups:
     """The groups of a plan; the same for all of its layers."""
     parallel, cluster = plan.parallel, plan.cluster
     routed = expert_groups(parallel, cluster) if plan.transformer.experts else None
+    tensor = group(parallel, cluster, ("tp",))
     return LayerGroups(
         plan.fabric,
-        group(parallel, cluster, ("tp",)),
+        tensor,
         group(parallel, cluster, ("cp",)),
         routed.experts if routed else (),
         routed.tensor if routed else (),
-        plan.tensor_overlap,
+        # The ring beside the products works over memory that all ranks can write to.
+        plan.tensor_overlap and all(span.ranks == 1 for span in tensor[1:]),
         parallel.context_exchange,
     )
 
@@ -112,7 +118,7 @@ def layer_seconds(
 ) -> MicroBatchSeconds:
     """One transformer layer with its communication."""
     compute = _compute(layer_operators(model, shape, kind), groups.fabric, precision)
-    exposed = 1 - groups.fabric.constants.tensor_overlap if groups.tensor_overlap else 1.0
+    exposed = 1 - groups.fabric.constants.overlap if groups.tensor_overlap else 1.0
     # An all-reduce after attention and one after the MLP, each way; with sequence parallelism a reduce-
     # scatter and an all-gather that together take as long. Routed experts take tokens as they are cut; only
     # ranks that share an expert gather what was routed to it.
@@ -127,8 +133,9 @@ def layer_seconds(
             dispatch_seconds(groups.fabric, groups.experts, size, model.experts_per_token)
             for size in expert_bytes(model, shape, precision)
         )
-    recomputed = {"none": 0.0, "selective": compute.core, "full": compute.forward}[recompute]
+    recomputed = recompute_seconds(compute, shape, recompute)
     repeats = 1 if recompute == "full" else 0
+    again = 1 if repeats or "moe" in shape.modules else 0
     return MicroBatchSeconds(
         forward=compute.forward + (tensor + context_forward + experts),
         backward_input=compute.backward_input
@@ -136,13 +143,41 @@ def layer_seconds(
         + (1 + repeats) * tensor
         + context_backward
         + repeats * context_forward
-        + (1 + repeats) * experts,
+        + (1 + again) * experts,
         backward_weight=compute.backward_weight,
         recompute=recomputed,
         tensor_parallel=(2 + repeats) * tensor,
         context_parallel=(1 + repeats) * context_forward + context_backward,
-        expert_parallel=(2 + repeats) * experts,
+        expert_parallel=(2 + again) * experts,
         streaming=compute.streaming,
+    )
+
+
+_MODULE_OPERATORS = {
+    "layernorm": ("layer norms",),
+    "mlp": ("fc1", "fc2", "activation"),
+    "moe": ("experts 1", "experts 2", "expert activation", "permute"),
+    "moe_act": ("expert activation",),
+    "shared_experts": ("shared 1", "shared 2", "shared activation"),
+    "mla_up_proj": ("kv up", "q up"),
+}
+"""Module of `training.recompute_modules` -> the operators that it does again."""
+
+
+def recompute_seconds(compute: ComputeSeconds, shape: LayerShape, recompute: str) -> float:
+    """Seconds of a layer's forward that its backward pass does again."""
+    if recompute == "none":
+        return 0.0
+    if recompute == "full":
+        return compute.forward
+    if shape.modules:
+        names = {name for module in shape.modules for name in _MODULE_OPERATORS.get(module, ())}
+        again = sum(seconds for name, seconds in (*compute.products, *compute.passes) if name in names)
+        return again + (compute.core + compute.attention if "core_attn" in shape.modules else 0.0)
+    if shape.selective == "core":
+        return compute.core
+    return 0.5 * sum(seconds for _, seconds in compute.products) + sum(
+        seconds for _, seconds in compute.passes
     )
 
 
@@ -184,11 +219,11 @@ def _context_seconds(
 def expert_bytes(model: TransformerModel, shape: LayerShape, precision: str) -> tuple[float, float]:
     """Bytes of a device's tokens, once each, dispatched to the experts and combined after them.
 
-    In FP8 training the dispatch is in FP8 too and the combined sums are not (DeepSeek-V3).
+    Where FP8 training dispatches in FP8 too, the combined sums are not (DeepSeek-V3).
     """
     elements = float(model.seq * shape.micro_batch // shape.cp * model.hidden)
     elements /= shape.tp if shape.sequence_parallel else 1
-    return (1.0 if precision == "fp8" else 2.0) * elements, 2.0 * elements
+    return (1.0 if precision in QUANTISED and shape.narrow_dispatch else 2.0) * elements, 2.0 * elements
 
 
 @lru_cache(maxsize=4096)

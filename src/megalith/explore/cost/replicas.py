@@ -23,6 +23,9 @@ from megalith.explore.plan import Plan
 
 MAXIMUM_BUCKETS = 8
 """More buckets than this change nothing that matters and cost the simulation time."""
+BUCKET_BYTES_A_RANK = 2e6
+"""Least bytes of a bucket for each rank of its group: Megatron-Core grows buckets with the group, so that
+latency stays small beside them."""
 _COMPRESSED_BYTES = {"none": None, "bf16": 2.0, "int8": 1.0, "int4": 0.5}
 
 Chunk = tuple[int, int]
@@ -55,17 +58,19 @@ def replica_collectives(
     shared_group, expert_group = replica_groups(plan)
     gradient: dict[Chunk, Collective] = {}
     parameters: dict[Chunk, Collective] = {}
-    # Most stages are alike: (shared, routed) parameters -> seconds.
-    known: dict[tuple[float, float], tuple[float, float]] = {}
+    # Most stages are alike: (shared, routed) parameters and layers -> seconds.
+    known: dict[tuple[float, float, int], tuple[float, float]] = {}
     for device, stages in enumerate(schedule.chunk_stages):
         link = replica_link(plan, shared_group, device)
         for chunk, stage in enumerate(stages):
             shared, routed = held[stage]
-            if (shared, routed) not in known:
-                of_shared = exchange_seconds(plan, shared_group, shared)
-                of_experts = exchange_seconds(plan, expert_group, routed)
-                known[shared, routed] = (of_shared[0] + of_experts[0], of_shared[1] + of_experts[1])
-            reduce_seconds, gather_seconds = known[shared, routed]
+            layers = max(1, plan.layers_per_stage[stage % len(plan.layers_per_stage)])
+            key = (shared, routed, layers)
+            if key not in known:
+                of_shared = exchange_seconds(plan, shared_group, shared, layers)
+                of_experts = exchange_seconds(plan, expert_group, routed, layers)
+                known[key] = (of_shared[0] + of_experts[0], of_shared[1] + of_experts[1])
+            reduce_seconds, gather_seconds = known[key]
             if reduce_seconds:
                 gradient[device, chunk] = _reduction(plan, link, reduce_seconds, shared + routed)
             if gather_seconds:
@@ -77,12 +82,26 @@ def _reduction(plan: Plan, link: Hashable, seconds: float, parameters: float) ->
     buckets = min(
         MAXIMUM_BUCKETS, max(1, ceil(traffic_bytes(plan.precision) * parameters / plan.bucket_bytes))
     )
-    each: Each = "op" if plan.sharding in ("zero2", "zero3", "hybrid") else "step"
+    each: Each = "op" if reduces_each_micro_batch(plan) else "step"
     return Collective(link, seconds, 0.0, each, buckets if plan.overlap else 1)
 
 
+def reduces_each_micro_batch(plan: Plan) -> bool:
+    """Whether gradients are reduced after every micro-batch, as sharded gradients must be."""
+    return plan.sharding in ("zero2", "zero3", "hybrid") and not _kept_whole(plan)
+
+
+def gathers_each_operation(plan: Plan) -> bool:
+    """Whether every forward and backward gathers its weights."""
+    return plan.sharding in ("zero3", "hybrid") and not _kept_whole(plan)
+
+
+def _kept_whole(plan: Plan) -> bool:
+    return plan.stack.traits.keeps_gathered and plan.parallel.pp > 1
+
+
 def _gather(plan: Plan, link: Hashable, seconds: float) -> Collective:
-    each: Each = "op" if plan.sharding in ("zero3", "hybrid") else "step"
+    each: Each = "op" if gathers_each_operation(plan) else "step"
     return Collective(link, seconds, 0.0, each, MAXIMUM_BUCKETS if plan.overlap else 1)
 
 
@@ -108,10 +127,23 @@ def _after_step(plan: Plan, schedule: Schedule, held: Sequence[StageParameters])
     return seconds
 
 
-def exchange_seconds(plan: Plan, replicas: Group, parameters: float) -> tuple[float, float]:
-    """Seconds of one reduction of gradients and one gather of parameters, by the sharding mode."""
+def exchange_seconds(plan: Plan, replicas: Group, parameters: float, layers: int = 1) -> tuple[float, float]:
+    """Seconds of one reduction of gradients and one gather of parameters, by the sharding mode.
+
+    `layers` is how many layers they belong to: sharded state is exchanged layer by layer, one collective after
+    the other, so that each pays its latency. Other gradients go in buckets.
+    """
     if parameters == 0 or group_size(replicas) == 1:
         return 0.0, 0.0
+    pieces = layers
+    if plan.sharding in ("none", "zero1") or not plan.overlap:
+        least = max(plan.bucket_bytes, BUCKET_BYTES_A_RANK * group_size(replicas))
+        pieces = max(1, int(traffic_bytes(plan.precision) * parameters / least)) if plan.overlap else 1
+    reduce, gather = _piece_seconds(plan, replicas, parameters / pieces)
+    return pieces * reduce, pieces * gather
+
+
+def _piece_seconds(plan: Plan, replicas: Group, parameters: float) -> tuple[float, float]:
     fabric, steps = plan.fabric, plan.local_steps
     grads = traffic_bytes(plan.precision) * parameters
     weights = weight_bytes(plan.precision) * parameters

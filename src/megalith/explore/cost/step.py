@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from math import log2
 
 from megalith.cost.memory import OPTIMIZER_BYTES, gradient_bytes, weight_bytes
 from megalith.cost.operators import stream_seconds
 from megalith.explore.cost.layers import MicroBatchSeconds
 from megalith.explore.cost.memory import room_in_flight
-from megalith.explore.cost.replicas import replica_collectives
+from megalith.explore.cost.replicas import ReplicaCollectives, replica_collectives
 from megalith.explore.cost.stages import stage_parameters, stage_seconds
 from megalith.explore.cost.traffic import level_bytes
 from megalith.explore.cost.transfers import Transfers, stage_transfers, with_blocking_sends
@@ -41,6 +42,8 @@ def plan_cost(plan: Plan, schedule: Schedule) -> PlanCost:
         stages, forward, backward = with_blocking_sends(stages, transfers), (), ()
     held = stage_parameters(plan) * schedule.streams
     collectives = replica_collectives(plan, schedule, held)
+    if plan.overlap:
+        stages = _slowed_by_collectives(plan, schedule, stages, collectives)
     optimizer = []
     for device, chunk_stages in enumerate(schedule.chunk_stages):
         count = sum(sum(held[stage]) for stage in chunk_stages)
@@ -48,6 +51,7 @@ def plan_cost(plan: Plan, schedule: Schedule) -> PlanCost:
             _optimizer_seconds(plan, count)
             + plan.constants.step_seconds
             + collectives.after_step.get(device, 0.0)
+            + _slowed_once(plan, collectives, device, len(chunk_stages))
         )
     costs = StepCosts(
         forward=tuple(stage.forward for stage in stages),
@@ -62,6 +66,47 @@ def plan_cost(plan: Plan, schedule: Schedule) -> PlanCost:
         forward_backward=_overlapped_pairs(plan, schedule, stages) if schedule.streams > 1 else {},
     )
     return PlanCost(costs, stages, level_bytes(plan, schedule, held, transfers))
+
+
+def _slowed_by_collectives(
+    plan: Plan,
+    schedule: Schedule,
+    stages: tuple[MicroBatchSeconds, ...],
+    collectives: ReplicaCollectives,
+) -> tuple[MicroBatchSeconds, ...]:
+    """Stages with what gathers and reductions of every micro-batch take from the compute beside them."""
+    share = 1 - plan.constants.overlap
+    slowed = list(stages)
+    for device, chunk_stages in enumerate(schedule.chunk_stages):
+        for chunk, stage in enumerate(chunk_stages):
+            gather, reduce = (
+                share * part[device, chunk].seconds
+                if (device, chunk) in part and part[device, chunk].each == "op"
+                else 0.0
+                for part in (collectives.parameters, collectives.gradient)
+            )
+            if gather or reduce:
+                slowed[stage] = slowed[stage].plus(
+                    MicroBatchSeconds(
+                        forward=gather,
+                        backward_input=gather + reduce,
+                        data_parallel=2 * gather + reduce,
+                    )
+                )
+    return tuple(slowed)
+
+
+def _slowed_once(plan: Plan, collectives: ReplicaCollectives, device: int, chunks: int) -> float:
+    """The same of what is exchanged once a step."""
+    if not plan.overlap:
+        return 0.0
+    total = sum(
+        part[device, chunk].seconds
+        for part in (collectives.parameters, collectives.gradient)
+        for chunk in range(chunks)
+        if (device, chunk) in part and part[device, chunk].each == "step"
+    )
+    return (1 - plan.constants.overlap) * total
 
 
 def scheduled_cost(plan: Plan) -> tuple[Schedule, PlanCost]:
@@ -85,6 +130,11 @@ def scheduled_cost(plan: Plan) -> tuple[Schedule, PlanCost]:
             costs=cost.costs,
         )
     return schedule, cost
+
+
+def scale_loss(share: float, devices: int) -> float:
+    """Share of a step that so many devices lose: `share` with each doubling beyond eight."""
+    return share * log2(max(1.0, devices / 8))
 
 
 @lru_cache(maxsize=64)

@@ -7,7 +7,12 @@ from collections.abc import Sequence
 from megalith.cost.collectives import Group, dispatch_bytes, egress_bytes
 from megalith.cost.memory import traffic_bytes, weight_bytes
 from megalith.explore.cost.layers import expert_bytes, layer_groups
-from megalith.explore.cost.replicas import compression_factor, replica_groups
+from megalith.explore.cost.replicas import (
+    compression_factor,
+    gathers_each_operation,
+    reduces_each_micro_batch,
+    replica_groups,
+)
 from megalith.explore.cost.stages import StageParameters
 from megalith.explore.cost.transfers import StageTransfers
 from megalith.explore.pipeline.operations import Schedule
@@ -32,8 +37,8 @@ def _add_replicas(plan: Plan, replicas: Group, parameters: float, levels: dict[s
     grads, weights = traffic_bytes(plan.precision) * parameters, weight_bytes(plan.precision) * parameters
     shrink = compression_factor(plan)
     outermost = outermost_level(replicas)
-    reductions = plan.micro_batches if plan.sharding in ("zero2", "zero3", "hybrid") else 1
-    gathers = 2 * plan.micro_batches if plan.sharding in ("zero3", "hybrid") else 1
+    reductions = plan.micro_batches if reduces_each_micro_batch(plan) else 1
+    gathers = 2 * plan.micro_batches if gathers_each_operation(plan) else 1
     for index, span in enumerate(replicas):
         if span.ranks == 1:
             continue

@@ -10,11 +10,11 @@ from megalith.explore.job import ClusterSpec, Job, LevelSpec, Parallel, Training
 from megalith.explore.pipeline.schedules import build_schedule
 from megalith.explore.pipeline.simulate import simulate
 from megalith.explore.plan import make_plan
-from megalith.explore.validation.measurements import MeasurementRow
+from megalith.explore.validation.job_columns import TableRow
 from megalith.explore.validation.report import ValidationBubble
 
 
-def replay_bubble(row: MeasurementRow) -> ValidationBubble:
+def replay_bubble(row: TableRow) -> ValidationBubble:
     """One row of bubbles.csv: pipeline only, first and last stage one layer fewer than the others.
 
     The paper's rate is of a schedule simulated with the mean seconds of a stage and of a message, as
@@ -43,7 +43,7 @@ def _averaged(seconds: tuple[float, ...]) -> tuple[float, ...]:
     return (mean(seconds),) * len(seconds)
 
 
-def _bubble_job(row: MeasurementRow) -> Job:
+def _bubble_job(row: TableRow) -> Job:
     pp, layers, schedule = int(row["p"]), int(row["layers"]), row["schedule"]
     each = (layers + 2) // pp
     # The paper interleaves single layers: as many chunks as a stage has layers.

@@ -1,80 +1,91 @@
-"""How accurate predictions are: published measurements, replayed.
+"""How accurate predictions are: measured steps, replayed.
 
     report = validate()
-    report.groups["TP at most 8"].mean
+    report.groups["FSDP H100"].mean, report.left_out["FSDP H100"].mean
 
-The constants of cost/calibration.yaml were fitted on every second row of the table (`fitted`); the others
-are held out, and their errors are given apart.
+The profiles of stacks were fitted on the steps that ship with the package. `left_out` are errors by constants
+fitted without the step's model (left_out.yaml): what to expect of models that nothing was fitted on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from statistics import mean, median
 
 from megalith.core.errors import DataError, MegalithError
+from megalith.core.files import read_text
+from megalith.explore.intervals import left_out_errors
 from megalith.explore.predict import predict
 from megalith.explore.prediction import Prediction
 from megalith.explore.validation.bubbles import replay_bubble
-from megalith.explore.validation.measurements import (
-    FOLDER,
-    MeasurementRow,
-    fitted_rows,
-    group_of,
-    job_of,
-    read_rows,
-)
-from megalith.explore.validation.report import ErrorSummary, ValidationReport, ValidationRow
+from megalith.explore.validation.measurements import BUBBLES, MeasuredStep, read_steps, shipped_steps
+from megalith.explore.validation.report import MemoryCheck, ValidationReport, ValidationRow
 
 
-def validate(path: Path | None = None) -> ValidationReport:
-    """Every row predicted and compared; `path` names another file of the same columns."""
-    rows = read_rows(path)
-    known = fitted_rows(read_rows())
-    results = []
-    for number, row in enumerate(rows, start=1):
+def validate(path: Path | None = None, stack: str | None = None) -> ValidationReport:
+    """Every step predicted and compared; `path` names a file of the user's, `stack` a profile to predict its
+    steps with in place of what they name."""
+    steps = shipped_steps() if path is None else read_steps(path)
+    if stack is not None:
+        steps = [_with_stack(step, stack) for step in steps]
+    return _report(steps, str(path or "shipped"), bubbles=path is None)
+
+
+def _report(steps: Sequence[MeasuredStep], origin: str, bubbles: bool) -> ValidationReport:
+    known, rows, memory = left_out_errors(), [], []
+    for number, step in enumerate(steps, start=1):
         try:
-            results.append(_result(row, row["id"] in known))
-        except (MegalithError, ValueError, TypeError, AttributeError, ZeroDivisionError) as error:
-            if path is None:
-                raise
-            lines = str(error).splitlines() or [type(error).__name__]
-            raise DataError(f"{path}, row {number} ({row['id']}): {lines[0]}; fix the row.") from error
-    held_out = [result for result in results if not result.fitted]
-    bubbles = tuple(replay_bubble(row) for row in read_rows(FOLDER / "bubbles.csv")) if path is None else ()
-    return ValidationReport(tuple(results), _groups(results), _groups(held_out), bubbles)
+            # It ran, so it fitted, whatever our count of memory says.
+            prediction = predict(step.job, must_fit=False)
+        except MegalithError as error:
+            raise DataError(f"{origin}, row {number} ({step.id}): {error}") from error
+        if step.out_of_memory or step.memory_gibibytes is not None:
+            memory.append(
+                MemoryCheck(
+                    step.id,
+                    step.stack,
+                    None if step.out_of_memory else step.memory_gibibytes,
+                    prediction.memory_bytes_per_device / 2**30,
+                    prediction.fits,
+                )
+            )
+        if not step.out_of_memory:
+            rows.append(_row(step, prediction, known.get(step.id) if origin == "shipped" else None))
+    published = ()
+    if bubbles:
+        text = read_text(BUBBLES, fix="install the package again", missing="install the package again")
+        published = tuple(replay_bubble(row) for row in csv.DictReader(io.StringIO(text)))
+    return ValidationReport(tuple(rows), tuple(memory), published)
 
 
-def _result(row: MeasurementRow, fitted: bool) -> ValidationRow:
-    # It ran, so it fitted, whatever our count of memory says.
-    prediction = predict(job_of(row), must_fit=False)
-    measured = float(row["value"])
-    predicted = metric_of(prediction, row["metric"])
+def _row(step: MeasuredStep, prediction: Prediction, left_out: float | None) -> ValidationRow:
+    predicted = metric_of(prediction, step.metric)
+    ratio = step.value / predicted
+    measured_seconds = prediction.step_seconds * (ratio if step.metric == "step_seconds" else 1 / ratio)
+    low, high = prediction.interval
     return ValidationRow(
-        row["id"],
-        row["source"],
-        group_of(row),
-        fitted,
-        row["metric"],
-        measured,
-        predicted,
-        predicted / measured - 1,
+        id=step.id,
+        source=step.source,
+        stack=step.stack,
+        family=step.family,
+        model=step.model,
+        metric=step.metric,
+        measured=step.value,
+        predicted=predicted,
+        error=predicted / step.value - 1,
+        left_out=left_out,
+        interval=prediction.interval,
+        inside=low <= measured_seconds <= high,
+        fits=prediction.fits,
     )
 
 
-def _groups(results: Iterable[ValidationRow]) -> dict[str, ErrorSummary]:
-    """Summaries by group, by source and of all rows."""
-    groups: dict[str, list[float]] = {}
-    for result in results:
-        for name in (result.group, result.source, "all"):
-            groups.setdefault(name, []).append(result.error)
-    return {name: _summary(errors) for name, errors in groups.items()}
-
-
-def _summary(errors: list[float]) -> ErrorSummary:
-    absolute = [abs(error) for error in errors]
-    return ErrorSummary(len(errors), mean(absolute), median(absolute), max(absolute), mean(errors))
+def _with_stack(step: MeasuredStep, stack: str) -> MeasuredStep:
+    training = step.job.training.model_copy(update={"stack": stack})
+    return replace(step, stack=stack, job=step.job.model_copy(update={"training": training}))
 
 
 def metric_of(prediction: Prediction, metric: str) -> float:

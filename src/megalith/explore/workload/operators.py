@@ -22,6 +22,10 @@ from megalith.explore.workload.dimensions import (
 )
 
 
+ROUTING_KERNELS = 40
+"""Kernels each way that route a layer's tokens to experts, in Megatron-Core's dropless dispatchers."""
+
+
 @dataclass(frozen=True, slots=True)
 class MatrixProduct:
     """[rows, depth] x [depth, columns], `batch` times."""
@@ -36,6 +40,10 @@ class MatrixProduct:
     inputs'."""
     core: bool = False
     """Between queries and context: what selective recompute does again."""
+    quantised: bool = True
+    """Runs in FP8, MXFP8 or NVFP4 where the training does; the router and the output head do not."""
+    grouped: bool = False
+    """One product for each of the experts on a device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +88,14 @@ class LayerShape:
     flash: bool
     etp: int = 0
     """Tensor parallelism of routed experts; 0: that of everything else."""
+    modules: tuple[str, ...] = ()
+    """What selective recompute does again; empty: what `selective` says."""
+    selective: str = "core"
+    """core: the attention's core; products: every second product and all that is not a product."""
+    fused_loss: bool = True
+    """Logits are kept once and become their own gradient."""
+    narrow_dispatch: bool = False
+    """FP8 training sends tokens to experts in FP8 too (DeepSeek-V3); otherwise in BF16."""
 
     @property
     def expert_tp(self) -> int:
@@ -143,8 +159,8 @@ def _attention(
         return (tuple(products), tuple(passes)), FlashAttention(batch, queries, keys, (query + value) // 2)
     scores = batch * queries * keys
     products += [
-        MatrixProduct("scores", queries, keys, query, batch, weights=False, core=True),
-        MatrixProduct("context", queries, value, keys, batch, weights=False, core=True),
+        MatrixProduct("scores", queries, keys, query, batch, weights=False, core=True, quantised=False),
+        MatrixProduct("context", queries, value, keys, batch, weights=False, core=True, quantised=False),
     ]
     passes += [
         MemoryPass("softmax", 4 * scores, 6 * scores, core=True),
@@ -181,15 +197,16 @@ def _experts(
     rows = max(1, routed // local)
     up = 2 * width if model.gated else width
     products = [
-        MatrixProduct("router", tokens, model.experts, model.hidden),
-        MatrixProduct("experts 1", rows, up, model.hidden, local),
-        MatrixProduct("experts 2", rows, model.hidden, width, local),
+        MatrixProduct("router", tokens, model.experts, model.hidden, quantised=False),
+        MatrixProduct("experts 1", rows, up, model.hidden, local, grouped=True),
+        MatrixProduct("experts 2", rows, model.hidden, width, local, grouped=True),
     ]
     moved = routed * model.hidden / (shape.expert_tp if shape.sequence_parallel else 1)
     passes = [
         _activation("expert activation", routed * width, model.gated),
-        # Into the experts' order and back, weighted.
-        MemoryPass("permute", 2 * 4 * moved, 2 * 4 * moved, kernels=4),
+        # Into the experts' order and back, weighted; the router's softmax, choice, counts and losses are small
+        # kernels, and the host waits for the counts.
+        MemoryPass("permute", 2 * 4 * moved, 2 * 4 * moved, kernels=ROUTING_KERNELS),
     ]
     if model.shared_experts:
         shared = shared_ffn_of(model) // shape.tp
@@ -228,10 +245,13 @@ def head_operators(model: TransformerModel, shape: LayerShape) -> Operators:
     logits = tokens * model.vocab / shape.tp
     whole = tokens * model.hidden / (shape.tp if shape.sequence_parallel else 1)
     return Operators(
-        (MatrixProduct("vocabulary", tokens, -(-model.vocab // shape.tp), model.hidden),),
+        (MatrixProduct("vocabulary", tokens, -(-model.vocab // shape.tp), model.hidden, quantised=False),),
         (
             MemoryPass("final norm", 4 * whole, 6 * whole),
             # Cast (2+4), maximum (4), subtract (8), exponential (8), sum (4); gradient: scale (8), cast (6).
-            MemoryPass("loss", 30 * logits, 14 * logits, kernels=8),
+            # Fused: maximum and sum of exponentials in one pass, the gradient over the logits in another.
+            MemoryPass("loss", 6 * logits, 4 * logits, kernels=3)
+            if shape.fused_loss
+            else MemoryPass("loss", 30 * logits, 14 * logits, kernels=8),
         ),
     )

@@ -27,6 +27,7 @@ BREAKDOWN = {
     "pipeline_transfer": ("--send", "waiting for activations on their way"),
     "data_parallel": ("--b", "gradients and parameters not hidden behind compute"),
     "optimizer": ("--w", "updating weights"),
+    "scale_loss": ("--soft", "stragglers and jitter of many devices"),
     "embedding": ("--cp", "looking rows up and updating them"),
     "all_to_all": ("--ep", "pooled vectors to the samples that need them, and back"),
 }
@@ -35,7 +36,9 @@ MEMORY = {
     "gradients": ("--b", "gradients"),
     "optimizer": ("--w", "optimizer state and master weights"),
     "activations": ("--fb", "activations held for the backward pass"),
-    "margin": ("--soft", "kept free: fragmentation, buffers"),
+    "gathered": ("--f", "layers gathered ahead"),
+    "framework": ("--soft", "context, NCCL buffers, fragmentation"),
+    "margin": ("--soft", "kept free"),
 }
 _OTHER = "--best"
 
@@ -43,7 +46,7 @@ _OTHER = "--best"
 def tiles_html(job: Job, cluster: Cluster, prediction: Prediction) -> str:
     """The headline numbers of a step."""
     step = prediction.step_seconds
-    low, high = step * (1 - prediction.uncertainty), step * (1 + prediction.uncertainty)
+    low, high = prediction.interval
     capacity = cluster.device.memory[0].bytes
     used = prediction.memory_bytes_per_device
     parallel = job.parallel
@@ -55,8 +58,8 @@ def tiles_html(job: Job, cluster: Cluster, prediction: Prediction) -> str:
     main = (
         f'<div class="card tile main"><div class="name">Predicted step</div>'
         f'<div class="value">{format_duration(step)}</div>'
-        f'<div class="note">{format_duration(low)} to {format_duration(high)}: such predictions are '
-        f"typically within {prediction.uncertainty:.1%}, see <code>explore validate</code></div></div>"
+        f'<div class="note">{format_duration(low)} to {format_duration(high)} in 80% of cases '
+        f"({escape(prediction.interval_basis)}); see <code>explore validate</code></div></div>"
     )
     tiles = [
         tile_html("MFU", f"{prediction.mfu:.1%}", "of the devices' peak, recompute not counted"),

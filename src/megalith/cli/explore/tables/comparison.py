@@ -10,6 +10,7 @@ from megalith.explore.plan_text import bound_name
 
 if TYPE_CHECKING:
     from megalith.explore.compare import Comparison
+    from megalith.explore.prediction import Prediction
 
 
 def show_comparison(comparison: Comparison) -> None:
@@ -29,14 +30,20 @@ def show_comparison(comparison: Comparison) -> None:
             ["MFU", f"{first.mfu:.1%}", f"{second.mfu:.1%}"],
             ["memory", *(format_bytes(each.memory_bytes_per_device) for each in (first, second))],
             ["bound by", bound_name(first.bound_by), bound_name(second.bound_by)],
-            ["how sure", f"within {first.uncertainty:.1%}", f"within {second.uncertainty:.1%}"],
+            ["80% interval", *(_interval(each) for each in (first, second))],
+            ["stack", first.stack, second.stack],
             *(
                 [name.replace("_", " "), format_duration(seconds[0]), format_duration(seconds[1])]
                 for name, seconds in comparison.seconds_by_cause().items()
             ),
         ],
     )
-    say(f"The two differ by {sure} than both may be wrong.")
+    against = (
+        f"plans of one model are wrong against each other ({first.plan_error:.1%})"
+        if comparison.alike
+        else "both may be wrong"
+    )
+    say(f"The two differ by {sure} than {against}.")
     print_table(
         "What differs",
         ["", *names],
@@ -55,6 +62,11 @@ def show_comparison(comparison: Comparison) -> None:
                 for change in comparison.changes
             ],
         )
+
+
+def _interval(prediction: Prediction) -> str:
+    low, high = prediction.interval
+    return f"{format_duration(low)} to {format_duration(high)}"
 
 
 def _text(value: Any) -> str:

@@ -18,7 +18,7 @@ _BAR = 28
 def show_prediction(job: Job, cluster: Cluster, prediction: Prediction) -> None:
     """The step, its parts and its memory, after how sure all of it is."""
     step = prediction.step_seconds
-    low, high = step * (1 - prediction.uncertainty), step * (1 + prediction.uncertainty)
+    low, high = prediction.interval
     capacity = cluster.device.memory[0].bytes
     used = prediction.memory_bytes_per_device
     fits = "fits" if prediction.fits else "does not fit"
@@ -27,8 +27,9 @@ def show_prediction(job: Job, cluster: Cluster, prediction: Prediction) -> None:
     rows = [
         [
             "how sure",
-            f"within {prediction.uncertainty:.1%}: {format_duration(low)} to {format_duration(high)}",
+            f"80% interval {format_duration(low)} to {format_duration(high)} ({prediction.interval_basis})",
         ],
+        ["stack", prediction.stack or "none"],
         ["step", format_duration(step)],
         ["MFU", f"{prediction.mfu:.1%} ({prediction.model_tflops_per_gpu:.4g} TFLOP/s a device)"],
         [

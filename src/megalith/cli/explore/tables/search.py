@@ -19,12 +19,21 @@ _PARETO_ROWS = 10
 def show_search(cluster: Cluster, result: SearchResult) -> None:
     """The best plans, why they are, and what is known of the others."""
     best = result.best.prediction
-    sure = f"within {best.uncertainty:.1%}, the typical error of such predictions"
+    low, high = best.interval
+    sure = f"80% interval {format_duration(low)} to {format_duration(high)} ({best.interval_basis})"
+    close = sum(
+        plan.prediction.step_seconds <= best.step_seconds * (1 + best.plan_error) for plan in result.top[1:]
+    )
+    real = f"plans that differ by less than {best.plan_error:.1%} are not told apart"
+    if close:
+        real += f": {close} of those below"
     gap = "none: proved to be the best" if result.exact else f"at most {result.gap:.1%}"
     print_facts(
         job_title(result.best.job, cluster),
         [
             ["how sure", sure],
+            ["between plans", real],
+            ["stack", best.stack],
             ["best step", format_duration(best.step_seconds)],
             ["lower bound", format_duration(result.lower_bound_seconds)],
             ["left to gain", gap],

@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from megalith.cost.collectives import Fabric
-from megalith.cost.memory import state_bytes, traffic_bytes
+from megalith.cost.memory import traffic_bytes
+from megalith.explore.cost.memory import plan_state
 from megalith.explore.cost.replicas import exchange_seconds, replica_link
 from megalith.explore.cost.stages import stage_parameters
 from megalith.explore.placement import ExpertGroups, expert_groups, expert_tensor_size, group
-from megalith.explore.plan import Plan, make_plan
+from megalith.explore.plan import Plan, make_plan, stack_of
 from megalith.explore.search.space.decisions import (
     NetworkChoice,
     PipelineChoice,
@@ -122,10 +123,10 @@ class LayoutCosts:
         if sharding not in self._fits:
             plan, pp = self.plan(sharding, 1, ()), self.layout.pp
             shared, routed = self._held(plan)
-            state = state_bytes(shared / pp, plan.precision, plan.sharding, plan.shards)
+            state = plan_state(plan, shared / pp, plan.shards)
             if routed:
                 shards = max(1, plan.shards * plan.shape.tp // (sharding.ep * plan.shape.expert_tp))
-                state = state + state_bytes(routed / pp, plan.precision, plan.sharding, shards)
+                state = state + plan_state(plan, routed / pp, shards)
             room = plan.cluster.device.bytes * (1 - plan.memory_margin)
             self._fits[sharding] = state.total <= room
         return self._fits[sharding]
@@ -200,7 +201,8 @@ class LayoutCosts:
 
 def fabric_of(space: SearchSpace, network: NetworkChoice) -> Fabric:
     """The cost model's network with these options."""
-    return Fabric(space.cluster, network.routing, network.multipath, network.collectives)
+    software = stack_of(space.job).constants(space.cluster.device)
+    return Fabric(space.cluster, network.routing, network.multipath, network.collectives, software=software)
 
 
 def _crossed(stage: int, sizes: list[int]) -> int:

@@ -18,7 +18,7 @@ from megalith.explore.job import (
     Sharding,
     TransformerModel,
 )
-from megalith.explore.plan import UNFUSED_GENERATIONS
+from megalith.explore.plan import uses_flash
 from megalith.explore.search.space.constraints import OptionConstraints
 from megalith.explore.search.space.decisions import NetworkChoice, PipelineChoice, StateSharding
 from megalith.explore.search.space.layer_partition import head_in_layers, spread_layers
@@ -143,11 +143,10 @@ class DecisionOptions:
         away: two sequences cut in two become two whole ones. Only where the user lets both change, and where
         attention is computed alike with and without slices.
         """
-        constraints, training = self.constraints, self.job.training
+        constraints = self.constraints
         sizes = {"cp", "dp", "micro_batch", "placement"}
         bound = sizes & set(constraints.fixed) or constraints.keeps_inside("dp")
-        older = self.cluster.device.generation in UNFUSED_GENERATIONS
-        return not bound and (training.attention == "flash" or not older)
+        return not bound and uses_flash(self.job)
 
     def _layer_options(self, pp: int, vpp: int, schedule: str) -> list[tuple[int, ...] | None]:
         """Layers of each stage: even, if that can be, and with the head of the model made up for."""
