@@ -1,11 +1,11 @@
 """Seconds and bytes of collectives over the nested levels of a cluster.
 
 A group is seen level by level: how many members of each level it touches, and how many groups like it share
-one member's link at the same time. A flat ring runs at its slowest link and, if every step waits for all ranks,
-pays the longest latency on every one; a hierarchical one reduces inside first, so that the outer links carry
-each byte once per member however many devices are in it. NCCL, which `auto` stands for, has rings whose steps
-wait for nobody (each hop's latency once), trees for all-reduces alone, and nothing hierarchical. Over one level everything falls back to the closed forms (n ranks, S bytes, rate b,
-latency a):
+one member's link at the same time. A flat ring runs at its slowest link and, if every step waits for all
+ranks, pays the longest latency on every one; a hierarchical one reduces inside first, so that the outer links
+carry each byte once per member however many devices are in it. NCCL, which `auto` stands for, has rings whose
+steps wait for nobody (each hop's latency once), trees for all-reduces alone, and nothing else that is
+hierarchical. Over one level everything falls back to the closed forms (n ranks, S bytes, rate b, latency a):
 
     all-reduce 2 (n-1)/n S/b, reduce-scatter, all-gather and all-to-all (n-1)/n S/b, ring 2 (n-1) a, tree 2
     log2(n) a
@@ -110,7 +110,9 @@ def collective_seconds(
     pipelined = pipelined_ring_seconds(fabric, kind, group, message_bytes / shrink)
     if kind != "all_reduce":
         return pipelined
-    return min(pipelined, tree_seconds(fabric, kind, group, message_bytes / shrink))
+    carried = message_bytes / shrink
+    trees = (tree_seconds(fabric, kind, group, carried), node_tree_seconds(fabric, kind, group, carried))
+    return min(pipelined, *trees)
 
 
 def ring_seconds(fabric: Fabric, kind: Kind, group: Group, message_bytes: float) -> float:
@@ -140,6 +142,24 @@ def tree_seconds(fabric: Fabric, kind: Kind, group: Group, message_bytes: float)
     ranks = group_size(group)
     bandwidth = _PASSES[kind] * (ranks - 1) / ranks * _slowest(fabric, group, message_bytes)
     return bandwidth + _PASSES[kind] * log2(ranks) * _longest(fabric, group)
+
+
+def node_tree_seconds(fabric: Fabric, kind: Kind, group: Group, message_bytes: float) -> float:
+    """NCCL's trees as they lie: a chain through the devices of a node, trees over nodes. Links between nodes
+    carry each byte once per node, those of further levels no fewer."""
+    inner, outer = group[0], group[1:]
+    nodes = group_size(outer)
+    seconds = 0.0
+    if inner.ranks > 1:
+        rate = fabric.rate(0, inner.sharing, 1, inner.ranks)
+        seconds += _PASSES[kind] * (inner.ranks - 1) * (message_bytes / inner.ranks / rate +
+        fabric.latency(0))
+    if nodes > 1:
+        # Level 0 is done; what is left is as a group of one rank a node.
+        across = (LevelSpan(1, 1), *outer)
+        slowest = _slowest(fabric, across, message_bytes, inner.ranks)
+        seconds += _PASSES[kind] * ((nodes - 1) / nodes * slowest + log2(nodes) * _longest(fabric, across))
+    return seconds
 
 
 def hierarchical_seconds(
@@ -214,9 +234,9 @@ def egress_bytes(kind: Kind, group: Group, level: int, message_bytes: float, shr
     return _PASSES[kind] * (span.ranks - 1) / span.ranks * carried
 
 
-def _slowest(fabric: Fabric, group: Group, message_bytes: float) -> float:
+def _slowest(fabric: Fabric, group: Group, message_bytes: float, inside: int = 1) -> float:
     """Seconds of the vector once over the slowest link that the group crosses."""
-    slowest, inside = 0.0, 1
+    slowest = 0.0
     for index, span in enumerate(group):
         if span.ranks > 1:
             slowest = max(slowest, message_bytes / fabric.rate(index, span.sharing, inside, span.ranks))

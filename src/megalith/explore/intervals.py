@@ -2,8 +2,8 @@
 
 validation/left_out.json has the error of every measured step when constants are fitted without its model
 (`python benchmarks/fit_stacks.py` writes it, a test holds the two together). A prediction takes the errors of
-steps like it: same stack, generation of devices, width of the products, sharding, experts or none. Where too few
-were measured it takes those of a wider kind, widened, and says so.
+steps like it: same stack, generation of devices, width of the products, sharding, experts or none. Where too
+few were measured it takes those of a wider kind, widened, and says so.
 """
 
 from __future__ import annotations
@@ -74,6 +74,12 @@ def band_of(plan: Plan) -> ErrorBand:
     devices = devices_needed(plan.parallel)
     levels = range(len(plan.cluster.levels))
     crossed = next((index for index in levels if plan.cluster.devices_within(index) >= devices), levels[-1])
+    own = plan.stack.profile.errors
+    if own is not None:
+        unseen = max(0, crossed - 1)
+        apart = "models left out" if own.left_out else "one model, widened"
+        width = own.half_width + UNSEEN_LEVEL * unseen
+        return ErrorBand(width, width, f"{own.steps} steps that {plan.stack.name} was fitted on, {apart}")
     return _band(kind_of(plan), max(0, crossed - 1))
 
 

@@ -174,8 +174,8 @@ class Training(Config):
 
     precision: Precision = "bf16"
     stack: str | None = None
-    """The software that trains: a profile of the package (`megalith explore catalog` lists them) or a YAML file
-    of `megalith explore calibrate`. By device when left out; the prediction says which was taken."""
+    """The software that trains: a profile of the package (`megalith explore catalog` lists them) or a YAML
+    file of `megalith explore calibrate`. By device when left out; the prediction says which was taken."""
     recompute: Recompute | None = None
     """The least that fits in memory when left out, beginning with what the stack does by default."""
     recompute_modules: tuple[RecomputeModule, ...] = ()

@@ -131,21 +131,57 @@ def validate(
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="Measurements of your own, in the columns of explore/validation/llm_training.csv."
+            help="Steps of your own: CSV with a column for each setting of a job, or JSONL with whole jobs."
         ),
+    ] = None,
+    stack: Annotated[
+        str | None, typer.Option(help="Predict them all with this stack: a name, or a YAML file.")
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """How accurate it is: published measurements, replayed."""
+    """How accurate it is: measured steps, replayed."""
     from megalith.cli.explore.tables.validation import show_validation
     from megalith.explore.validation import validate as replay
 
-    with working("Replaying published measurements"):
-        validation = replay(file)
+    with working("Replaying measured steps"):
+        validation = replay(file, stack)
     if as_json:
         print_json(validation.to_dict())
         return
     show_validation(validation)
+
+
+def calibrate(
+    file: Annotated[
+        Path, typer.Argument(help="Steps of your own, as for `validate`: CSV or JSONL, three or more.")
+    ],
+    out: Annotated[Path, typer.Option(help="The profile to write, such as my-stack.yaml.")],
+    base: Annotated[
+        str | None, typer.Option(help="Stack to begin with [default: the one that most steps name].")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the profile.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """A stack fitted to your own runs, models held out."""
+    from megalith.cli.explore.tables.calibration import show_calibration
+    from megalith.core.config import to_yaml
+    from megalith.core.errors import ConfigError
+    from megalith.core.files import check_target, write_atomic
+    from megalith.explore.calibrate import calibrate as fit_profile
+
+    if out.suffix not in (".yaml", ".yml"):
+        raise ConfigError(f"--out {out}: a profile is a YAML file; take {out.with_suffix('.yaml')}.")
+    if out.exists() and not overwrite:
+        raise ConfigError(f"{out} exists; add --overwrite to replace it, or take another name.")
+    check_target(out)
+    with working("Fitting the stack to the steps"):
+        profile, report = fit_profile(file, out.stem, base)
+    write_atomic(out, to_yaml(profile))
+    if as_json:
+        print_json({**report.to_dict(), "out": str(out)})
+        return
+    show_calibration(report)
+    _wrote(out)
 
 
 def scenarios(

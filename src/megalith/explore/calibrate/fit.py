@@ -1,8 +1,9 @@
 """Constants of stacks and devices fitted to measured steps.
 
-Damped least squares on the logarithm of predicted over measured, large errors counted by their size and not its
-square, and every constant held near its prior (`stacks.PRIORS`, shared by all stacks). Rows of one series, such
-as one model from 8 to 2,048 devices, say nearly the same thing: a series of n rows weighs as sqrt(n).
+Damped least squares on the logarithm of predicted over measured, large errors counted by their size and not
+its square, and every constant held near its prior (`stacks.PRIORS`, shared by all stacks). Rows of one
+series, such as one model from 8 to 2,048 devices, say nearly the same thing: a series of n rows weighs as
+sqrt(n).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from math import exp, log
 import numpy as np
 from numpy.typing import NDArray
 
+from megalith.core.errors import ConfigError
 from megalith.explore.candidates import candidate_plans, estimate_seconds
 from megalith.explore.plan import Plan
 from megalith.explore.predict import SIMULATED, predict_plan
@@ -23,8 +25,10 @@ from megalith.explore.stacks.profile import ConstantPrior, StackConstants
 from megalith.explore.validation.measurements import MeasuredStep
 
 Vector = NDArray[np.float64]
-NOISE, LINEAR = 0.03, 0.01
-"""Scale of errors, and the size up to which they count by their square."""
+NOISE, LINEAR, LARGEST = 0.03, 0.01, 0.2
+"""Scale of errors; the size up to which they count by their square; and the distance from the middle error of
+their stack beyond which they do not count at all: some steps have no explanation, and must not bend the
+rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +147,8 @@ class StepFit:
     ) -> Values:
         """One step of least squares from `values` over the rows to keep."""
         size = np.maximum(np.abs(errors), LINEAR)
-        weights = np.where(keep, self.weights / (NOISE * size), 0.0)
-        at = np.array([one.to_coordinate(values[one.owner, one.name]) for one in self.constants], dtype=float)
+        weights = np.where(keep & ~self._unexplained(errors), self.weights / (NOISE * size), 0.0)
+        at = self.coordinates(values)
         priors = np.array([one.to_coordinate(one.prior.value) for one in self.constants], dtype=float)
         stiffness = np.array([one.prior.spread**-2 for one in self.constants], dtype=float)
         curvature = columns.T @ (weights[:, None] * columns) + np.diag(stiffness)
@@ -155,9 +159,13 @@ class StepFit:
             for one, coordinate in zip(self.constants, there, strict=True)
         }
 
+    def coordinates(self, values: Values) -> Vector:
+        """What the fit moves, of these values."""
+        return np.array([one.to_coordinate(values[one.owner, one.name]) for one in self.constants])
+
     def loss(self, errors: Vector, values: Values) -> float:
         """What the fit makes small."""
-        size = np.abs(errors)
+        size = np.minimum(np.abs(errors), np.abs(self._middles(errors)) + LARGEST)
         of_rows = np.where(size < LINEAR, size**2 / (2 * LINEAR), size - LINEAR / 2) * self.weights / NOISE
         of_priors = sum(
             ((one.to_coordinate(values[one.owner, one.name]) - one.to_coordinate(one.prior.value))
@@ -165,6 +173,17 @@ class StepFit:
             for one in self.constants
         )  # fmt: skip
         return float(of_rows.sum() + of_priors)
+
+    def _middles(self, errors: Vector) -> Vector:
+        """The middle error of each step's stack."""
+        stacks = np.array([step.stack for step in self.steps])
+        middles = np.zeros(len(errors))
+        for stack in set(stacks):
+            middles[stacks == stack] = np.median(errors[stacks == stack])
+        return middles
+
+    def _unexplained(self, errors: Vector) -> NDArray[np.bool_]:
+        return np.abs(errors - self._middles(errors)) > LARGEST
 
     def _moved(self, values: Values, constant: FittedConstant) -> tuple[Values, float]:
         at = constant.to_coordinate(values[constant.owner, constant.name])
@@ -181,17 +200,20 @@ class StepFit:
         return replace(plan, stack=stacks[name], fabric=replace(plan.fabric, software=software))
 
 
-def stack_constants(names: Sequence[str]) -> list[FittedConstant]:
-    """The constants that the profiles of these stacks set."""
+def stack_constants(stacks: Sequence[str], names: Sequence[str] | None = None) -> list[FittedConstant]:
+    """The constants that the profiles of these stacks set, or those named."""
     return [
-        FittedConstant(stack, name, PRIORS[name]) for stack in names for name in _profile_constants(stack)
+        FittedConstant(stack, name, PRIORS[name])
+        for stack in stacks
+        for name in (names or _profile_constants(stack))
     ]
 
 
 def _profile_constants(owner: str) -> dict[str, float]:
     try:
         return load_stack(owner).profile.constants.given()
-    except Exception:
+    except ConfigError:
+        # A generation of devices, for whoever fits those too.
         return {}
 
 

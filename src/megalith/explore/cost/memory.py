@@ -14,12 +14,11 @@ from megalith.explore.cost.stages import StageParameters, stage_parameters
 from megalith.explore.plan import Plan
 from megalith.explore.workload import layer_kinds
 
-
 PREFETCHED = 1
 """Layers that fully-sharded training gathers ahead of the one that it computes with."""
 OFFLOADED_LAYERS = 3
-"""Layers whose activations are on the device when they are offloaded: one computed, one leaving or coming, one
-waiting."""
+"""Layers whose activations are on the device when they are offloaded: one computed, one leaving or coming,
+one waiting."""
 
 
 @dataclass(frozen=True, slots=True)

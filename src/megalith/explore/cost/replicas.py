@@ -130,8 +130,8 @@ def _after_step(plan: Plan, schedule: Schedule, held: Sequence[StageParameters])
 def exchange_seconds(plan: Plan, replicas: Group, parameters: float, layers: int = 1) -> tuple[float, float]:
     """Seconds of one reduction of gradients and one gather of parameters, by the sharding mode.
 
-    `layers` is how many layers they belong to: sharded state is exchanged layer by layer, one collective after
-    the other, so that each pays its latency. Other gradients go in buckets.
+    `layers` is how many layers they belong to: sharded state is exchanged layer by layer, one collective
+    after the other, so that each pays its latency. Other gradients go in buckets.
     """
     if parameters == 0 or group_size(replicas) == 1:
         return 0.0, 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from megalith.explore.cost.activations import layer_bytes
 from megalith.explore.cost.layers import (
     LayerGroups,
     MicroBatchSeconds,
@@ -13,7 +14,10 @@ from megalith.explore.cost.layers import (
 )
 from megalith.explore.plan import Plan
 from megalith.explore.workload import LayerKind, layer_kind, layer_kinds, layer_weights, mtp_weights
+from megalith.hardware.cluster import Device
 
+HOST_BYTES_PER_SECOND = 2.5e10
+"""Of a device whose catalog entry has no second tier: PCIe 4.0 x16."""
 StageParameters = tuple[float, float]
 """(shared, routed experts') parameters of a virtual stage on one device."""
 
@@ -57,6 +61,8 @@ def _stage_seconds(
     total = MicroBatchSeconds(forward=host, backward_input=host)
     for kind, count in layers:
         total = total.plus(layer_seconds(model, shape, kind, precision, plan.recompute, groups), count)
+    if plan.offload in ("activations", "both"):
+        total = total.plus(_offload_seconds(plan, layers, total))
     if first:
         total = total.plus(embedding_seconds(model, shape, precision, groups))
     if last:
@@ -66,6 +72,24 @@ def _stage_seconds(
         layer = layer_seconds(model, shape, kind, precision, plan.recompute, groups)
         total = total.plus(layer.plus(mtp_seconds(model, shape, precision, groups)), model.mtp_layers)
     return total
+
+
+def _offload_seconds(plan: Plan, layers: StageLayers, compute: MicroBatchSeconds) -> MicroBatchSeconds:
+    """What activations on their way to the host and back take beyond the layers' own time."""
+    kept = sum(
+        count * layer_bytes(plan.transformer, plan.shape, plan.recompute, kind.expert, plan.precision)
+        for kind, count in layers
+    )
+    crossing = kept / host_bytes_per_second(plan.cluster.device)
+    return MicroBatchSeconds(
+        forward=max(0.0, crossing - compute.forward),
+        backward_input=max(0.0, crossing - compute.backward_input - compute.backward_weight),
+    )
+
+
+def host_bytes_per_second(device: Device) -> float:
+    """Rate between a device and the memory of its host."""
+    return device.memory[1].bytes_per_second if len(device.memory) > 1 else HOST_BYTES_PER_SECOND
 
 
 def stage_parameters(plan: Plan) -> list[StageParameters]:

@@ -11,7 +11,7 @@ from megalith.cost.operators import stream_seconds
 from megalith.explore.cost.layers import MicroBatchSeconds
 from megalith.explore.cost.memory import room_in_flight
 from megalith.explore.cost.replicas import ReplicaCollectives, replica_collectives
-from megalith.explore.cost.stages import stage_parameters, stage_seconds
+from megalith.explore.cost.stages import host_bytes_per_second, stage_parameters, stage_seconds
 from megalith.explore.cost.traffic import level_bytes
 from megalith.explore.cost.transfers import Transfers, stage_transfers, with_blocking_sends
 from megalith.explore.pipeline.costs import StepCosts
@@ -165,4 +165,9 @@ def _optimizer_seconds(plan: Plan, parameters: float) -> float:
     more over the gradients for their norm."""
     shards = 1 if plan.sharding == "none" else plan.shards
     moved = 2 * OPTIMIZER_BYTES + 2 * gradient_bytes(plan.precision) + weight_bytes(plan.precision)
-    return stream_seconds(plan.cluster.device, plan.constants, moved * parameters / shards)
+    seconds = stream_seconds(plan.cluster.device, plan.constants, moved * parameters / shards)
+    if plan.offload in ("optimizer", "both"):
+        # Gradients go to the host, weights come back; the host's own update runs beside the second.
+        crossing = plan.stack.gradient_bytes(plan.precision) + weight_bytes(plan.precision)
+        seconds += crossing * parameters / shards / host_bytes_per_second(plan.cluster.device)
+    return seconds

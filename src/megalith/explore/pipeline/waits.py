@@ -1,9 +1,9 @@
 """Why a device idles: what of its bubble is the schedule's own, and what a slow link or collective causes.
 
-A stage that waits for a message waits for the message itself, and for everything before it: earlier messages on
-the same link, stages that waited in their turn. The simulation calls the first a transfer and the rest a bubble.
-Here the same order of operations is simulated with free transfers, then with free collectives too: what the
-bubble loses is theirs.
+A stage that waits for a message waits for the message itself, and for everything before it: earlier messages
+on the same link, stages that waited in their turn. The simulation calls the first a transfer and the rest a
+bubble. Here the same order of operations is simulated with free transfers, then with free collectives too:
+what the bubble loses is theirs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a training software reaches of the hardware: at most six fitted constants, and facts of how it trains.
 
-A profile is a YAML file beside this module, or one of the user's (`megalith explore calibrate` writes it). Its
-constants lie over those of the device (cost/calibration.yaml), which all stacks share.
+A profile is a YAML file beside this module, or one of the user's (`megalith explore calibrate` writes it).
+Its constants lie over those of the device (cost/calibration.yaml), which all stacks share.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ ATTENTION_CEILING = 0.75
 """Share of peak that no fused attention of any stack is known to pass."""
 POWER_EXPONENT = 0.75
 AMPERE_KERNELS = 0.6
-"""Share of its rate that fused attention keeps on a later device if it was written for Ampere's instructions."""
+"""Share of its rate that fused attention keeps on a later device if it was written for Ampere's
+instructions."""
 
 
 class ConstantPrior(NamedTuple):
@@ -46,6 +47,7 @@ PRIORS: dict[str, ConstantPrior] = {
     "kernel_seconds": ConstantPrior(5e-6, 1.0, 1e-6, 5e-5),
     "micro_batch_seconds": ConstantPrior(5e-4, 1.2, 1e-5, 2e-2),
     "scale_loss": ConstantPrior(0.003, 0.003, 0.0, 0.03, logarithmic=False),
+    "small_group_exponent": ConstantPrior(0.0, 0.5, 0.0, 1.2, logarithmic=False),
 }
 """Constant -> what it is before fitting. `docs/guides/explore.md` says what each means."""
 
@@ -58,7 +60,8 @@ class StackConstants(Config):
     attention: float | None = Field(default=None, gt=0)
     """Rate of fused attention, as a multiple of the same."""
     memory: float | None = Field(default=None, gt=0)
-    """Rate of passes over memory (norms, activations, casts, optimizer), as a multiple of the same: fusion."""
+    """Rate of passes over memory (norms, activations, casts, optimizer), as a multiple of the same:
+    fusion."""
     overlap: float | None = Field(default=None, ge=0, le=1)
     """Share of the traffic beside compute that costs nothing; the rest slows compute down."""
     kernel_seconds: float | None = Field(default=None, gt=0)
@@ -67,6 +70,10 @@ class StackConstants(Config):
     """Host work of one micro-batch."""
     scale_loss: float | None = Field(default=None, ge=0)
     """Share of a step lost with each doubling of the devices beyond eight."""
+
+    small_group_exponent: float | None = Field(default=None, ge=0)
+    """Groups of n < 8 ranks inside a node reach (n/8)^x of the link's rate: the library gives them fewer
+    channels."""
 
     def given(self) -> dict[str, float]:
         """Those that the profile sets."""
@@ -113,6 +120,16 @@ class StackTraits(Config):
     to its last (torchtitan)."""
 
 
+class StackErrors(Config):
+    """How far predictions with a user's profile were from the steps it was fitted on."""
+
+    steps: int = Field(gt=0)
+    half_width: float = Field(gt=0)
+    """80% of the steps were within this, of the logarithm."""
+    left_out: bool = True
+    """By fits without the step's model; else by the fit itself, and widened."""
+
+
 class StackProfile(Config):
     """A training software: its name, where its figures come from, its constants and its traits."""
 
@@ -122,6 +139,9 @@ class StackProfile(Config):
     """The runs that its constants were fitted on."""
     constants: StackConstants = StackConstants()
     traits: StackTraits = StackTraits()
+    errors: StackErrors | None = None
+    """Of a profile that `megalith explore calibrate` wrote; those of the package's are in
+    validation/left_out.json."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,11 +177,13 @@ def _constants(stack: Stack, device: Device) -> Calibration:
     base, given = calibration(device), stack.profile.constants.given()
     memory = given.get("memory", 1.0)
     products = given.get("products", 1.0) * _power_share(device, base)
-    kept = {
+    kept: dict[str, float] = {
         name: given[name]
         for name in ("overlap", "kernel_seconds", "micro_batch_seconds", "scale_loss")
         if name in given
     }
+    if "small_group_exponent" in given:
+        kept["inside_rank_exponent"] = given["small_group_exponent"]
     attention = base.attention_fraction * given.get("attention", 1.0)
     if stack.traits.ampere_kernels and device.generation not in ("volta", "ampere"):
         attention *= AMPERE_KERNELS
@@ -181,7 +203,7 @@ def _power_share(device: Device, base: Calibration) -> float:
     proportion."""
     if not base.power_watts or not device.watts:
         return 1.0
-    return (device.watts / base.power_watts) ** POWER_EXPONENT
+    return float((device.watts / base.power_watts) ** POWER_EXPONENT)
 
 
 DEFAULTS = {"volta": "megatron-2021", "ampere": "megatron-2021", "blackwell": "megatron-bridge"}

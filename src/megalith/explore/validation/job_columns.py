@@ -1,9 +1,9 @@
 """Tables of measured steps: a column for each setting of a job, under the setting's own name.
 
 Columns: id, source, stack, family; gpu, gpus, gpus_per_node, node_link, zone_link; every field of the job's
-model, parallel and training sections (hidden, kv_heads, gated, tp, cp, ep, sharding, precision, ...), or `model`
-with a name of the catalog; step_seconds, or metric and value; memory_gb, out_of_memory. A blank is what the
-source does not say. Any other column is refused by name.
+model, parallel and training sections (hidden, kv_heads, gated, tp, cp, ep, sharding, precision, ...), or
+`model` with a name of the catalog; step_seconds, or metric and value; memory_gb, out_of_memory. A blank is
+what the source does not say. Any other column is refused by name.
 """
 
 from __future__ import annotations

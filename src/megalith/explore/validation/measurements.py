@@ -1,12 +1,12 @@
 """Measured training steps: what ran, on which software, and how long it took.
 
-    shipped_steps()                  llm_training.csv and measured_steps.jsonl, as far as they lie beside this module
+    shipped_steps()                  llm_training.csv and measured_steps.jsonl, which lie beside this module
     read_steps(Path("mine.jsonl"))   one JSON object a line: id, stack, family, step_seconds, memory_gb, job
     read_steps(Path("mine.csv"))     one row a step (job_columns.py)
 
-Sources of measured_steps.jsonl: NVIDIA dgxc-benchmarking v25.04 and v25.05 (NeMo), Megatron-Bridge's performance
-summaries 25.09 to 26.08, llm-foundry's FSDP throughput tables, torchtitan's performance pages, BLOOM's chronicles
-(Megatron-DeepSpeed).
+Sources of measured_steps.jsonl: NVIDIA dgxc-benchmarking v25.04 and v25.05 (NeMo), Megatron-Bridge's
+performance summaries 25.09 to 26.08, llm-foundry's FSDP throughput tables, torchtitan's performance pages,
+BLOOM's chronicles (Megatron-DeepSpeed).
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _step(
         id=str(content.get("id") or where),
         job=loaded.model_copy(update={"name": str(content.get("id") or "")}),
         stack=stack,
-        family=str(content.get("family") or _family(loaded)),
+        family=str(content.get("family") or f"{_family(loaded)}, {stack}"),
         model=model_key(loaded),
         source=str(content.get("source") or named or stack),
         metric=metric,
@@ -134,7 +134,8 @@ def _step(
 
 
 def _profile_name(named: str, where: str) -> str:
-    """The profile that a row's stack means: `nemo-25 (release ...)` is nemo-25, a path of a YAML file itself."""
+    """The profile that a row's stack means: `nemo-25 (release ...)` is nemo-25, a path of a YAML file
+    itself."""
     name = named.split(" (")[0].strip()
     if name.endswith((".yaml", ".yml")):
         return name

@@ -22,7 +22,12 @@ from megalith.explore.predict import predict
 from megalith.explore.prediction import Prediction
 from megalith.explore.validation.bubbles import replay_bubble
 from megalith.explore.validation.measurements import BUBBLES, MeasuredStep, read_steps, shipped_steps
-from megalith.explore.validation.report import MemoryCheck, ValidationReport, ValidationRow
+from megalith.explore.validation.report import (
+    MemoryCheck,
+    ValidationBubble,
+    ValidationReport,
+    ValidationRow,
+)
 
 
 def validate(path: Path | None = None, stack: str | None = None) -> ValidationReport:
@@ -54,7 +59,7 @@ def _report(steps: Sequence[MeasuredStep], origin: str, bubbles: bool) -> Valida
             )
         if not step.out_of_memory:
             rows.append(_row(step, prediction, known.get(step.id) if origin == "shipped" else None))
-    published = ()
+    published: tuple[ValidationBubble, ...] = ()
     if bubbles:
         text = read_text(BUBBLES, fix="install the package again", missing="install the package again")
         published = tuple(replay_bubble(row) for row in csv.DictReader(io.StringIO(text)))

@@ -1,4 +1,5 @@
-"""What a validation says: the error of each step, by family and by stack, and of steps left out of the fit."""
+"""What a validation says: the error of each step, by family and by stack, and of steps left out of the
+fit."""
 
 from __future__ import annotations
 

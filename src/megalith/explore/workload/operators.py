@@ -21,8 +21,7 @@ from megalith.explore.workload.dimensions import (
     shared_ffn_of,
 )
 
-
-ROUTING_KERNELS = 40
+ROUTING_KERNELS = 60
 """Kernels each way that route a layer's tokens to experts, in Megatron-Core's dropless dispatchers."""
 
 
@@ -204,8 +203,8 @@ def _experts(
     moved = routed * model.hidden / (shape.expert_tp if shape.sequence_parallel else 1)
     passes = [
         _activation("expert activation", routed * width, model.gated),
-        # Into the experts' order and back, weighted; the router's softmax, choice, counts and losses are small
-        # kernels, and the host waits for the counts.
+        # Into the experts' order and back, weighted; the router's softmax, choice, counts and losses are
+        # small kernels, and the host waits for the counts.
         MemoryPass("permute", 2 * 4 * moved, 2 * 4 * moved, kernels=ROUTING_KERNELS),
     ]
     if model.shared_experts:

@@ -8,46 +8,52 @@ from megalith.cli.output import print_table
 from megalith.core.units import format_duration
 
 if TYPE_CHECKING:
-    from megalith.explore.validation.report import ValidationReport, ValidationRow
+    from megalith.explore.validation.report import ErrorSummary, ValidationReport, ValidationRow
 
 
 def show_validation(report: ValidationReport) -> None:
-    """Every row with its error, and the errors summed up by group."""
+    """Every row with its error, the errors summed up by family and stack, memory, and bubble rates."""
 
     def value(row: ValidationRow, amount: float) -> str:
         return format_duration(amount) if row.metric == "step_seconds" else f"{amount:.4g} TFLOP/s"
 
-    usual = max(report.groups, key=lambda name: report.groups[name].rows if name != "all" else 0)
     print_table(
-        "Every row (fitted: constants were fitted on it)",
-        ["id", "measured", "predicted", "error", ""],
+        "Every step (left out: predicted by a fit without its model)",
+        ["id", "stack", "measured", "predicted", "error", "left out", "80% interval"],
         [
             [
                 row.id,
+                row.stack,
                 value(row, row.measured),
                 value(row, row.predicted),
                 f"{row.error:+.1%}",
-                ", ".join([row.group] * (row.group != usual) + ["fitted"] * row.fitted),
+                "" if row.left_out is None else f"{row.left_out:+.1%}",
+                "inside" if row.inside else "outside",
             ]
             for row in report.rows
         ],
     )
-    kinds = dict.fromkeys((*(row.group for row in report.rows), *(row.source for row in report.rows), "all"))
-    for title, groups in (("all rows", report.groups), ("rows that nothing was fitted on", report.held_out)):
+    left_out, coverage = report.left_out, report.coverage
+    print_table(
+        "Absolute error by family and stack",
+        ["", "rows", "mean", "median", "worst", "bias", "mean left out", "inside 80%"],
+        [
+            [name, *_summary(group), _mean(left_out.get(name)), f"{coverage[name]:.0%}"]
+            for name, group in sorted(report.groups.items())
+        ],
+    )
+    if report.memory:
         print_table(
-            f"Absolute error, {title}",
-            ["group", "rows", "mean", "median", "worst", "bias"],
+            "Memory, GiB a device",
+            ["id", "logged", "predicted", "error", ""],
             [
                 [
-                    name,
-                    groups[name].rows,
-                    f"{groups[name].mean:.1%}",
-                    f"{groups[name].median:.1%}",
-                    f"{groups[name].worst:.1%}",
-                    f"{groups[name].bias:+.1%}",
+                    check.id,
+                    "out of memory" if check.measured_gibibytes is None else
+                    f"{check.measured_gibibytes:.0f}", f"{check.predicted_gibibytes:.1f}", "" if check.error
+                    is None else f"{check.error:+.1%}", "fits" if check.fits else "does not fit",
                 ]
-                for name in kinds
-                if name in groups
+                for check in report.memory
             ],
         )
     if report.bubbles:
@@ -65,3 +71,17 @@ def show_validation(report: ValidationReport) -> None:
                 for bubble in report.bubbles
             ],
         )
+
+
+def _summary(group: ErrorSummary) -> list[object]:
+    return [
+        group.rows,
+        f"{group.mean:.1%}",
+        f"{group.median:.1%}",
+        f"{group.worst:.1%}",
+        f"{group.bias:+.1%}",
+    ]
+
+
+def _mean(group: ErrorSummary | None) -> str:
+    return "" if group is None else f"{group.mean:.1%}"
