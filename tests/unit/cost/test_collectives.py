@@ -78,13 +78,25 @@ def test_a_flat_ring_pays_the_wide_latency_at_every_step() -> None:
     assert collective_seconds(two, "all_reduce", group, 1.0) == pytest.approx(steps * wait, rel=1e-6)
 
 
-def test_auto_is_never_slower_than_any_algorithm() -> None:
+def test_auto_is_what_nccl_has() -> None:
     levels = ((8, 400e9, 1e-6), (16, 50e9, 1e-5), (2, 10e9, 1e-2))
     group = (LevelSpan(8, 1), LevelSpan(16, 1), LevelSpan(2, 1))
     for size in (1e3, 1e6, 1e9):
-        auto = collective_seconds(fabric(*levels), "all_reduce", group, size)
-        for algorithm in ("flat", "hierarchical"):
-            assert auto <= collective_seconds(fabric(*levels, algorithm=algorithm), "all_reduce", group, size)
+        for kind in ("all_reduce", "all_gather", "reduce_scatter"):
+            auto = collective_seconds(fabric(*levels), kind, group, size)
+            assert auto <= collective_seconds(fabric(*levels, algorithm="flat"), kind, group, size)
+        # Nothing hierarchical for gathers: a ring through all ranks, each hop's latency once, the wide-area
+        # link's among them.
+        hops = (256 - 32) * 1e-6 + (32 - 2) * 1e-5 + 1e-2
+        assert auto == pytest.approx(255 / 256 * size / 10e9 + hops)
+
+
+def test_an_all_reduce_over_nodes_sends_each_byte_once_per_node() -> None:
+    levels = ((8, 400e9, 0.0), (2, 50e9, 0.0))
+    group = (LevelSpan(8, 1), LevelSpan(2, 1))
+    auto = collective_seconds(fabric(*levels), "all_reduce", group, 1e9)
+    assert auto == pytest.approx(2 * 7 / 8 * 1e9 / 400e9 + 1e9 / 50e9)
+
 
 
 def test_groups_that_share_a_link_share_its_rate() -> None:

@@ -100,7 +100,8 @@ def test_experts_and_long_context_are_counted() -> None:
         assert found.fits
         exposed.append(found.breakdown["context_parallel"] / found.step_seconds)
     # Attention of a long sequence hides the way round the ring, that of a short one does not.
-    assert 0 == exposed[0] < exposed[1] < exposed[2]
+    assert exposed[0] == 0
+    assert min(exposed[1:]) > 0.1
 
 
 def test_tokens_go_once_to_each_node_unless_rings_are_flat() -> None:
