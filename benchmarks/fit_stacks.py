@@ -1,12 +1,13 @@
-"""Fits the profiles of src/megalith/explore/stacks and the devices' shares in src/megalith/cost/calibration.yaml.
+"""Fits the profiles of src/megalith/explore/stacks and the devices' shares in cost/calibration.yaml.
 
     python benchmarks/fit_stacks.py              minutes; prints constants and errors
     python benchmarks/fit_stacks.py --write      also writes profiles, shares and validation/left_out.json
     python benchmarks/fit_stacks.py --left-out   no fit: the left-out errors around the constants as they are
 
-All steps of llm_training.csv and measured_steps.jsonl together: each stack's own constants, and for each generation
-of devices the shares of peak of products (16 bits, FP8) and of fused attention, which all stacks share. Then the
-fit without each model, and what that predicts of the model. docs/decisions/0031-stacks.md has the tables.
+All steps of llm_training.csv and measured_steps.jsonl together: each stack's own constants, and for each
+generation of devices the shares of peak of products (16 bits, FP8) and of fused attention, which all stacks
+share. Then the fit without each model, and what that predicts of the model. docs/decisions/0031-stacks.md has
+the tables.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ DEVICES = {
     ("blackwell", "gemm_fraction_fp8"): ConstantPrior(0.57, 0.06, 0.3, 0.95),
     ("blackwell", "attention_fraction"): ConstantPrior(0.42, 0.12, 0.1, 0.9),
 }
-"""Shares of peak that are fitted for all stacks together. Those of products on Ampere are not among them: decision 6."""
+"""Shares of peak that are fitted for all stacks together; those of products on Ampere are decision 6's."""
 
 
 def use_devices(values: Values) -> None:
@@ -130,7 +131,8 @@ def _show(fit: StepFit, fitted: Vector, apart: Vector) -> None:
         one, other = (np.abs(np.expm1(errors[rows])) for errors in (fitted, apart))
         print(
             f"{stack:26} {family:36} {len(rows):3} rows: fitted {one.mean():6.1%}, "
-            f"left out {other.mean():6.1%}, bias {np.expm1(apart[rows]).mean():+6.1%}, worst {other.max():5.0%}"
+            f"left out {other.mean():6.1%}, bias {np.expm1(apart[rows]).mean():+6.1%}, "
+            f"worst {other.max():5.0%}"
         )
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import product
 
 from megalith.explore.cost.memory import memory_of, room_in_flight
-from megalith.explore.cost.stages import stage_seconds
+from megalith.explore.cost.stages import host_bytes_per_second, stage_seconds
 from megalith.explore.job import Job, TransformerModel
 from megalith.explore.plan import Plan, make_plan, stack_of
 
@@ -42,9 +42,8 @@ def candidate_plans(job: Job) -> list[Plan]:
             plan = make_plan(candidate, size, recompute, sharding)
             fits = memory_of(plan).fits(plan.cluster.device.bytes)
             if not fits and recompute == "none" and offload_is_free(plan):
-                away = replace(plan, offload="activations")
-                if memory_of(away).fits(plan.cluster.device.bytes):
-                    plan, fits = away, True
+                away = least_offload(plan)
+                plan, fits = away or plan, away is not None
             if fits:
                 fitting.append(plan)
                 if plan.schedule != "greedy" or room_in_flight(plan) >= PLENTY * plan.parallel.pp:
@@ -55,11 +54,19 @@ def candidate_plans(job: Job) -> list[Plan]:
     return fitting or [min(others, key=lambda plan: memory_of(plan).total)]
 
 
+def least_offload(plan: Plan) -> Plan | None:
+    """The plan with as few layers' activations on the host as make it fit; None if all of them do not."""
+    for tenths in range(1, 11):
+        away = replace(plan, offload="activations", offload_share=tenths / 10)
+        if memory_of(away).fits(plan.cluster.device.bytes):
+            return away
+    return None
+
+
 def offload_is_free(plan: Plan) -> bool:
     """Whether the stack sends activations to the host before it computes anything twice: over a link as fast
     as that of a superchip they hide behind the layers."""
-    tiers = plan.cluster.device.memory
-    fast = len(tiers) > 1 and tiers[1].bytes_per_second >= FAST_HOST_BYTES_PER_SECOND
+    fast = host_bytes_per_second(plan.cluster.device) >= FAST_HOST_BYTES_PER_SECOND
     return fast and plan.offload == "none" and plan.stack.traits.offloads_activations
 
 

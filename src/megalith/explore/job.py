@@ -182,6 +182,8 @@ class Training(Config):
     """What selective recompute does again, in Megatron's names; the stack's own choice when left out."""
     offload: Offload = "none"
     """What lies in host memory between its uses: the optimizer's state, activations, or both."""
+    offload_share: float = Field(default=1.0, gt=0, le=1)
+    """Of the layers' activations, the share that goes there."""
     schedule: ScheduleName = "1f1b"
     """greedy: an order made for the costs of the links, with as many micro-batches in flight as memory holds
     (CrossPipe's)."""

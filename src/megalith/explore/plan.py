@@ -66,6 +66,8 @@ class Plan:
     memory_margin: float
     stack: Stack
     offload: str = "none"
+    offload_share: float = 1.0
+    """Of the layers' activations, what goes to the host."""
 
     @property
     def constants(self) -> Calibration:
@@ -134,6 +136,7 @@ def make_plan(job: Job, micro_batch: int, recompute: str, sharding: str | None =
         memory_margin=job.constraints.memory_margin,
         stack=stack,
         offload=training.offload,
+        offload_share=training.offload_share,
     )
 
 

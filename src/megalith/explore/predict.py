@@ -15,7 +15,7 @@ from megalith.core.errors import PlanError
 from megalith.cost.operators import peak_flops
 from megalith.explore.candidates import candidate_plans, estimate_seconds, plan_bound_seconds
 from megalith.explore.cost.memory import memory_of
-from megalith.explore.cost.step import PlanCost, scale_loss, scheduled_cost
+from megalith.explore.cost.step import PlanCost, scale_loss, scheduled_cost, slowed_once
 from megalith.explore.dlrm import predict_dlrm
 from megalith.explore.intervals import band_of
 from megalith.explore.job import Job, TransformerModel
@@ -75,7 +75,9 @@ def filled_job(job: Job, prediction: Prediction) -> Job:
     if job.parallel is None:
         return job
     parallel = {name: getattr(prediction, name) for name in ("micro_batch", "vpp", "sharding")}
-    training = {name: getattr(prediction, name) for name in ("recompute", "schedule", "offload")}
+    training = {
+        name: getattr(prediction, name) for name in ("recompute", "schedule", "offload", "offload_share")
+    }
     return job.model_copy(
         update={
             "parallel": job.parallel.model_copy(update=parallel),
@@ -93,10 +95,12 @@ def predict_plan(plan: Plan, *, record: bool = False, must_fit: bool = True) -> 
     if must_fit and memory.total > device.bytes:
         raise DoesNotFitError(f"{memory_shortfall(plan, memory)}.")
     devices = devices_needed(parallel)
-    lost = scale_loss(plan.constants.scale_loss, devices)
-    seconds = timeline.step_seconds * (1 + lost)
+    slowed = slowed_once(plan, cost.costs, timeline)
+    lost = scale_loss(plan.constants.scale_loss, devices) * (timeline.step_seconds + slowed)
+    seconds = timeline.step_seconds + slowed + lost
     breakdown = _breakdown(plan, schedule, cost, timeline)
-    breakdown["scale_loss"] = lost * timeline.step_seconds
+    breakdown["data_parallel"] += slowed
+    breakdown["scale_loss"] = lost
     model_work = model_flops(model, parallel.global_batch)
     all_work = model_work + recompute_flops(model, parallel.global_batch, plan.recompute, plan.shape.flash)
     band = band_of(plan)
@@ -120,6 +124,7 @@ def predict_plan(plan: Plan, *, record: bool = False, must_fit: bool = True) -> 
         plan_error=expm1(band.plan_error),
         stack=plan.stack.name,
         offload=plan.offload,
+        offload_share=plan.offload_share,
         schedule=plan.schedule,
         vpp=parallel.vpp,
         sharding=plan.sharding,

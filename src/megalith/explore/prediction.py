@@ -43,6 +43,7 @@ class Prediction:
     stack: str = ""
     """The software that was predicted."""
     offload: str = "none"
+    offload_share: float = 1.0
     schedule: str = "1f1b"
     vpp: int = 1
     sharding: str = "none"

@@ -98,7 +98,6 @@ def test_an_all_reduce_over_nodes_sends_each_byte_once_per_node() -> None:
     assert auto == pytest.approx(2 * 7 / 8 * 1e9 / 400e9 + 1e9 / 50e9)
 
 
-
 def test_groups_that_share_a_link_share_its_rate() -> None:
     one = fabric((8, 1e12, 0.0), (4, 1e9, 0.0))
     alone = collective_seconds(one, "all_reduce", (LevelSpan(1, 1), LevelSpan(4, 1)), SIZE)

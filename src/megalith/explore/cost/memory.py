@@ -75,7 +75,8 @@ def memory_of(
         layers = max(plan.layers_per_stage[stage] for stage in stages)
         kept = flights[device] * layers * per_layer
         if plan.offload in ("activations", "both"):
-            kept = min(kept, OFFLOADED_LAYERS * per_layer)
+            here = max((1 - plan.offload_share) * kept, OFFLOADED_LAYERS * per_layer)
+            kept = min(kept, here)
         activations = kept + working
         if pp * vpp - 1 in stages:
             logits = head_bytes(plan.transformer, plan.shape)

@@ -127,16 +127,17 @@ def _after_step(plan: Plan, schedule: Schedule, held: Sequence[StageParameters])
     return seconds
 
 
-def exchange_seconds(plan: Plan, replicas: Group, parameters: float, layers: int = 1) -> tuple[float, float]:
+def exchange_seconds(plan: Plan, replicas: Group, parameters: float, layers: int = 0) -> tuple[float, float]:
     """Seconds of one reduction of gradients and one gather of parameters, by the sharding mode.
 
     `layers` is how many layers they belong to: sharded state is exchanged layer by layer, one collective
-    after the other, so that each pays its latency. Other gradients go in buckets.
+    after the other, so that each pays its latency, and other gradients go in buckets. 0: all in one
+    collective, which is never slower.
     """
     if parameters == 0 or group_size(replicas) == 1:
         return 0.0, 0.0
-    pieces = layers
-    if plan.sharding in ("none", "zero1") or not plan.overlap:
+    pieces = max(1, layers)
+    if layers and (plan.sharding in ("none", "zero1") or not plan.overlap):
         least = max(plan.bucket_bytes, BUCKET_BYTES_A_RANK * group_size(replicas))
         pieces = max(1, int(traffic_bytes(plan.precision) * parameters / least)) if plan.overlap else 1
     reduce, gather = _piece_seconds(plan, replicas, parameters / pieces)

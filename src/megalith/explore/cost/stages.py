@@ -17,7 +17,9 @@ from megalith.explore.workload import LayerKind, layer_kind, layer_kinds, layer_
 from megalith.hardware.cluster import Device
 
 HOST_BYTES_PER_SECOND = 2.5e10
-"""Of a device whose catalog entry has no second tier: PCIe 4.0 x16."""
+"""Of a device whose description has no second tier: PCIe 4.0 x16."""
+SUPERCHIPS = {"gh": 2.0e11, "gb": 1.95e11}
+"""The same of devices that have a Grace processor beside them, by how their names begin: NVLink-C2C."""
 StageParameters = tuple[float, float]
 """(shared, routed experts') parameters of a virtual stage on one device."""
 
@@ -80,7 +82,7 @@ def _offload_seconds(plan: Plan, layers: StageLayers, compute: MicroBatchSeconds
         count * layer_bytes(plan.transformer, plan.shape, plan.recompute, kind.expert, plan.precision)
         for kind, count in layers
     )
-    crossing = kept / host_bytes_per_second(plan.cluster.device)
+    crossing = plan.offload_share * kept / host_bytes_per_second(plan.cluster.device)
     return MicroBatchSeconds(
         forward=max(0.0, crossing - compute.forward),
         backward_input=max(0.0, crossing - compute.backward_input - compute.backward_weight),
@@ -89,7 +91,9 @@ def _offload_seconds(plan: Plan, layers: StageLayers, compute: MicroBatchSeconds
 
 def host_bytes_per_second(device: Device) -> float:
     """Rate between a device and the memory of its host."""
-    return device.memory[1].bytes_per_second if len(device.memory) > 1 else HOST_BYTES_PER_SECOND
+    if len(device.memory) > 1:
+        return device.memory[1].bytes_per_second
+    return SUPERCHIPS.get(device.name[:2], HOST_BYTES_PER_SECOND)
 
 
 def stage_parameters(plan: Plan) -> list[StageParameters]:

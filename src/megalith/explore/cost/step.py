@@ -17,6 +17,7 @@ from megalith.explore.cost.transfers import Transfers, stage_transfers, with_blo
 from megalith.explore.pipeline.costs import StepCosts
 from megalith.explore.pipeline.operations import Schedule
 from megalith.explore.pipeline.schedules import build_schedule, greedy_schedule
+from megalith.explore.pipeline.timeline import Timeline
 from megalith.explore.plan import Plan
 
 
@@ -51,7 +52,6 @@ def plan_cost(plan: Plan, schedule: Schedule) -> PlanCost:
             _optimizer_seconds(plan, count)
             + plan.constants.step_seconds
             + collectives.after_step.get(device, 0.0)
-            + _slowed_once(plan, collectives, device, len(chunk_stages))
         )
     costs = StepCosts(
         forward=tuple(stage.forward for stage in stages),
@@ -96,17 +96,22 @@ def _slowed_by_collectives(
     return tuple(slowed)
 
 
-def _slowed_once(plan: Plan, collectives: ReplicaCollectives, device: int, chunks: int) -> float:
-    """The same of what is exchanged once a step."""
+def slowed_once(plan: Plan, costs: StepCosts, timeline: Timeline) -> float:
+    """The same of what is exchanged once a step: of what hides behind compute, on the device where the most
+    does."""
     if not plan.overlap:
         return 0.0
-    total = sum(
-        part[device, chunk].seconds
-        for part in (collectives.parameters, collectives.gradient)
-        for chunk in range(chunks)
-        if (device, chunk) in part and part[device, chunk].each == "step"
-    )
-    return (1 - plan.constants.overlap) * total
+    most = 0.0
+    for device in range(len(timeline.compute_seconds)):
+        total = sum(
+            collective.seconds
+            for part in (costs.parameters, costs.gradient)
+            for (owner, _), collective in part.items()
+            if owner == device and collective.each == "step"
+        )
+        exposed = sum(timeline.exposed_seconds[cause][device] for cause in ("parameters", "gradient"))
+        most = max(most, total - exposed)
+    return (1 - plan.constants.overlap) * most
 
 
 def scheduled_cost(plan: Plan) -> tuple[Schedule, PlanCost]:

@@ -17,6 +17,8 @@ from megalith.explore.pipeline.timeline import Timeline
 
 NOTABLE = 0.02
 """Share of a step below which nobody asks for the root of a wait."""
+BUSY = 0.2
+"""Share of a step from which on a link between stages may be what they wait for."""
 
 
 def waits_by_root(schedule: Schedule, costs: StepCosts, timeline: Timeline, device: int) -> dict[str, float]:
@@ -25,7 +27,7 @@ def waits_by_root(schedule: Schedule, costs: StepCosts, timeline: Timeline, devi
     if bubble < NOTABLE * step:
         return {}
     roots: dict[str, float] = {}
-    if _transfers_matter(costs, step):
+    if _transfers_matter(costs, timeline):
         costs = costs.with_free_transfers()
         left = simulate(schedule, costs).exposed_seconds["bubble"][device]
         roots["transfer"] = min(max(0.0, bubble - left), bubble)
@@ -43,7 +45,9 @@ def waits_by_root(schedule: Schedule, costs: StepCosts, timeline: Timeline, devi
     return roots
 
 
-def _transfers_matter(costs: StepCosts, step: float) -> bool:
-    """Whether messages between stages are long enough, with all that wait for each other, to show."""
+def _transfers_matter(costs: StepCosts, timeline: Timeline) -> bool:
+    """Whether messages between stages are long enough to show, or a link is busy with them for long."""
     messages = [one for one in (*costs.forward_transfers, *costs.backward_transfers) if one is not None]
-    return sum(one.seconds + one.latency_seconds for one in messages) >= NOTABLE * step
+    once = sum(one.seconds + one.latency_seconds for one in messages)
+    busiest = max((timeline.link_busy_seconds.get(one.link, 0.0) for one in messages), default=0.0)
+    return once >= NOTABLE * timeline.step_seconds or busiest >= BUSY * timeline.step_seconds

@@ -3,8 +3,8 @@
 Copies of the model lie on different sites and gradients alone cross. A site shards its copy among its
 devices (hybrid), or all copies shard the optimizer state (ZeRO-1, as Megatron's distributed optimizer
 does). Inside, the pipeline is Megatron's interleaved 1F1B (plain 1F1B where that does not divide, none
-where none is needed). The network is used as it comes: ECMP; rings through all ranks of a group, or level
-by level where that is better. Within this everything is chosen as a careful engineer would: tensor,
+where none is needed). The network is used as it comes: ECMP; the collectives that NCCL has, or level by
+level where that is better. Within this everything is chosen as a careful engineer would: tensor,
 context, expert and pipeline parallelism, their order inside a site, chunks, micro-batch, recompute; the
 best plan of all these is the baseline.
 """
@@ -25,7 +25,7 @@ from megalith.explore.search.space.restriction import Restriction
 from megalith.hardware.cluster import Cluster
 
 NETWORKS = (
-    NetworkChoice("ecmp", "flat", multipath=USUAL_PATHS),
+    NetworkChoice("ecmp", "auto", multipath=USUAL_PATHS),
     NetworkChoice("ecmp", "hierarchical", multipath=USUAL_PATHS),
 )
 

@@ -1,4 +1,4 @@
-"""Profiles fitted to one's own runs: planted constants are found, models are held out, the command writes a file."""
+"""Profiles fitted to one's own runs: planted constants are found, models held out, a file written."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from megalith.explore.predict import predict
 from megalith.explore.validation import validate
 from megalith.explore.validation.measurements import LINES
 
-PLANTED = "name: planted\nconstants: {products: 0.85, attention: 0.8, memory: 0.7, overlap: 0.6, scale_loss: 0.006}\n"
+PLANTED = "{products: 0.85, attention: 0.8, memory: 0.7, overlap: 0.6, scale_loss: 0.006}"
 SIZES = {"small": (2048, 24, 16), "middle": (4096, 32, 32), "large": (5120, 40, 40)}
 
 
 def planted_runs(folder: Path, names: tuple[str, ...]) -> Path:
     """Steps as a software of planted constants would take them."""
     stack = folder / "planted.yaml"
-    stack.write_text(PLANTED)
+    stack.write_text(f"name: planted\nconstants: {PLANTED}\n")
     lines = []
     for name in names:
         hidden, layers, heads = SIZES[name]
         for seq, nodes in ((2048, 1), (8192, 1), (2048, 8)):
+            sizes = {"dp": 8 * nodes, "micro_batch": 1, "global_batch": 32 * nodes}
             job = {
                 "model": {"hidden": hidden, "layers": layers, "heads": heads, "vocab": 50368, "seq": seq},
                 "cluster": {
@@ -37,12 +38,12 @@ def planted_runs(folder: Path, names: tuple[str, ...]) -> Path:
                         {"name": "zone", "count": nodes, "link": "ib-ndr400x8"},
                     ],
                 },
-                "parallel": {"dp": 8 * nodes, "sharding": "zero3", "micro_batch": 1, "global_batch": 32 * nodes},
+                "parallel": {**sizes, "sharding": "zero3"},
                 "training": {"recompute": "full"},
             }
-            ran = predict(load_job({**job, "training": {"recompute": "full", "stack": str(stack)}}), must_fit=False)
-            row = {"id": f"{name}-{seq}-{nodes}", "stack": "llm-foundry", "step_seconds": ran.step_seconds, "job": job}
-            lines.append(json.dumps(row))
+            ran = predict(load_job(job, [f"training.stack={stack}"]), must_fit=False)
+            row = {"id": f"{name}-{seq}-{nodes}", "stack": "llm-foundry", "job": job}
+            lines.append(json.dumps({**row, "step_seconds": ran.step_seconds}))
     path = folder / f"{'-'.join(names)}.jsonl"
     path.write_text("\n".join(lines) + "\n")
     return path

@@ -1,4 +1,4 @@
-"""How accurate predictions are: the standard that the cost model is held to, on models it was not fitted on too."""
+"""How accurate predictions are: the standard that the cost model is held to, on models left out too."""
 
 from __future__ import annotations
 
@@ -8,10 +8,17 @@ from pathlib import Path
 import pytest
 
 from megalith.core.errors import DataError
-from megalith.explore.intervals import band_of, left_out_steps
 from megalith.explore.candidates import candidate_plans
+from megalith.explore.intervals import band_of, left_out_steps
 from megalith.explore.validation import ValidationReport, validate
-from megalith.explore.validation.measurements import FOLDER, LINES, TABLE, MeasuredStep, read_steps, shipped_steps
+from megalith.explore.validation.measurements import (
+    FOLDER,
+    LINES,
+    TABLE,
+    MeasuredStep,
+    read_steps,
+    shipped_steps,
+)
 
 MOST = {
     "dense TP/PP H100 bf16": 0.05,
@@ -77,7 +84,9 @@ def test_intervals_hold_four_fifths_of_left_out_rows(steps: dict[str, MeasuredSt
 
 
 def test_no_row_that_ran_is_refused(report: ValidationReport) -> None:
-    assert [row.id for row in report.rows if not row.fits and row.family != "dense TP/PP A100, megatron-2021"] == []
+    assert [
+        row.id for row in report.rows if not row.fits and row.family != "dense TP/PP A100, megatron-2021"
+    ] == []
 
 
 def test_logged_peaks_are_within_a_tenth(report: ValidationReport) -> None:
@@ -132,7 +141,11 @@ def test_a_table_may_name_every_setting_of_a_job(tmp_path: Path) -> None:
     )
     (step,) = read_steps(path)
     assert step.job.parallel is not None
-    assert (step.job.parallel.cp, step.job.parallel.sharding, step.job.training.precision) == (2, "zero3", "fp8")
+    assert (step.job.parallel.cp, step.job.parallel.sharding, step.job.training.precision) == (
+        2,
+        "zero3",
+        "fp8",
+    )
     assert step.stack == "torchtitan"
 
 

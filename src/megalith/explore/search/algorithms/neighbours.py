@@ -74,7 +74,7 @@ def greedy_order(space: SearchSpace, plan: PlanCandidate) -> PlanCandidate | Non
     if layers is None and space.transformer and space.transformer.layers % layout.pp:
         layers = spread_layers(space.transformer.layers, layout.pp, 1, head_in_layers(space.transformer))
     greedy = replace(pipeline, schedule="greedy", vpp=1, extra_in_flight=0, layers_per_stage=layers)
-    return replace(plan, pipeline=greedy)
+    return replace(plan, pipeline=greedy) if space.only.pipeline(greedy) else None
 
 
 def near_layouts(space: SearchSpace, layout: DeviceLayout) -> Iterator[DeviceLayout]:
