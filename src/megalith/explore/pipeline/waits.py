@@ -32,13 +32,9 @@ def waits_by_root(schedule: Schedule, costs: StepCosts, timeline: Timeline, devi
         left = simulate(schedule, costs).exposed_seconds["bubble"][device]
         roots["transfer"] = min(max(0.0, bubble - left), bubble)
         bubble -= roots["transfer"]
-    often = [
-        collective
-        for part in (costs.parameters, costs.gradient)
-        for collective in part.values()
-        if collective.each != "step" and collective.seconds > 0
-    ]
-    if often and bubble >= NOTABLE * step:
+    exchanged = [*costs.parameters.values(), *costs.gradient.values()]
+    longest = max((collective.seconds for collective in exchanged), default=0.0)
+    if longest >= NOTABLE * step and bubble >= NOTABLE * step:
         free = replace(costs, parameters={}, gradient={})
         left = simulate(schedule, free).exposed_seconds["bubble"][device]
         roots["parameters"] = min(max(0.0, bubble - left), bubble)

@@ -25,10 +25,8 @@ def show_prediction(job: Job, cluster: Cluster, prediction: Prediction) -> None:
     batch = job.parallel.global_batch if job.parallel else job.global_batch or 0
     unit, each = ("tokens", job.model.seq) if isinstance(job.model, TransformerModel) else ("samples", 1)
     rows = [
-        [
-            "how sure",
-            f"80% interval {format_duration(low)} to {format_duration(high)} ({prediction.interval_basis})",
-        ],
+        ["how sure", f"80% interval {format_duration(low)} to {format_duration(high)}"],
+        ["known from", prediction.interval_basis],
         ["stack", prediction.stack or "none"],
         ["step", format_duration(step)],
         ["MFU", f"{prediction.mfu:.1%} ({prediction.model_tflops_per_gpu:.4g} TFLOP/s a device)"],

@@ -20,7 +20,7 @@ def show_search(cluster: Cluster, result: SearchResult) -> None:
     """The best plans, why they are, and what is known of the others."""
     best = result.best.prediction
     low, high = best.interval
-    sure = f"80% interval {format_duration(low)} to {format_duration(high)} ({best.interval_basis})"
+    sure = f"80% interval {format_duration(low)} to {format_duration(high)}"
     close = sum(
         plan.prediction.step_seconds <= best.step_seconds * (1 + best.plan_error) for plan in result.top[1:]
     )
@@ -32,6 +32,7 @@ def show_search(cluster: Cluster, result: SearchResult) -> None:
         job_title(result.best.job, cluster),
         [
             ["how sure", sure],
+            ["known from", best.interval_basis],
             ["between plans", real],
             ["stack", best.stack],
             ["best step", format_duration(best.step_seconds)],

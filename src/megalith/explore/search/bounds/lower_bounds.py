@@ -18,7 +18,7 @@ from math import inf
 from megalith.explore.candidates import RECOMPUTE
 from megalith.explore.cost.memory import memory_of
 from megalith.explore.cost.stages import stage_seconds
-from megalith.explore.cost.step import plan_cost
+from megalith.explore.cost.step import plan_cost, scale_loss
 from megalith.explore.pipeline.schedules import build_schedule
 from megalith.explore.search.bounds.layout_costs import LayoutCosts, ReplicaExchange, fabric_of
 from megalith.explore.search.bounds.pipeline_bounds import PipelineBounds
@@ -53,7 +53,9 @@ class LowerBounds:
             dict.fromkeys(replace(network, overlap=True, bucket_bytes=1) for network in space.networks)
         )
         self._networks: list[NetworkChoice | None] = [*networks] if len(networks) <= _FEW_NETWORKS else [None]
-        self._constant = fabric_of(space, space.networks[0]).constants.step_seconds if self._model else 0.0
+        constants = fabric_of(space, space.networks[0]).constants if self._model else None
+        self._constant = constants.step_seconds if constants else 0.0
+        self._scale_loss = constants.scale_loss if constants else 0.0
 
     def __call__(self, candidate: PlanCandidate) -> float:
         """No plan below this node takes fewer seconds; infinite if none can run."""
@@ -75,7 +77,11 @@ class LowerBounds:
             recompute = least_recompute
         bounds = self._pipeline_bounds(candidate, sharding, pipeline, recompute)
         least = min(bound.lower_bound(pipeline.schedule, pipeline.extra_in_flight) for bound in bounds)
-        return least + self._constant
+        return (least + self._constant) * self._scale(layout)
+
+    def _scale(self, layout: DeviceLayout) -> float:
+        """What a step of so many devices takes, lost to stragglers, for each second without them."""
+        return 1 + scale_loss(self._scale_loss, layout.tp * layout.cp * layout.pp * layout.dp)
 
     def estimate(self, candidate: PlanCandidate, bound: float) -> float:
         """What a plan with this bound may well take, for the order of the search."""
@@ -107,7 +113,7 @@ class LowerBounds:
                 stages = stage_seconds(costs.compute_only(ep, size, most_chunks))
                 total = sum(stage.total for stage in stages)
                 best = min(best, samples // size * total / layout.pp)
-            self._work[key] = best + self._constant
+            self._work[key] = (best + self._constant) * self._scale(layout)
         return self._work[key]
 
     def _pipeline_bounds(
