@@ -44,7 +44,7 @@ PRIORS: dict[str, ConstantPrior] = {
     "attention": ConstantPrior(1.0, 0.25, 0.3, 3.0),
     "memory": ConstantPrior(1.0, 0.20, 0.3, 1.3),
     "overlap": ConstantPrior(0.7, 0.15, 0.0, 1.0, logarithmic=False),
-    "kernel_seconds": ConstantPrior(5e-6, 1.0, 1e-6, 5e-5),
+    "kernel_seconds": ConstantPrior(5e-6, 0.6, 1e-6, 5e-5),
     "micro_batch_seconds": ConstantPrior(5e-4, 1.2, 1e-5, 2e-2),
     "scale_loss": ConstantPrior(0.003, 0.003, 0.0, 0.03, logarithmic=False),
     "small_group_exponent": ConstantPrior(0.0, 0.5, 0.0, 1.2, logarithmic=False),
