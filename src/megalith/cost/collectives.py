@@ -152,8 +152,9 @@ def node_tree_seconds(fabric: Fabric, kind: Kind, group: Group, message_bytes: f
     seconds = 0.0
     if inner.ranks > 1:
         rate = fabric.rate(0, inner.sharing, 1, inner.ranks)
-        seconds += _PASSES[kind] * (inner.ranks - 1) * (message_bytes / inner.ranks / rate +
-        fabric.latency(0))
+        seconds += (
+            _PASSES[kind] * (inner.ranks - 1) * (message_bytes / inner.ranks / rate + fabric.latency(0))
+        )
     if nodes > 1:
         # Level 0 is done; what is left is as a group of one rank a node.
         across = (LevelSpan(1, 1), *outer)

@@ -39,8 +39,10 @@ def show_calibration(report: CalibrationReport) -> None:
         ],
     )
     print_table(
-        "Constants", ["", ""], [[name, f"{value:.4g}"] for name, value in report.constants.items()],
-        header=False
+        "Constants",
+        ["", ""],
+        [[name, f"{value:.4g}"] for name, value in report.constants.items()],
+        header=False,
     )
     if report.left_out is None:
         say("All steps are of one model: what the profile says of others is not known. Add runs of another.")

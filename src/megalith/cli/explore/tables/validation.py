@@ -49,9 +49,12 @@ def show_validation(report: ValidationReport) -> None:
             [
                 [
                     check.id,
-                    "out of memory" if check.measured_gibibytes is None else
-                    f"{check.measured_gibibytes:.0f}", f"{check.predicted_gibibytes:.1f}", "" if check.error
-                    is None else f"{check.error:+.1%}", "fits" if check.fits else "does not fit",
+                    "out of memory"
+                    if check.measured_gibibytes is None
+                    else f"{check.measured_gibibytes:.0f}",
+                    f"{check.predicted_gibibytes:.1f}",
+                    "" if check.error is None else f"{check.error:+.1%}",
+                    "fits" if check.fits else "does not fit",
                 ]
                 for check in report.memory
             ],
