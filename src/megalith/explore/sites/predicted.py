@@ -12,17 +12,22 @@ from megalith.core.errors import ConfigError
 from megalith.cost.operators import peak_flops
 from megalith.explore.candidates import RECOMPUTE
 from megalith.explore.cost.memory import PeakMemory, memory_of
+from megalith.explore.cost.step import scale_loss, slowed_once
 from megalith.explore.job import Job, Parallel, TransformerModel
 from megalith.explore.memory_advice import memory_shortfall
-from megalith.explore.pipeline.costs import StepCosts, Transfer
+from megalith.explore.pipeline.costs import StepCosts
+from megalith.explore.pipeline.operations import Schedule
 from megalith.explore.pipeline.simulate import simulate
 from megalith.explore.pipeline.timeline import Timeline
+from megalith.explore.pipeline.waits import waits_by_root
+from megalith.explore.placement import devices_needed
 from megalith.explore.plan import Plan
 from megalith.explore.predict import DoesNotFitError, predict_plan
 from megalith.explore.prediction import Prediction
 from megalith.explore.sites.replicas import replica_plans
 from megalith.explore.sites.shares import crossing_axis
 from megalith.explore.sites.stages import message_bytes, stage_costs, stage_plans
+from megalith.explore.stacks import default_stack
 from megalith.explore.workload import model_flops, recompute_flops
 from megalith.hardware.sites import LEVEL_NAME, SiteCluster
 
@@ -34,6 +39,11 @@ def predict_sites(job: Job, sites: SiteCluster, *, record: bool = False, must_fi
         raise ConfigError(
             "job: sites that differ need a transformer and key 'parallel', dp or pp last in its placement."
         )
+    if job.training.stack is None:
+        # One program runs on all sites: what a user of the quickest of them takes.
+        quickest = max((site.device for site in sites.sites), key=lambda device: max(device.flops.values()))
+        training = job.training.model_copy(update={"stack": default_stack(quickest)})
+        job = job.model_copy(update={"training": training})
     predict_axis = _with_stages if crossing_axis(parallel) == "pp" else _with_replicas
     tightest: Prediction | None = None
     for recompute in (job.training.recompute,) if job.training.recompute else RECOMPUTE:
@@ -106,25 +116,39 @@ def _with_stages(
     )
     first = pipeline.plans[0]
     sent = message_bytes(first) * parallel.tp * parallel.cp * parallel.dp * first.micro_batches
-    breakdown = _breakdown(like, timeline, busiest)
-    near = simulate(schedule, _without_site_links(costs))
+    plan = pipeline.plans[pipeline.site_of(busiest)]
+    slowed = slowed_once(plan, costs, timeline)
+    lost = scale_loss(plan.constants.scale_loss, devices_needed(parallel)) * (timeline.step_seconds + slowed)
+    breakdown = _breakdown(like, schedule, costs, timeline, busiest)
+    breakdown["data_parallel"] += slowed
+    breakdown["scale_loss"] = lost
     prediction = replace(
         like,
-        step_seconds=timeline.step_seconds,
+        step_seconds=timeline.step_seconds + slowed + lost,
         fits=all(fits),
         memory={**memory.by_use(), "margin": memory.margin},
-        memory_bytes_per_device=memory.total + memory.margin,
+        memory_bytes_per_device=memory.total,
         breakdown=breakdown,
         level_bytes={**like.level_bytes, LEVEL_NAME: sent if crossing else 0.0},
-        bound_by=_bound_by(like, breakdown, timeline.step_seconds, near.step_seconds),
+        bound_by=_bound_by(like, breakdown),
         timeline=timeline if record else None,
     )
     return _rated(prediction, like.step_seconds, job, sites, list(pipeline.plans)), shortfall
 
 
-def _breakdown(like: Prediction, timeline: Timeline, rank: int) -> dict[str, float]:
+def _breakdown(
+    like: Prediction, schedule: Schedule, costs: StepCosts, timeline: Timeline, rank: int
+) -> dict[str, float]:
     """What the busiest rank spends its step on; parts of its computing as in the same plan on its site."""
     exposed = {cause: by_rank[rank] for cause, by_rank in timeline.exposed_seconds.items()}
+    for cause, seconds in waits_by_root(schedule, costs, timeline, rank).items():
+        exposed[cause] += seconds
+        exposed["bubble"] -= seconds
+    # Other ranks are longer at the end where first and last stage exchange what they share.
+    shared = max(costs.optimizer_seconds) - costs.optimizer_seconds[rank]
+    shared = min(shared, exposed["bubble"])
+    exposed["transfer"] += shared
+    exposed["bubble"] -= shared
     compute = timeline.compute_seconds[rank]
     inner = ("compute", "recompute", "tensor_parallel", "context_parallel", "expert_parallel")
     whole = sum(like.breakdown.get(name, 0.0) for name in inner) or 1.0
@@ -138,29 +162,11 @@ def _breakdown(like: Prediction, timeline: Timeline, rank: int) -> dict[str, flo
     }
 
 
-def _bound_by(like: Prediction, breakdown: dict[str, float], step: float, near: float) -> str:
-    """What takes the most of the step; waiting for links between sites is what it would save if they took no
-    time, wherever it shows."""
-    saved = step - near
+def _bound_by(like: Prediction, breakdown: dict[str, float]) -> str:
+    """What takes the most of the step; where messages of the pipeline do, it is the links between sites."""
     computing = breakdown["compute"] + breakdown["recompute"]
-    bubble = breakdown["pipeline_bubble"] + breakdown["pipeline_transfer"] - saved
-    return f"link:{LEVEL_NAME}" if saved > max(computing, bubble) else like.bound_by
-
-
-def _without_site_links(costs: StepCosts) -> StepCosts:
-    """The same step if messages between sites took no time."""
-
-    def near(transfers: tuple[Transfer | None, ...]) -> tuple[Transfer | None, ...]:
-        return tuple(
-            None if one and isinstance(one.link, tuple) and one.link[0] == LEVEL_NAME else one
-            for one in transfers
-        )
-
-    return replace(
-        costs,
-        forward_transfers=near(costs.forward_transfers),
-        backward_transfers=near(costs.backward_transfers),
-    )
+    waiting = breakdown["pipeline_transfer"]
+    return f"link:{LEVEL_NAME}" if waiting > max(computing, breakdown["pipeline_bubble"]) else like.bound_by
 
 
 def _rated(
