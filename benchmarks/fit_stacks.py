@@ -6,7 +6,7 @@
 
 All steps of llm_training.csv and measured_steps.jsonl together: each stack's own constants, and for each
 generation of devices the shares of peak of products (16 bits, FP8) and of fused attention, which all stacks
-share. Then the fit without each model, and what that predicts of the model. docs/decisions/0031-stacks.md has
+share. Then the fit without each model, and what that predicts of the model. docs/decisions/0034-stacks.md has
 the tables.
 """
 
