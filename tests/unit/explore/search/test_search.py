@@ -50,7 +50,7 @@ def test_the_search_finds_what_trying_everything_finds(asked: Job) -> None:
     truth = brute_force(asked)
     in_tree = min(plan.prediction.step_seconds for plan in found.plans if "local move" not in plan.provenance)
     assert found.unexamined == 0
-    # The search misses the best of these by 0.06%, most likely one that it leaves out as dominated: not yet found out.
+    # The search misses the best of these by up to 0.06%: perhaps one that it leaves out as dominated.
     assert in_tree == pytest.approx(truth, rel=1e-3)
     # Moving layers may gain a little more than the tree holds, never less.
     assert found.plans[0].prediction.step_seconds <= truth * (1 + 1e-3)
