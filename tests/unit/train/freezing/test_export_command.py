@@ -116,7 +116,7 @@ def test_a_backend_that_gives_other_outputs_is_replaced(place, model, tmp_path):
     manifest = FrozenModel(model).manifest
     write_manifest(changed, manifest.model_copy(update={"files": list_files(changed)}))
     with (
-        pytest.warns(UserWarning, match="gives outputs at most 0.01 apart from those that"),
+        pytest.warns(UserWarning, match="gives 'score' 0.01 apart, more than 2e-05, from what"),
         pytest.raises(
             ServeError, match="was checked with; choose another backend, or export the model again"
         ),
