@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+import commands
 from megalith.cli.output import note, print_table, say, text_column
 
 ODD = "br[/x]ack [bold]:smile: {task} 100%"
@@ -75,9 +76,10 @@ def test_a_run_in_a_folder_with_brackets_is_stopped_resumed_scored_and_reported(
     custom = "kind: custom, file: stopped.py, config: StoppedConfig, options: {dim: 4, top: {layers: [8]}}}"
     lines = [f"model: {{{custom}" if line.startswith("model") else line for line in recipe_text.splitlines()]
     (tmp_path / "small.yaml").write_text("\n".join(lines))
-    first = command("train", "small.yaml", "--out", run)
-    assert first.code == 143, first.err
-    assert f"Stopped by SIGTERM; resume with: megalith train '{run}'\n" in first.out
+    # A process of its own: the signal is for it alone.
+    first = commands.megalith("train", "small.yaml", "--out", run)
+    assert first.returncode == 143, first.stderr
+    assert f"Stopped by SIGTERM; resume with: megalith train '{run}'\n" in first.stdout
     second = command("train", run)
     assert second.code == 0, second.err
     assert f"Resuming {run} from step 3.\n" in second.err
