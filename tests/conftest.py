@@ -7,6 +7,7 @@ long it takes to draw one says nothing about the code: no deadline, no complaint
 """
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -37,6 +38,9 @@ for name in _FORGOTTEN:
 os.environ.update(_SURROUNDINGS)
 # The sanitizers' tests have two.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A shell that runs the tests in the background has them ignore Ctrl-C, and what they start inherits that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
     "same", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]

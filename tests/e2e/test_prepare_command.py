@@ -100,9 +100,7 @@ def waiting(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     os.mkfifo(pipe)
     out = tmp_path / "out"
     command = [*COMMAND, "criteo", str(pipe), "--out", str(out), "--hash-buckets", "100"]
-    # A shell that runs the tests in the background has them ignore Ctrl-C, and children inherit that.
-    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    with started(command, stderr=subprocess.PIPE, preexec_fn=heed) as process, pipe.open("w") as end:
+    with started(command, stderr=subprocess.PIPE) as process, pipe.open("w") as end:
         # More than a pipe holds: once all is written the reader has taken rows.
         end.write(LINE * 1000)
         end.flush()
