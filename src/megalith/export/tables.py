@@ -65,7 +65,7 @@ class TableSource:
         ids = torch.cat([torch.empty(0, dtype=torch.int64), *known]).sort().values
         if self.unknown is None:
             return ids, None
-        unused = _unused_id(ids, self.spec.padding_index)
+        unused = unused_id(ids, self.spec.padding_index)
         ids = torch.cat([ids, torch.tensor([unused])]).sort().values
         return ids, int(torch.searchsorted(ids, unused))
 
@@ -191,7 +191,7 @@ def _fill_prefixes(
             rows[places] = encoded
 
 
-def _unused_id(ids: Tensor, padding: int | None) -> int:
+def unused_id(ids: Tensor, padding: int | None) -> int:
     """The highest id that is neither in a rising list nor padding."""
     taken = set(ids[-1:].tolist()) | {padding}
     candidate, row = _LAST_ID, len(ids) - 1

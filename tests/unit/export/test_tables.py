@@ -139,7 +139,7 @@ def test_weights_that_are_no_numbers_are_refused_by_table(tmp_path):
 @given(st.sets(st.integers(2**63 - 9, 2**63 - 1)), st.none() | st.integers(2**63 - 9, 2**63 - 1))
 def test_the_id_of_the_unknown_row_is_nobodys(ids, padding):
     listed = torch.tensor(sorted(ids), dtype=torch.int64)
-    unused = export_tables._unused_id(listed, padding)
+    unused = export_tables.unused_id(listed, padding)
     taken = ids | {padding}
     assert unused not in taken
     assert all(other in taken for other in range(unused + 1, 2**63))

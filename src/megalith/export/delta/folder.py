@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import shutil
 import zlib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -87,27 +88,44 @@ def write_delta(old: Path | str, new: Path | str, out: Path | str) -> DeltaManif
     _refuse_other_model(before, after)
     if target.exists() and not is_delta(target):
         raise StorageError(f"{target} exists and is no delta; choose another folder.")
-    remove_partials(target.parent, target.name)
-    with new_folder(target, overwrite=True) as folder:
-        tables, tensors = [], dict[str, Tensor]()
-        for record in after.manifest.tables:
-            found = _changes(before, after, record)
-            if found is not None:
-                tables.append(found[0])
-                tensors |= {f"{record.name}/{key}": tensor for key, tensor in found[1].items()}
-        shapes = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
-        for name, room in create_tensors(folder / ROWS_FILE, shapes).items():
-            room.copy_(tensors[name])
+    tables, tensors = [], dict[str, Tensor]()
+    for record in after.manifest.tables:
+        found = _changes(before, after, record)
+        if found is not None:
+            tables.append(found[0])
+            tensors |= {f"{record.name}/{key}": tensor for key, tensor in found[1].items()}
+
+    def fill(folder: Path) -> None:
         skipped = {table.file for table in after.manifest.tables}
         for name, file in after.manifest.files.items():
             if name not in skipped and before.manifest.files.get(name) != file:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(after.folder / name, folder / name)
+
+    return save_delta(target, content_checksum(before.manifest), after.manifest, tables, tensors, fill)
+
+
+def save_delta(
+    target: Path,
+    base: int,
+    manifest: ModelManifest,
+    tables: Sequence[TableDelta],
+    tensors: Mapping[str, Tensor],
+    fill: Callable[[Path], None],
+) -> DeltaManifest:
+    """Writes the folder of a delta over a version: tables that changed, with their tensors as
+    `TABLE/TENSOR`, and what else `fill` puts there."""
+    remove_partials(target.parent, target.name)
+    with new_folder(target, overwrite=True) as folder:
+        shapes = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
+        for name, room in create_tensors(folder / ROWS_FILE, shapes).items():
+            room.copy_(tensors[name])
+        fill(folder)
         delta = DeltaManifest(
-            base=content_checksum(before.manifest),
-            result=content_checksum(after.manifest),
+            base=base,
+            result=content_checksum(manifest),
             tables=tuple(tables),
-            manifest=after.manifest,
+            manifest=manifest,
             files=list_files(folder),
         )
         content = delta.model_dump(mode="json")
