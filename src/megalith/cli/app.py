@@ -14,7 +14,7 @@ from megalith.cli.doctor import doctor
 from megalith.cli.embeddings import embeddings
 from megalith.cli.evaluate import evaluate
 from megalith.cli.explore import explore
-from megalith.cli.export import export
+from megalith.cli.export import diff, export
 from megalith.cli.ids import ids
 from megalith.cli.plan.command import plan
 from megalith.cli.predict import predict
@@ -43,6 +43,7 @@ app.command("eval")(evaluate)
 app.command()(predict)
 app.command()(embeddings)
 app.command()(export)
+app.command()(diff)
 app.command()(report)
 app.command()(serve)
 app.command()(loadtest)
