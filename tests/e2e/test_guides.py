@@ -86,6 +86,13 @@ def test_the_guide_to_own_data_is_true(tmp_path: Path) -> None:
     assert tables[0].equals(tables[1].select(tables[0].column_names))
 
 
+def test_the_guide_to_raw_logs_is_true(tmp_path: Path) -> None:
+    run_guide("raw-logs.md", tmp_path)
+    evaluation = json.loads((tmp_path / "runs/vocabulary/evaluation-valid.json").read_text())
+    assert json.loads((tmp_path / "vocabulary.json").read_text())["ne"] == evaluation["ne"]
+    assert (tmp_path / "runs/raw/file-index.json").exists()
+
+
 def test_the_guide_to_freezing_is_true(tmp_path: Path) -> None:
     run_guide("freeze-it.md", tmp_path)
     assert (tmp_path / "first.html").stat().st_size > 1000

@@ -39,7 +39,7 @@ class TablesFacts:
 def collect_tables(run: RunFolder, recipe: Recipe) -> TablesFacts:
     """The tables of the run's model; data that moved leaves their traffic unknown, which is a note."""
     try:
-        is_there = recipe.data.path.is_dir()
+        is_there = recipe.data.raw is None and recipe.data.path.is_dir()
         dataset = Dataset(recipe.data.path) if is_there else run.trained_on()
         specs = recipe.embeddings.with_stores(recipe.model.tables(dataset.schema.categorical))
     except MegalithError as error:
@@ -63,6 +63,8 @@ def collect_tables(run: RunFolder, recipe: Recipe) -> TablesFacts:
 
 
 def _gone(recipe: Recipe) -> str:
+    if recipe.data.raw is not None:
+        return "Traffic on tables is not known of raw files; `megalith data prepare` makes what is counted."
     return f"Traffic on tables is not known: {recipe.data.path} is not there any more."
 
 

@@ -95,7 +95,7 @@ def build(session: Session, job: TrainJob, console: Console | None) -> Iterator[
             locks.enter_context(run.locked(ranks))
         if not job.resumes and not job.overwrite:
             ranks.from_first(lambda: refuse_existing(run.folder))
-        trainer = Trainer(job.recipe, run, console if ranks.is_first else None)
+        trainer = Trainer(job.recipe, run, console if ranks.is_first else None, job.resumes)
         locks.enter_context(run.locked(ranks))
         session.accept()
         if job.resumes:

@@ -13,14 +13,20 @@ from megalith.core.errors import ConfigError
 from megalith.core.schema import TableSpec
 from megalith.core.store_spec import DynamicSpec
 from megalith.data.dataset import Dataset
+from megalith.data.ingest import RawDataset, RawFilesConfig
+from megalith.data.ingest.index import IndexFile
 from megalith.data.loader import Loader
+from megalith.data.loader.decode import RowReader
 
 
 class DataConfig(Config):
-    """Which prepared data set to read, and how."""
+    """Which data to read, and how."""
 
     path: Path
-    """The folder of a prepared data set, from `megalith data prepare` or `data synth`."""
+    """The folder of a prepared data set, from `megalith data prepare` or `data synth`; with `raw`, raw files:
+    one, a folder or a pattern."""
+    raw: RawFilesConfig | None = None
+    """What becomes of raw files."""
     train: tuple[str, ...] = Field(default=("train",), min_length=1)
     """Splits to train on; several are read as one."""
     eval: str | None = None
@@ -39,6 +45,16 @@ class DataConfig(Config):
     """Windows that are kept ready."""
 
 
+def open_dataset(config: DataConfig, kept: Path | None = None, index: Path | None = None) -> Dataset:
+    """The data of a recipe.
+
+    Of raw files a run that is resumed has the schema in `kept`, and in `index` where their rows begin.
+    """
+    if config.raw is None:
+        return Dataset(config.path)
+    return RawDataset(config.path, config.raw, kept=kept, index=IndexFile(index))
+
+
 def train_loader(config: DataConfig, dataset: Dataset, ranks: Ranks, seed: int) -> Loader:
     """Shuffled batches of the training splits; each rank reads its slice of every batch."""
     return Loader(
@@ -53,6 +69,7 @@ def train_loader(config: DataConfig, dataset: Dataset, ranks: Ranks, seed: int) 
         prefetch=config.prefetch,
         threads=config.threads,
         shuffle_window_rows=config.shuffle_window_rows,
+        rows=raw_rows(dataset, config.train),
     )
 
 
@@ -70,7 +87,13 @@ def eval_loader(config: DataConfig, dataset: Dataset, split: str, ranks: Ranks) 
         prefetch=config.prefetch,
         threads=config.threads,
         epochs=1,
+        rows=raw_rows(dataset, [split]),
     )
+
+
+def raw_rows(dataset: Dataset, splits: Sequence[str]) -> RowReader | None:
+    """The rows of splits that are in raw files; None of prepared ones."""
+    return dataset.rows(splits) if isinstance(dataset, RawDataset) else None
 
 
 def check_event_times(tables: Sequence[TableSpec], dataset: Dataset) -> None:
@@ -90,4 +113,4 @@ def choose_split(config: DataConfig, dataset: Dataset) -> str | None:
         dataset.split(config.eval)
         return config.eval
     splits = dataset.schema.splits
-    return next((name for name in ("valid", "test") if name in splits and splits[name].rows), None)
+    return next((name for name in ("valid", "test") if name in splits and dataset.split(name).rows), None)

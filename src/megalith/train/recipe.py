@@ -16,6 +16,7 @@ from pydantic import Field
 
 from megalith.core.config import Config, apply_overrides, load_yaml, parse_config, with_kinds_replaced
 from megalith.core.errors import ConfigError, nearest
+from megalith.data.ingest.files import is_remote
 from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.models.registry import AnyModel
@@ -101,9 +102,11 @@ def _with_paths(content: dict[str, Any], folder: Path) -> dict[str, Any]:
     model, sharding, memory = content.get("model"), content.get("sharding"), content.get("memory")
     data = content.get("data")
     if isinstance(data, dict) and isinstance(data.get("path"), str):
-        # Not resolved: where a link leads may change between two starts.
-        with suppress(RuntimeError):
-            data["path"] = str(Path(data["path"]).expanduser().absolute())
+        data["path"] = _place(data["path"])
+    raw = data.get("raw") if isinstance(data, dict) else None
+    for key in ("vocabulary_from", "valid"):
+        if isinstance(raw, dict) and isinstance(raw.get(key), str):
+            raw[key] = _place(raw[key])
     if isinstance(memory, dict) and isinstance(memory.get("path"), str):
         memory["path"] = _absolute(memory["path"], folder)
     if isinstance(model, dict) and model.get("kind") == "custom" and isinstance(model.get("file"), str):
@@ -111,6 +114,16 @@ def _with_paths(content: dict[str, Any], folder: Path) -> dict[str, Any]:
     if isinstance(sharding, dict) and isinstance(sharding.get("plan"), str) and sharding["plan"] != "auto":
         sharding["plan"] = _absolute(sharding["plan"], folder)
     return content
+
+
+def _place(name: str) -> str:
+    """Where data is: a path as an absolute one, a URI as it is."""
+    if is_remote(name):
+        return name
+    # Not resolved: where a link leads may change between two starts.
+    with suppress(RuntimeError):
+        return str(Path(name).expanduser().absolute())
+    return name
 
 
 def _absolute(name: str, folder: Path) -> str:

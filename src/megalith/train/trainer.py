@@ -19,14 +19,13 @@ from megalith.checkpoint.store import CheckpointStore
 from megalith.comm.ranks import Ranks
 from megalith.core.trace import Tracer
 from megalith.core.units import format_bytes
-from megalith.data.dataset import Dataset
 from megalith.embeddings.stores.adaptive.settings import BudgetSchedule
 from megalith.train.checkpoints import existing_step
 from megalith.train.evaluation.gather_scores import gather_scores
 from megalith.train.evaluation.run_evaluator import RunEvaluator
 from megalith.train.evaluation.training_metrics import TrainingMetrics
 from megalith.train.learner.learner import Learner
-from megalith.train.loaders import check_event_times, choose_split, train_loader
+from megalith.train.loaders import check_event_times, choose_split, open_dataset, train_loader
 from megalith.train.loop import LoopSteps
 from megalith.train.pipeline import Pipeline
 from megalith.train.prediction.tiers import PlannedRun, predict_tiers
@@ -54,12 +53,22 @@ class Trainer:
         True
     """
 
-    def __init__(self, recipe: Recipe, run: RunFolder | Path | str, console: Console | None = None) -> None:
-        """Builds everything and writes nothing; `console` shows the progress."""
+    def __init__(
+        self,
+        recipe: Recipe,
+        run: RunFolder | Path | str,
+        console: Console | None = None,
+        resumes: bool = False,
+    ) -> None:
+        """Builds everything and writes nothing; `console` shows the progress.
+
+        Of raw files a run that `resumes` has kept what it needs to know.
+        """
         self.recipe, self.console = recipe, console
         self.run = run if isinstance(run, RunFolder) else RunFolder(Path(run))
         self.ranks = Ranks.all()
-        self.dataset = Dataset(recipe.data.path)
+        kept = self.run.inputs.folder if resumes and self.run.inputs.exists() else None
+        self.dataset = open_dataset(recipe.data, kept, self.run.file_index if resumes else None)
         self.loader = train_loader(recipe.data, self.dataset, self.ranks, recipe.train.seed)
         eval_split = choose_split(recipe.data, self.dataset)
         self.plan = plan_for_training(recipe, self.dataset, self.ranks)
@@ -111,6 +120,7 @@ class Trainer:
     def _keep_inputs(self) -> None:
         if not self.run.inputs.exists():
             self.run.write_inputs(self.recipe, self.dataset)
+        self.run.write_file_index(self.dataset)
 
     def _step_to_resume(self, from_step: int | None) -> int | None:
         return self.store.latest() if from_step is None else existing_step(self.run, self.store, from_step)

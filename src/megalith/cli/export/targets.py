@@ -82,13 +82,13 @@ def _check_recipe(name: str) -> None:
 def _recipe(target: str, cluster: Cluster, precision: tuple[str, str]) -> ServedModel:
     """The model of a recipe or a run on its data, as training plans it; nothing is trained or read of it."""
     from megalith.core.errors import ConfigError
-    from megalith.data.dataset import Dataset
     from megalith.export.partition.served.dense_work import work_of_program
     from megalith.export.partition.served.model import ServedModel
     from megalith.export.partition.served.table_specs import served_tables
     from megalith.export.trace import trace_model
     from megalith.models.base import ModelInputs
     from megalith.models.registry import build_model
+    from megalith.train.loaders import open_dataset
     from megalith.train.recipe import load_recipe
     from megalith.train.run.folder import RunFolder
     from megalith.train.sharding_plan import recipe_inputs
@@ -98,7 +98,7 @@ def _recipe(target: str, cluster: Cluster, precision: tuple[str, str]) -> Served
         raise ConfigError(
             f"{target} has a model of your own; freeze it (`megalith export RUN --out DIR`), then name DIR."
         )
-    dataset = run.inputs.dataset() if run.inputs.exists() else Dataset(recipe.data.path)
+    dataset = run.inputs.dataset() if run.inputs.exists() else open_dataset(recipe.data)
     planned = recipe_inputs(recipe, dataset, cluster)
     lookups = {name: known.lookups for name, known in planned.statistics.items()}
     num_dense, features = len(dataset.schema.numeric), dataset.schema.categorical

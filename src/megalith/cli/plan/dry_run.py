@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from megalith.cli.output import print_table, say
@@ -16,13 +15,14 @@ def first_batch(recipe: str, overrides: list[str], samples: int) -> IdBatch:
     """Ids of the first samples that the recipe would train on."""
     import torch
 
-    from megalith.data.dataset import Dataset
     from megalith.data.loader import Loader
+    from megalith.train.loaders import open_dataset, raw_rows
     from megalith.train.recipe import load_recipe
 
     settings = load_recipe(recipe, overrides)
-    dataset = Dataset(Path(settings.data.path))
-    loader = Loader(dataset, settings.data.train, samples, shuffle=False, epochs=1, threads=1)
+    dataset, splits = open_dataset(settings.data), settings.data.train
+    rows = raw_rows(dataset, splits)
+    loader = Loader(dataset, splits, samples, shuffle=False, epochs=1, threads=1, rows=rows)
     batch = next(iter(loader))
     return batch.values.to(torch.int64).numpy(), batch.offsets.numpy()
 

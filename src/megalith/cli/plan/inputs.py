@@ -74,14 +74,14 @@ class PlanRequest:
 
     def _recipe_inputs(self, recipe: str, cluster: Cluster) -> PlanInputs:
         """Tables of the recipe's model on the recipe's data, as training plans them."""
-        from megalith.data.dataset import Dataset
+        from megalith.train.loaders import open_dataset
         from megalith.train.recipe import load_recipe
         from megalith.train.sharding_plan import recipe_inputs, runtime_memory
 
         settings = load_recipe(recipe, self.overrides)
         return recipe_inputs(
             settings,
-            Dataset(settings.data.path),
+            open_dataset(settings.data),
             cluster,
             world_size=self.world_size,
             workers_per_node=self.workers_per_node,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ import pyarrow.parquet as pq
 
 from megalith.core.errors import DataError
 from megalith.core.schema import FeatureSpec
-from megalith.data.dataset import Dataset
+from megalith.data.dataset import Dataset, DatasetSchema
 from megalith.data.loader.checks import (
     AGAIN,
     column_names,
@@ -33,11 +34,25 @@ from megalith.data.loader.plan import RowGroup, RowGroupSlice, ShuffleWindow
 _INT32_LIMIT, _INT64_LIMIT = 2**31, 2**63
 
 
+class RowReader(Protocol):
+    """Rows that a loader reads: which row groups there are, and the rows of windows of them."""
+
+    schema: DatasetSchema
+    groups: list[RowGroup]
+    rows: int
+    origin: dict[str, Any]
+    """What the order of rows depends on besides these; kept in the loader's state."""
+
+    def read(self, window: ShuffleWindow, order: npt.NDArray[np.int64] | None) -> WindowColumns:
+        """The window's rows in `order`, which may leave some out; threads may call it."""
+
+
 class ParquetRows:
     """The Parquet files of some splits: their row groups, and a reader of windows that threads may share."""
 
     def __init__(self, dataset: Dataset, splits: Sequence[str]) -> None:
         self.schema = dataset.schema
+        self.origin: dict[str, Any] = {}
         self._paths: list[Path] = []
         self._metadata: list[pq.FileMetaData] = []
         self.groups: list[RowGroup] = []

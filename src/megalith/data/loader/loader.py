@@ -21,7 +21,7 @@ from megalith.core.errors import CheckpointError, ConfigError, DataError
 from megalith.core.schema import FeatureSpec
 from megalith.data.batch import Batch
 from megalith.data.dataset import Dataset
-from megalith.data.loader.decode import ParquetRows
+from megalith.data.loader.decode import ParquetRows, RowReader
 from megalith.data.loader.pieces import cut, empty_batch, join
 from megalith.data.loader.plan import RowSharding, ShuffleWindow, plan_epoch, row_order
 from megalith.data.loader.steps import EpochSteps, RowRanges, Share
@@ -78,7 +78,9 @@ class Loader:
         threads: int = 2,
         shuffle_window_rows: int = 262_144,
         epochs: int | None = None,
+        rows: RowReader | None = None,
     ) -> None:
+        """`rows` are those of the splits where they are not in prepared files."""
         counts = {
             "batch_size": batch_size,
             "prefetch": prefetch,
@@ -93,7 +95,7 @@ class Loader:
         self.epochs = epochs
         self.wait_seconds = 0.0
         """Time for which the reader has waited for a window, over the loader's life."""
-        self._rows = ParquetRows(dataset, splits)
+        self._rows: RowReader = ParquetRows(dataset, splits) if rows is None else rows
         self._steps = EpochSteps(self._rows.rows, batch_size, rank, world_size, share, drop_last)
         self._sharding = RowSharding(*self._steps.order_rank, shuffle_window_rows, shuffle, seed)
         self._prefetch = prefetch
@@ -263,6 +265,7 @@ class Loader:
             "seed": self._sharding.seed,
             "shuffle_window_rows": self._sharding.window_rows,
             "drop_last": self._steps.drop_last,
+            **self._rows.origin,
         }
 
 

@@ -48,7 +48,7 @@ class RowTransform:
             else:
                 ids[position] = to_ids(keys)
                 position += 1
-        return WindowColumns(dense, block.labels, None, ids, tuple(bags))
+        return WindowColumns(dense, block.labels, block.weights, ids, tuple(bags), block.times)
 
     def _feature_ids(self, recipe: PrepareRecipe, memory_bytes: int) -> list[FeatureIds]:
         source = recipe.open((), 1)

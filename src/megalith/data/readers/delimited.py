@@ -137,6 +137,12 @@ class DelimitedSource:
             )
         return times
 
+    def chunk_of(self, chunk: TextChunk, header: str) -> DelimitedChunk:
+        """Lines from the middle of a file, whose first line is `header` where the format has one."""
+        if not self.text_format.header:
+            return DelimitedChunk(chunk, self.text_format.columns, self._plan)
+        return DelimitedChunk(chunk, *self._plan_for_header(chunk.path, header.encode()))
+
     def _role(self, column: TextColumn) -> Role:
         return _NUMBER_ROLES[self._numeric] if column.kind == "number" else _ROLES[column.kind]
 

@@ -58,30 +58,35 @@ def open_text(path: Path) -> Iterator[Any]:
 def read_chunks(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[TextChunk]:
     """The lines of a file in chunks of about `chunk_bytes`, none of which cuts a line."""
     with open_text(path) as stream:
-        carry = b""
-        first_line = 1
-        size = chunk_bytes
-        while True:
-            buffer = bytearray(len(carry) + size)
-            buffer[: len(carry)] = carry
-            filled = fill_buffer(stream, buffer, len(carry))
-            at_end = filled < len(buffer)
-            cut = filled if at_end else buffer.rfind(b"\n") + 1
-            if cut == 0 and not at_end:
-                size = len(buffer)
-                if size > MAX_LINE_BYTES:
-                    raise DataError(
-                        f"{path}, line {first_line} is longer than {MAX_LINE_BYTES >> 20} MiB; is it text?"
-                    )
-                carry = bytes(buffer)
-                continue
-            view = memoryview(buffer)
-            if cut:
-                yield TextChunk(path, first_line, view[:cut])
-                first_line += int(np.count_nonzero(np.frombuffer(view[:cut], np.uint8) == 10))
-            if at_end:
-                return
-            carry, size = bytes(view[cut:filled]), chunk_bytes
+        yield from cut_at_lines(stream, path, chunk_bytes)
+
+
+def cut_at_lines(stream: Any, path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[TextChunk]:
+    """What is left of an open text in chunks of about `chunk_bytes`, none of which cuts a line."""
+    carry = b""
+    first_line = 1
+    size = chunk_bytes
+    while True:
+        buffer = bytearray(len(carry) + size)
+        buffer[: len(carry)] = carry
+        filled = fill_buffer(stream, buffer, len(carry))
+        at_end = filled < len(buffer)
+        cut = filled if at_end else buffer.rfind(b"\n") + 1
+        if cut == 0 and not at_end:
+            size = len(buffer)
+            if size > MAX_LINE_BYTES:
+                raise DataError(
+                    f"{path}, line {first_line} is longer than {MAX_LINE_BYTES >> 20} MiB; is it text?"
+                )
+            carry = bytes(buffer)
+            continue
+        view = memoryview(buffer)
+        if cut:
+            yield TextChunk(path, first_line, view[:cut])
+            first_line += int(np.count_nonzero(np.frombuffer(view[:cut], np.uint8) == 10))
+        if at_end:
+            return
+        carry, size = bytes(view[cut:filled]), chunk_bytes
 
 
 def fill_buffer(stream: Any, buffer: bytearray, filled: int) -> int:

@@ -14,7 +14,7 @@ from megalith.data.dataset import Dataset
 from megalith.train.checkpoints import Checkpoint, open_learner
 from megalith.train.evaluation.evaluate import evaluate
 from megalith.train.evaluation.score_file import ScoreFile, check_score_file
-from megalith.train.loaders import choose_split
+from megalith.train.loaders import choose_split, open_dataset
 from megalith.train.recipe import Recipe
 from megalith.train.run.folder import RunFolder
 from megalith.train.run.trusted_code import check_code, trust_code
@@ -64,6 +64,8 @@ def score_run(ranks: Ranks, request: EvalRequest) -> dict[str, Any]:
 
 def _data(request: EvalRequest, recipe: Recipe, trained_on: Dataset) -> Dataset:
     """The data set to score: the one that was named, or that the run was trained on if it is still there."""
+    if request.data is None and recipe.data.raw is not None:
+        return open_dataset(recipe.data, trained_on.folder, RunFolder(request.run).file_index)
     path = recipe.data.path if request.data is None else request.data
     if request.data is None and not path.exists():
         raise DataError(

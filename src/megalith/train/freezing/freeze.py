@@ -44,7 +44,7 @@ from megalith.export.trace import trace_model
 from megalith.ops.native import simd_level
 from megalith.train.checkpoints import Checkpoint
 from megalith.train.evaluation.score_run import same_features
-from megalith.train.loaders import choose_split, eval_loader
+from megalith.train.loaders import choose_split, eval_loader, open_dataset
 from megalith.train.pipeline import Pipeline
 from megalith.train.scoring.scorer import Scorer
 
@@ -223,12 +223,14 @@ def _held_out(request: FreezeRequest, scorer: Scorer) -> tuple[Dataset, str]:
     config = scorer.recipe.data
     path = request.data or config.path
     waive = "or freeze without a check with --no-gate"
-    if not path.exists():
+    from_raw = request.data is None and config.raw is not None
+    if not from_raw and not path.exists():
         raise DataError(
             f"{path}, which {request.run} was trained on, is not there any more, so the gate has no samples; "
             f"name a prepared data set with --data, {waive}."
         )
-    dataset = same_features(Dataset(path), scorer.dataset, request.run)
+    held_out = open_dataset(config, scorer.dataset.folder) if from_raw else Dataset(path)
+    dataset = same_features(held_out, scorer.dataset, request.run)
     split = request.split or choose_split(config, dataset)
     if split is None:
         raise ConfigError(

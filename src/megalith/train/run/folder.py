@@ -2,6 +2,7 @@
 
 RUN/config.yaml         the recipe, complete with every default
 RUN/inputs/             schema and vocabulary of the data, a model of one's own; see megalith.train.run.inputs
+RUN/file-index.json     where the rows of raw files begin, if it was trained on such
 RUN/metrics.jsonl       one line for each report of training or evaluation
 RUN/evicted.jsonl       ids of dynamic tables that lost their row, where the recipe asks for them
 RUN/imports.jsonl       files of ids that were brought into dynamic tables
@@ -35,9 +36,11 @@ from megalith.core.files import read_jsonl, write_atomic
 from megalith.core.lock import FolderLock
 from megalith.core.trace import trace_parts
 from megalith.data.dataset import Dataset
+from megalith.data.ingest import RawDataset
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.models.custom import CustomConfig
 from megalith.sharding.plan import ShardingPlan
+from megalith.train.loaders import open_dataset
 from megalith.train.recipe import Recipe, load_recipe
 from megalith.train.run.existing import refuse_existing
 from megalith.train.run.inputs import RunInputs
@@ -53,6 +56,7 @@ class RunFolder:
         self.folder = folder
         self.config = folder / "config.yaml"
         self.inputs = RunInputs(folder / "inputs")
+        self.file_index = folder / "file-index.json"
         self.metrics = folder / "metrics.jsonl"
         self.evicted = folder / "evicted.jsonl"
         self.imports = folder / "imports.jsonl"
@@ -120,16 +124,23 @@ class RunFolder:
     def write_inputs(self, recipe: Recipe, dataset: Dataset) -> None:
         """Keeps what the trained model needs of its data, and its own code, so that neither need stay."""
         self.inputs.write(dataset, recipe.model.file if isinstance(recipe.model, CustomConfig) else None)
+        self.write_file_index(dataset)
+
+    def write_file_index(self, dataset: Dataset) -> None:
+        """Keeps where the rows of raw files begin, which takes a look at all of them."""
+        if isinstance(dataset, RawDataset):
+            dataset.index_file.write(self.file_index)
 
     def trained_on(self) -> Dataset:
         """The data set of the run without its rows: as the run keeps it, else where it was."""
-        return self.inputs.dataset() if self.inputs.exists() else Dataset(self.recipe().data.path)
+        return self.inputs.dataset() if self.inputs.exists() else open_dataset(self.recipe().data)
 
     def discard(self, with_folder: bool = False) -> None:
         """Removes the files of the run; `with_folder` also the folder, if nothing else is in it."""
         own = (
             self.config,
             self.inputs.folder,
+            self.file_index,
             self.metrics,
             self.evicted,
             self.imports,

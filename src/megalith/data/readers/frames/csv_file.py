@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from megalith.core.errors import ConfigError, DataError
 from megalith.data.readers.block import BadRow
@@ -61,21 +62,32 @@ class CsvFormat:
     def items(self, path: Path, names: Sequence[str] | None) -> Iterator[_CsvItem]:
         """Chunks of whole rows, with the columns as the file's header orders them; None takes all."""
         header: list[str] | None = None
-        for chunk in self._chunks(path):
-            if header is None:
-                chunk, header = self._header(chunk)
-                names = header if names is None else names
-                missing = next((name for name in names if name not in header), None)
-                if missing is not None:
-                    raise DataError(
-                        f"{path} has no column '{missing}', which other files have; leave it out."
-                    )
-                places = {name: place for place, name in enumerate(names)}
-                outputs = tuple(places.get(name, -1) for name in header)
-            assert names is not None
-            yield _CsvItem(chunk, tuple(names), outputs)
+        with open_text(path) as stream:
+            for chunk in self.whole_rows(stream, path):
+                if header is None:
+                    chunk, header = self.take_header(chunk)
+                    names = header if names is None else names
+                yield self.item(chunk, header, names or ())
         if header is None:
             raise DataError(f"{path} is empty; leave it out or get it again.")
+
+    def item(self, chunk: TextChunk, header: Sequence[str], names: Sequence[str]) -> _CsvItem:
+        """Whole rows of a file whose header is known, these columns of them."""
+        missing = next((name for name in names if name not in header), None)
+        if missing is not None:
+            raise DataError(f"{chunk.path} has no column '{missing}', which other files have; leave it out.")
+        places = {name: place for place, name in enumerate(names)}
+        return _CsvItem(chunk, tuple(names), tuple(places.get(name, -1) for name in header))
+
+    def row_lines(self, chunk: TextChunk, num_fields: int) -> NDArray[np.int64]:
+        """The line of the chunk, from 0, where each row begins; one with other fields is refused."""
+        item = _CsvItem(chunk, (), (-1,) * num_fields)
+        parsed = parse_csv(chunk.text, self._delimiter, item.outputs)
+        if len(parsed.problems):
+            line, _, kind, fields, *_ = parsed.problems[0].tolist()
+            problem = _problem(kind, fields, item)
+            raise DataError(f"{chunk.path}, line {chunk.first_line + line} {problem}; correct it.")
+        return parsed.row_lines
 
     def rows(self, item: _CsvItem) -> FrameRows:
         """The rows of a chunk as columns of bytes."""
@@ -88,7 +100,7 @@ class CsvFormat:
         batch = pa.record_batch(_columns(parsed), list(item.names))
         return FrameRows(chunk.path, batch, chunk.first_line + parsed.row_lines, bad)
 
-    def _header(self, chunk: TextChunk) -> tuple[TextChunk, list[str]]:
+    def take_header(self, chunk: TextChunk) -> tuple[TextChunk, list[str]]:
         """The names of the columns, and the rows that follow in the chunk."""
         text = chunk.text
         if bytes(text[:3]) == _BYTE_ORDER_MARK:
@@ -113,31 +125,30 @@ class CsvFormat:
             )
         return TextChunk(chunk.path, 1 + (lines or 1), text[len(row) :]), names
 
-    def _chunks(self, path: Path) -> Iterator[TextChunk]:
-        """Whole rows of a file, about `chunk_bytes` at a time; the last may lack its line feed."""
-        with open_text(path) as stream:
-            carry, first_line, size = b"", 1, self._chunk_bytes
-            while True:
-                buffer = bytearray(len(carry) + size)
-                buffer[: len(carry)] = carry
-                filled = fill_buffer(stream, buffer, len(carry))
-                at_end = filled < len(buffer)
-                view = memoryview(buffer)[:filled]
-                cut, lines = csv_whole_rows(view, self._delimiter)
-                if at_end:
-                    if filled:
-                        yield TextChunk(path, first_line, view)
-                    return
-                if cut:
-                    yield TextChunk(path, first_line, view[:cut])
-                    first_line += lines
-                elif filled > MAX_LINE_BYTES:
-                    raise DataError(
-                        f"{path}: the row that begins in line {first_line} is longer than "
-                        f"{MAX_LINE_BYTES >> 20} MiB; is a quote never closed?"
-                    )
-                # A row that does not fit is read in steps that grow, so that it is not scanned for ever.
-                carry, size = bytes(view[cut:]), self._chunk_bytes if cut else filled
+    def whole_rows(self, stream: Any, path: Path) -> Iterator[TextChunk]:
+        """Whole rows of an open file, about `chunk_bytes` at a time; the last may lack its line feed."""
+        carry, first_line, size = b"", 1, self._chunk_bytes
+        while True:
+            buffer = bytearray(len(carry) + size)
+            buffer[: len(carry)] = carry
+            filled = fill_buffer(stream, buffer, len(carry))
+            at_end = filled < len(buffer)
+            view = memoryview(buffer)[:filled]
+            cut, lines = csv_whole_rows(view, self._delimiter)
+            if at_end:
+                if filled:
+                    yield TextChunk(path, first_line, view)
+                return
+            if cut:
+                yield TextChunk(path, first_line, view[:cut])
+                first_line += lines
+            elif filled > MAX_LINE_BYTES:
+                raise DataError(
+                    f"{path}: the row that begins in line {first_line} is longer than "
+                    f"{MAX_LINE_BYTES >> 20} MiB; is a quote never closed?"
+                )
+            # A row that does not fit is read in steps that grow, so that it is not scanned for ever.
+            carry, size = bytes(view[cut:]), self._chunk_bytes if cut else filled
 
 
 def typed(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -78,14 +78,23 @@ class FrameSource:
             *(Feature(name, multi_hot) for name, multi_hot in self.columns.features),
         )
 
-    def items(self) -> Iterator[Any]:
-        """Pieces of the files, in order."""
+    @property
+    def format(self) -> FrameFormat:
+        """The reader of the files."""
+        return self._format
+
+    @property
+    def column_names(self) -> list[str]:
+        """The columns that are read."""
         columns, time = self.columns, self._event_time
         optional = [columns.weight, None if time is None else time.name]
         names = [columns.label, *columns.numbers, *(name for name, _ in columns.features)]
-        names += [name for name in optional if name is not None]
+        return names + [name for name in optional if name is not None]
+
+    def items(self) -> Iterator[Any]:
+        """Pieces of the files, in order."""
         for path in self.paths:
-            yield from self._format.items(path, names)
+            yield from self._format.items(path, self.column_names)
 
     def parse(self, item: Any) -> LogBlock:
         """The rows of one piece."""
