@@ -21,6 +21,7 @@ from megalith.core.errors import ConfigError
 from megalith.core.units import format_bytes
 from megalith.embeddings.stores.adaptive.figures import AdaptiveCounts, AdaptiveFigures, LiveColumns
 from megalith.embeddings.stores.adaptive.forgetting import FORGOTTEN, UtilityPredictions
+from megalith.embeddings.stores.adaptive.ranking_times import is_ranking, next_ranking
 from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy, BudgetSchedule
 from megalith.embeddings.stores.base import StoreBytes
 from megalith.ops.chunks.ranking import HISTOGRAM_SIZE, Ranking, RankingChanges, threshold
@@ -82,6 +83,7 @@ class AdaptiveBudget:
         self.is_open = True
         """Whether rows begin as soon as a training batch lacks them."""
         self._last = self._used = self._begun = 0
+        """The step of the last ranking, what was used then, and what begins in an interval."""
         self.predictions = UtilityPredictions(list(rows.values()))
         """How well utilities predict gradients, by table."""
 
@@ -134,7 +136,7 @@ class AdaptiveBudget:
         """Ranks all chunks if it is time; where there are ranks, all of them call it."""
         for table in self.predictions.after_step(step, self.utility_weight(step), add):
             self._forget(table)
-        if step % self.policy.ranking_interval == 0:
+        if is_ranking(step, self.policy.ranking_interval, self.predictions.forgot_at):
             self.rank(step, add)
 
     def _forget(self, table: int) -> None:
@@ -147,7 +149,7 @@ class AdaptiveBudget:
 
     def rank(self, step: int, add: AddOverRanks = of_one_process) -> None:
         """Prunes and grows chunks so that all bytes fit the budget of a step; decides whether rows begin."""
-        before = self._scale
+        before, passed, interval = self._scale, step - self._last, self.policy.ranking_interval
         self._last = step
         factor = 2.0 ** (before - self._scale)
         for store in self.stores:
@@ -158,11 +160,12 @@ class AdaptiveBudget:
         used, limit = self.used_bytes(add), self.chunk_bytes(step)
         if self.is_open:
             # While it is closed nothing begins: what would is about what did when it was last open.
-            self._begun = used - self._used
+            self._begun = (used - self._used) * interval // passed
         self.is_open = True
         if limit is not None:
             used, limit = self._change(used, limit, add)
-            self.is_open = used + 2 * self._begun <= limit
+            ahead = next_ranking(step, interval, self.predictions.forgot_at) - step
+            self.is_open = used + 2 * self._begun * ahead // interval <= limit
         self._used = used
 
     def chunk_bytes(self, step: int) -> int | None:
@@ -259,6 +262,7 @@ class AdaptiveBudget:
         """What the next decisions depend on, beside the rows and the step; all ranks call it together."""
         return {
             "open": self.is_open,
+            "last": self._last,
             "used": self._used,
             "begun": self._begun,
             "predictions": self.predictions.state_dict(add),
@@ -266,6 +270,7 @@ class AdaptiveBudget:
 
     def load_state_dict(self, state: dict[str, Any], step: int, *, is_first: bool = True) -> None:
         """Goes on from the state after a step; one rank is the first."""
-        self._last = step - step % self.policy.ranking_interval
+        # Older checkpoints are of runs that ranked at every interval alone.
+        self._last = state.get("last", step - step % self.policy.ranking_interval)
         self.is_open, self._used, self._begun = state["open"], state["used"], state["begun"]
         self.predictions.load_state_dict(state["predictions"], is_first=is_first)

@@ -76,6 +76,11 @@ class UtilityPredictions:
         for own in self.tables if table is None else [self.tables[table]]:
             own.mass *= factor
 
+    @property
+    def forgot_at(self) -> list[int]:
+        """The last steps after which tables forgot, of those that ever did."""
+        return [own.forgot_at for own in self.tables if own.forgot_at is not None]
+
     def fades(self, step: int) -> list[float]:
         """By table, the power of magnitudes of weights in its ranking."""
         return [
