@@ -18,12 +18,12 @@ SizeOf = Callable[[float], Mapping[str, Any] | None]
 """The record of a run, or of a size, at a ratio of all bytes; None where there is no time for it."""
 
 
-def sized_ratio(asked: float, size_of: SizeOf) -> float | None:
+def sized_ratio(asked: float, size_of: SizeOf, begin: float | None = None) -> float | None:
     """The ratio of all bytes at which weights shrink by about `asked`; None where there is no time.
 
-    Of the ratios that were tried it is the one whose weights come nearest.
+    Of the ratios that were tried it is the one whose weights come nearest; the first is `begin`, or `asked`.
     """
-    ratio, tried = asked, list[tuple[float, float]]()
+    ratio, tried = asked if begin is None else begin, list[tuple[float, float]]()
     for _ in range(_MOST_TRIES):
         record = size_of(ratio)
         if record is None:
