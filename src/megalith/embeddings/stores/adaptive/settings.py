@@ -31,8 +31,8 @@ class AdaptivePolicy(Config):
     """What is left of a utility after a step; None: half of it after as many steps as the run has, so that
     rare ids of a long run do not fade between two of their uses."""
     interval: int | None = Field(default=None, ge=1)
-    """Steps from one ranking to the next; None: a 50th of the run's, but not below 25. After the popular ids of a
-    table changed there are more."""
+    """Steps from one ranking to the next; None: a 50th of the run's, but not below 25. There are more after
+    the popular ids of a table changed."""
     warm_up: int = Field(default=50, ge=0)
     """Steps before the budget begins to fall."""
     begin_ratio: float = Field(default=1.0, ge=1)
