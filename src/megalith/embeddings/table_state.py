@@ -19,6 +19,7 @@ from torch import Tensor
 from megalith.core.schema import TableSpec
 from megalith.embeddings.row_block import WEIGHT, PartSpec, Rectangle, RowBlock, part_specs
 from megalith.embeddings.stores.row_files import Holds, PoolTable
+from megalith.embeddings.touched_rows import TouchedRows
 from megalith.ops.stores.start_values import StartValues
 
 __all__ = ["WEIGHT", "PartSpec", "RowBlock", "TableShard", "TableState", "part_specs"]
@@ -55,6 +56,10 @@ class TableShard(Protocol):
     def chunk(self) -> int | None:
         """Columns of a chunk where rows are cut into some, and what `blocks` leaves out is zeros. None: rows
         are whole, and it has start values."""
+
+    @property
+    def touched(self) -> TouchedRows | None:
+        """Marks of the rows that took a step; None where what changed is found by comparing content."""
 
     @property
     def files(self) -> PoolTable | None:

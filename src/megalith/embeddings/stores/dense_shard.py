@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from megalith.embeddings.row_block import WEIGHT, PartSpec, Rectangle, RowBlock, kept_parts, take
 from megalith.embeddings.stores.row_files import Holds, PoolTable
+from megalith.embeddings.touched_rows import TouchedRows
 from megalith.ops.stores.start_values import StartValues, start_values_
 
 _RESET_ROWS = 1 << 16
@@ -26,6 +27,8 @@ class DenseShard:
     """Whether a checkpoint takes the rectangle from here; of copies exactly one process writes."""
     start: StartValues | None = None
     """How its rows begin: without it, checkpoints that leave out untrained rows cannot be loaded."""
+    touched: TouchedRows | None = field(default=None, compare=False)
+    """Which rows took a step, where somebody asks."""
 
     def __post_init__(self) -> None:
         for name, part in self.parts.items():
@@ -90,6 +93,8 @@ class DenseShard:
                 target[taken.rows].copy_(values)
             else:
                 target[taken.rows.to(target.device)] = values.to(target.device)
+        if self.touched is not None:
+            self.touched.touch(taken.rows)
         return taken.numbers
 
     def read(self, ids: Tensor) -> dict[str, Tensor]:
@@ -100,6 +105,8 @@ class DenseShard:
         """Gives every row its start value, and zeros as optimizer state."""
         if self.start is None:
             raise ValueError(f"the start values of rows {self.rows} are not known")
+        if self.touched is not None:
+            self.touched.touch_all()
         for name, part in self.parts.items():
             if name != WEIGHT:
                 part.zero_()
@@ -110,6 +117,8 @@ class DenseShard:
 
     def clear(self) -> None:
         """Makes every number 0."""
+        if self.touched is not None:
+            self.touched.touch_all()
         for part in self.parts.values():
             part.zero_()
 

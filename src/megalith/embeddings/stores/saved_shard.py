@@ -56,6 +56,11 @@ class SavedShard(Generic[LiveShard]):
         return self.live.specs
 
     @property
+    def touched(self) -> None:
+        """It does not change."""
+        return
+
+    @property
     def files(self) -> PoolTable | None:
         """The pool whose files are held, where rows are in files."""
         return self.live.files

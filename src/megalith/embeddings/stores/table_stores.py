@@ -6,6 +6,7 @@ Where every id is its own row, which is so for dense tables, a batch passes thro
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -16,12 +17,15 @@ from megalith.embeddings.stores.adaptive.budget import AdaptiveBudget
 from megalith.embeddings.stores.adaptive.make_budget import make_budget
 from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
 from megalith.embeddings.stores.base import RowCache, RowStore, StoreBytes, StoredTable, TierCounts
+from megalith.embeddings.stores.dense_shard import DenseShard
 from megalith.embeddings.stores.dynamic.batches import SharedRowUse
 from megalith.embeddings.stores.dynamic.store import DynamicStore
 from megalith.embeddings.stores.make_stores import make_stores
 from megalith.embeddings.stores.resolved import HeldRows, ResolvedIds
 from megalith.embeddings.stores.settings import TieredMemory
+from megalith.embeddings.stores.tiered_shard import TieredShard
 from megalith.embeddings.table_state import TableShard, TableState
+from megalith.embeddings.touched_rows import TouchedRows
 from megalith.ops.chunks.steps import ChunkStep
 from megalith.ops.embedding.descriptors import LAYOUTS, LookupDescriptor
 from megalith.ops.optimizer.steps import PhysicalRows
@@ -62,6 +66,17 @@ class TableStores:
         specs = [table.spec for table in tables]
         self.lookups = CollectionLookups(specs)
         """The lookups as the operators are told of them: over physical rows."""
+        self._given_tables: list[tuple[int, int]] = self.lookups.descriptors[:, [0, _FEATURE]].tolist()
+        self._given_features = len(self.lookups.features)
+        self.touched = [
+            None
+            if isinstance(store, DynamicStore) or store.pools[own] is not None
+            else TouchedRows(
+                table.window.rows[1] - table.window.rows[0], every_row=table.optimizer.rows == "all"
+            )
+            for table, (store, own) in zip(tables, self._places, strict=True)
+        ]
+        """By table, the marks of rows that took a step; None where rows are compared by content instead."""
         self.ids_are_slots = all(store.ids_are_slots for store in self.stores)
         self.num_features = len(self.lookups.features)
         self._copied_features: list[int] | None = None
@@ -163,6 +178,7 @@ class TableStores:
         """The rows of a batch took step number `step`; ranks chunks of adaptive tables when it is time."""
         for held in resolved.held:
             held.store.updated(held.ticket)
+        self._touch(resolved)
         if self.budget is not None and self._ranks_chunks:
             self.budget.after_step(step)
 
@@ -205,7 +221,8 @@ class TableStores:
     def shard(self, table: int, writes: bool = True) -> TableShard:
         """The rows of a table as a checkpoint sees them."""
         store, own = self._places[table]
-        return store.shard(own, writes)
+        shard, touched = store.shard(own, writes), self.touched[table]
+        return replace(shard, touched=touched) if isinstance(shard, DenseShard | TieredShard) else shard
 
     def states(self, table: int) -> Mapping[str, TableState]:
         """Other state of a table that travels with checkpoints."""
@@ -229,6 +246,16 @@ class TableStores:
     def caches(self) -> list[RowCache]:
         """The caches of all stores."""
         return [cache for store in self.stores for cache in store.caches()]
+
+    def _touch(self, resolved: ResolvedIds) -> None:
+        """Marks the rows of a batch that took a step, for whoever watches."""
+        values, offsets, _ = resolved.given
+        batch = (len(offsets) - 1) // max(1, self._given_features)
+        for table, feature in self._given_tables:
+            touched = self.touched[table]
+            if touched is not None and touched.is_watched:
+                first, last = (int(offsets[(feature + edge) * batch]) for edge in (0, 1))
+                touched.touch(values[first:last])
 
     def _ranges(self, offsets: Tensor) -> list[tuple[RowStore, Tensor]]:
         """Of each store that resolves ids: int64 rows (table, first value, last value)."""

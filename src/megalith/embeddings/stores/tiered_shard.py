@@ -10,7 +10,7 @@ import shutil
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -31,6 +31,7 @@ from megalith.embeddings.stores.row_files import (
     split_rows,
 )
 from megalith.embeddings.stores.saved_shard import SavedShard
+from megalith.embeddings.touched_rows import TouchedRows
 from megalith.ops.stores.start_values import StartValues, start_values_, start_values_twin
 from megalith.ops.stores.tiered_rows import PooledTable, SegmentRecords, TieredRows
 
@@ -129,6 +130,8 @@ class TieredShard:
     """Its number in the pool."""
     writes: bool = True
     """Whether a checkpoint takes the rectangle from here; of copies exactly one process writes."""
+    touched: TouchedRows | None = field(default=None, compare=False)
+    """Which rows took a step, where somebody asks."""
 
     @property
     def _pooled(self) -> PooledTable:
@@ -194,6 +197,8 @@ class TieredShard:
             ids = chosen + taken.rows.start
         else:
             chosen, ids = torch.arange(len(taken.rows)), taken.rows
+        if self.touched is not None:
+            self.touched.touch(taken.rows)
         if len(ids):
             self.pool.rows.load(self.table, ids, self._whole_rows(taken, ids, chosen))
         return taken.numbers
@@ -208,6 +213,8 @@ class TieredShard:
         rows = self.pool.rows
         if rows.statistics().present_rows == 0:
             return
+        if self.touched is not None:
+            self.touched.touch_all()
         rows.flush()
         trained = torch.cat([torch.empty(0, dtype=torch.int64), *self._trained()])
         for ids in trained.split(_RESET_ROWS):
@@ -216,6 +223,8 @@ class TieredShard:
 
     def clear(self) -> None:
         """Makes every number 0: all rows count as trained then."""
+        if self.touched is not None:
+            self.touched.touch_all()
         rows = self.pool.rows
         for first in range(0, self._pooled.rows, _RESET_ROWS):
             ids = torch.arange(first, min(first + _RESET_ROWS, self._pooled.rows))

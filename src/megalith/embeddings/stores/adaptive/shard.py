@@ -77,6 +77,11 @@ class AdaptiveShard:
         return self.pool.shape.width
 
     @property
+    def touched(self) -> None:
+        """Rows get and lose chunks that no batch touches: they are compared by content."""
+        return
+
+    @property
     def files(self) -> PoolTable | None:
         """Its rows are in no files."""
         return None

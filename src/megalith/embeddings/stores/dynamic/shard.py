@@ -46,6 +46,8 @@ class DynamicShard:
     sparse: bool = True
     """Ids without a row are in no block."""
     files: None = None
+    touched: None = None
+    """Ids come and go, so they are compared by content."""
 
     @property
     def rows(self) -> tuple[int, int]:

@@ -45,6 +45,7 @@ class SideShard:
     sparse: bool = False
     start: None = None
     files: None = None
+    touched: None = None
     chunk: None = None
 
     def blocks(self, max_bytes: int) -> Iterator[RowBlock]:
