@@ -197,3 +197,40 @@ def test_after_the_end_of_the_process_that_forks_a_delta_is_served_again(
         answer = ask(engine, MODEL, request)
         assert answer.version == "2"
         assert equal(answer, in_process(opened(folders[1]), request))
+
+
+def test_a_delta_of_a_model_with_a_dense_part_of_int8_takes_over_and_one_that_is_wrong_does_not(
+    tmp_path: Path,
+) -> None:
+    model = probe_model("int8", "u8s8")
+    tables = {name: {key: one.clone() for key, one in held.items()} for name, held in model.tables.items()}
+    changed = next(held["rows"] for held in tables.values() if held["rows"].dim() == 2)
+    changed[1] = changed[2]
+    before = write_model(tmp_path / "before", model)
+    after = write_model(tmp_path / "after", ModelInMemory(model.manifest, tables, model.dense))
+    write_delta(before, after, tmp_path / "delta")
+    request = RequestMaker(opened(before), "whole").request(7)
+    with Engine(EngineSettings(cards=0)) as engine:
+        engine.load(before)
+        assert engine.load(tmp_path / "delta").checks["samples"] == 8
+        assert equal(ask(engine, model.manifest.name, request), in_process(opened(after), request))
+    path = after / "checks.safetensors"
+    wrong = {
+        name: one + 0.5 if name.startswith("output/") else one.clone()
+        for name, one in read_tensors(path).items()
+    }
+    path.unlink()
+    write_tensors(path, wrong)
+    manifest = read_manifest(after)
+    write_manifest(
+        after, manifest.model_copy(update={"files": {**manifest.files, path.name: file_record(path)}})
+    )
+    write_delta(before, after, tmp_path / "wrong")
+    with Engine(EngineSettings(cards=0)) as engine:
+        engine.load(before)
+        with pytest.raises(QualityError, match="its own samples"):
+            engine.load(tmp_path / "wrong")
+        engine.unload(model.manifest.name)
+        engine.load(before, check=False)
+        with pytest.raises(ServeError, match="loaded without checks"):
+            engine.load(tmp_path / "wrong")

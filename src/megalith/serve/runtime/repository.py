@@ -209,6 +209,9 @@ class Repository:
         item = 2 if spec.pooled == "float16" else 4
         widths = [sum(run.width for run in column_runs(manifest, tables)) for tables in spec.partitions]
         served.widths = tuple(item * width for width in widths)
+        if opened.base_number is not None:
+            # What rounding does to outputs takes all rows to find out, which are not in the delta.
+            served.limits = next(one.limits for one in known.values() if one.number == opened.base_number)
         return served, opened.base_number
 
     def _switch(

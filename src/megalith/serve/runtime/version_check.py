@@ -96,9 +96,11 @@ class VersionCheck:
         if found is None:
             return 0
         request, wanted = found
-        choice = parse_choice(new.spec.backend)
-        last = choice.dense or choice.lookups
-        limits = dict(find_backend(last.name).tolerance(model, last.options))
+        if new.limits is None:
+            choice = parse_choice(new.spec.backend)
+            last = choice.dense or choice.lookups
+            new.limits = dict(find_backend(last.name).tolerance(model, last.options))
+        limits = new.limits
         if new.spec.pooled == "float16" and new.spec.partitions:
             limits = {task: limit + _HALF_VECTORS for task, limit in limits.items()}
         recorded = recorded_tensors(request)

@@ -87,8 +87,11 @@ class DeltaChecks:
         return self._delta.manifest
 
     def table(self, name: str) -> Mapping[str, Tensor]:
-        """Rows are elsewhere."""
-        raise ServeError(f"Table '{name}' of a delta is read over its base.")
+        """Rows are elsewhere; they are asked for where no version before says what rounding does."""
+        raise ServeError(
+            f"How far outputs may be is not known, for the base of this delta was loaded without checks, and "
+            f"table '{name}' is not in it; load it without checks, or serve the new version as a whole."
+        )
 
     def weights(self) -> Mapping[str, Tensor]:
         """Where they changed."""

@@ -43,6 +43,8 @@ class ServedVersion:
     widths: tuple[int, ...] = ()
     """Bytes of a sample's pooled vectors, by partition."""
     bytes: dict[str, int] = field(default_factory=dict)
+    limits: dict[str, float] | None = None
+    """How far the outputs of its own samples may be, where that was found out; a delta has those of its base."""
     waiting: int = 0
     """Requests that were submitted and have no answer yet."""
     retired: bool = False
