@@ -52,7 +52,7 @@ class Engine:
         )
         self._fleet = Fleet(self.settings, self._rooms, self._scheduler, self._loop, says)
         self._recorder = RecentRequests(self.settings.recorded)
-        replay = Replay(self._rooms, self._scheduler)
+        replay = Replay(self._rooms, self._scheduler, self.settings.load_share)
         self._repository = Repository(
             self.settings, self._fleet, self._scheduler, self._recorder, replay, says
         )

@@ -41,6 +41,8 @@ class EngineSettings:
     """What pooled vectors pass between cards as."""
     memory_limit: int | None = None
     """Most bytes of memory while a version is loaded; None is what the machine has."""
+    load_share: float = 0.25
+    """Share of a core's time that loading and checking a version takes while others are served."""
     hang_seconds: float = 5.0
     """A card that has work and gives no sign for so long is fenced."""
     attempts: int = 3
@@ -64,6 +66,8 @@ class EngineSettings:
             raise ConfigError("queued and recorded must be 0 or more.")
         if self.threads is not None and self.threads < 1:
             raise ConfigError(f"threads is {self.threads}; use 1 or more.")
+        if not 0 < self.load_share <= 1:
+            raise ConfigError(f"load_share is {self.load_share}; use more than 0 and at most 1.")
         if not self.hang_seconds > 0 or not self.max_delay >= 0:
             raise ConfigError("hang_seconds must be above 0, max_delay 0 or more.")
 

@@ -20,6 +20,9 @@ from megalith.serve.failures import (
     UnknownModelError,
 )
 from megalith.serve.request import InferRequest, TensorView
+from megalith.serve.runtime.recorded import recorded_tensors
+from megalith.serve.runtime.scheduling.request_queue import TURN
+from megalith.serve.runtime.scheduling.work import Pending
 
 MODEL = "probe-float32"
 
@@ -161,6 +164,38 @@ def test_smaller_priorities_go_first(folder: Path) -> None:
                 )
         # The first found an idle card.
         assert [order.get(timeout=60) for _ in range(4)] == ["0", "1", "2", "3"]
+
+
+def test_requests_of_the_engine_itself_go_behind_those_of_users_and_get_their_turn(folder: Path) -> None:
+    with Engine(EngineSettings(cards=0, depth=1, max_batch=1)) as engine:
+        engine.load(folder)
+        request = RequestMaker(opened(folder), "whole").request(4)
+        version, scheduler = engine.manifest(MODEL), engine._scheduler
+        order: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+        def done(outcome: object) -> None:
+            order.put(getattr(outcome, "id", repr(outcome)))
+
+        with blocked(engine):
+            submit(engine, MODEL, request, done, id="first")
+            for name in ("check 0", "check 1"):
+                kept = recorded_tensors(request)
+                room = engine.reserve(len(kept.body))
+                room.memory[:] = kept.body
+                asked = InferRequest(MODEL, kept.inputs, id=name)
+                entry = version.check.entry(asked, room)
+                order_of = scheduler.next_order()
+                scheduler.submit(
+                    Pending(asked, room, entry, version, done, order_of, scheduler.cancel, background=True)
+                )
+            for number in range(TURN + 3):
+                submit(engine, MODEL, request, done, id=str(number), priority=1 << 31)
+        got = [order.get(timeout=60) for _ in range(TURN + 6)]
+        # The first found an idle card, and counts among those that went ahead.
+        users = [str(number) for number in range(TURN + 3)]
+        ahead = TURN - 1
+        assert got == ["first", *users[:ahead], "check 0", *users[ahead:], "check 1"]
+        assert engine.statistics()[MODEL, "1"]["success"] == TURN + 4
 
 
 def test_a_drained_engine_answers_what_it_took_and_takes_no_more(folder: Path) -> None:

@@ -22,6 +22,7 @@ from megalith.serve.runtime.scheduling.work import Pending, ServedVersion
 _LARGEST = 16 << 20
 """Bytes of a body that is kept."""
 _EVERY_SECONDS = 1.0
+_LONGEST_PAUSE = 1.0
 _TYPES = {torch.float32: "FP32", torch.int32: "INT32", torch.int64: "INT64"}
 
 
@@ -73,24 +74,35 @@ class RecentRequests:
 
 
 class Replay:
-    """Runs recorded requests on a version, whether requests can find it yet or not; nothing is counted."""
+    """Runs recorded requests on a version, whether requests can find it yet or not; nothing is counted.
 
-    def __init__(self, rooms: Rooms, scheduler: Scheduler, seconds: float = 300.0) -> None:
+    They go behind requests of users. Between two of them there is a pause by what the last one took, so that
+    they have no more than `share` of the time of a card.
+    """
+
+    def __init__(
+        self, rooms: Rooms, scheduler: Scheduler, share: float = 1.0, seconds: float = 300.0
+    ) -> None:
         self._rooms, self._scheduler, self._seconds = rooms, scheduler, seconds
+        self._share = share
 
-    def __call__(self, version: ServedVersion, recorded: KeptRequest) -> Answer:
-        """Its answer; a failure is raised."""
+    def __call__(self, version: ServedVersion, recorded: KeptRequest, *, alone: bool = False) -> Answer:
+        """Its answer; a failure is raised. `alone` says that nothing else is served: then it does not pause."""
+        answer = self._answer(version, recorded)
+        if not alone:
+            computed = (answer.timings.input_ns + answer.timings.compute_ns) / 1e9
+            time.sleep(min(_LONGEST_PAUSE, computed * (1 / self._share - 1)))
+        return answer
+
+    def _answer(self, version: ServedVersion, recorded: KeptRequest) -> Answer:
         outcome: queue.SimpleQueue[Answer | RequestError] = queue.SimpleQueue()
         room = self._rooms.reserve(len(recorded.body), beyond=True)
         try:
             room.memory[:] = recorded.body
-            request = InferRequest(
-                version.model, recorded.inputs, priority=-1, deadline=time.monotonic() + self._seconds
-            )
+            request = InferRequest(version.model, recorded.inputs, deadline=time.monotonic() + self._seconds)
             entry = version.check.entry(request, room)
             order, cancel = self._scheduler.next_order(), self._scheduler.cancel
-            pending = Pending(request, room, entry, version, outcome.put, order, cancel)
-            pending.counted = False
+            pending = Pending(request, room, entry, version, outcome.put, order, cancel, background=True)
         except BaseException:
             room.release()
             raise

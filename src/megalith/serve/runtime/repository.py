@@ -244,4 +244,5 @@ class Repository:
     def _findings(self, opened: VersionFolder, new: ServedVersion) -> VersionFindings:
         versions = self._models.get(new.model)
         old = next(reversed(versions.values())) if versions else None
-        return self._check(opened.source(), new, old, self._recorder.kept(new.model))
+        kept = self._recorder.kept(new.model)
+        return self._check(opened.source(), new, old, kept, alone=not self._models)

@@ -54,9 +54,11 @@ class VersionCheck:
         new: ServedVersion,
         old: ServedVersion | None,
         recorded: Sequence[KeptRequest],
+        *,
+        alone: bool = False,
     ) -> VersionFindings:
-        """What was found; QualityError where the version is worse."""
-        samples = self._own_samples(model, new)
+        """What was found; QualityError where the version is worse. `alone`: nothing is served meanwhile."""
+        samples = self._own_samples(model, new, alone)
         if old is None or not recorded:
             return VersionFindings(samples=samples)
         sums: dict[str, list[float]] = {}
@@ -91,7 +93,7 @@ class VersionCheck:
                 )
         return VersionFindings(samples, len(recorded), refused, ratios)
 
-    def _own_samples(self, model: ModelSource, new: ServedVersion) -> int:
+    def _own_samples(self, model: ModelSource, new: ServedVersion, alone: bool) -> int:
         found = recorded_checks(model)
         if found is None:
             return 0
@@ -106,7 +108,7 @@ class VersionCheck:
         recorded = recorded_tensors(request)
         # On every card: this is what warms them.
         for _ in range(max(1, self._cards)):
-            answer = self._replay(new, recorded)
+            answer = self._replay(new, recorded, alone=alone)
             got = {task: torch.from_numpy(np.ascontiguousarray(one)) for task, one in answer.outputs.items()}
             verdict = compared("", wanted, got, limits, model.manifest.program)
             if not verdict.passed:

@@ -180,6 +180,9 @@ class Scheduler:
     # What follows runs under the lock.
 
     def _dispatch(self) -> None:
+        behind = self.queue.background()
+        while behind is not None and self._start(behind):
+            behind = self.queue.background()
         while (head := self.queue.head()) is not None:
             if self.active >= self.settings.active or self._holds(head) or not self._start(head):
                 return
@@ -201,14 +204,14 @@ class Scheduler:
             chosen = sparse_cards(cards, len(version.spec.partitions), depth, self.settings.degraded)
             if chosen is None or not cards:
                 return False
-            return self._start_sparse(self._gather(version), chosen)
+            return self._start_sparse(self._gather(head), chosen)
         free = with_room(cards, depth)
         if not free:
             return False
-        work = self._gather(version)
+        work = self._gather(head)
         idle = [card for card in free if not card.tasks]
         shards = min(len(idle), work.samples // self.settings.split)
-        if len(work.pendings) > 1 or shards < 2 or self.queue:
+        if len(work.pendings) > 1 or shards < 2 or self.queue or head.background:
             card = least_loaded(free)
             assert card is not None
             return self._send(work, card, WHOLE, tuple(pending.entry for pending in work.pendings))
@@ -220,10 +223,13 @@ class Scheduler:
             sent = self._send(work, card, WHOLE, (entry._replace(first=first, last=last),)) and sent
         return sent
 
-    def _gather(self, version: ServedVersion) -> Work:
-        pendings = self.queue.gather(version, self.settings.max_batch)
+    def _gather(self, head: Pending) -> Work:
+        if head.background:
+            pendings = self.queue.take_background()
+        else:
+            pendings = self.queue.gather(head.version, self.settings.max_batch)
         self.active += len(pendings)
-        return Work(version, pendings)
+        return Work(head.version, pendings)
 
     def _start_sparse(self, work: Work, cards: list[Card | None]) -> bool:
         entries = tuple(pending.entry for pending in work.pendings)
@@ -349,7 +355,7 @@ class Scheduler:
         pending.version.waiting -= 1
         self._changed.notify_all()
         pending.room.release()
-        if not pending.counted:
+        if pending.background:
             pass
         elif isinstance(outcome, Answer):
             count_answer(pending.version.statistics, outcome, pending.entry.batch)

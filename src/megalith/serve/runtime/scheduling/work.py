@@ -44,7 +44,7 @@ class ServedVersion:
     """Bytes of a sample's pooled vectors, by partition."""
     bytes: dict[str, int] = field(default_factory=dict)
     limits: dict[str, float] | None = None
-    """How far the outputs of its own samples may be, where that was found out; a delta has those of its base."""
+    """How far the outputs of its own samples may be, where that is known; a delta has its base's."""
     waiting: int = 0
     """Requests that were submitted and have no answer yet."""
     retired: bool = False
@@ -63,7 +63,7 @@ class Pending:
         *(
             "_cancel",
             "attempts",
-            "counted",
+            "background",
             "deadline",
             "done",
             "entry",
@@ -84,13 +84,14 @@ class Pending:
         done: Done,
         order: int,
         cancel: Callable[[Pending], None],
+        background: bool = False,
     ) -> None:
+        """One in the `background` is of the engine itself: behind those of users, and not counted."""
         self.request, self.room, self.entry, self.version, self.done = request, room, entry, version, done
-        self.order = order
+        self.order, self.background = order, background
         self.deadline = request.deadline
         self.started_ns = time.monotonic_ns()
         self.attempts = 0
-        self.counted = True
         self.queued, self.finished = True, False
         self._cancel = cancel
 
