@@ -65,4 +65,4 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: _SLOW_FOLDERS.get(Path(item.path).parent.name, len(_SLOW_FOLDERS)))
 
 
-_SLOW_FOLDERS = {"e2e": 0, "distributed": 1, "train": 2, "search": 3}
+_SLOW_FOLDERS = {"guides": 0, "e2e": 1, "distributed": 2, "train": 3, "search": 4}
