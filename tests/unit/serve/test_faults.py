@@ -6,6 +6,7 @@ import random
 import signal
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tests.served_models import equal, in_process, opened, submit, write_model
 from megalith.export.backends.conformance.requests import RequestMaker
 from megalith.serve.engine import Engine, EngineSettings
 from megalith.serve.failures import OverloadedError
+from megalith.serve.runtime.cards.process_card import ProcessCard
 
 MODEL = "probe-float32"
 
@@ -96,7 +98,9 @@ def test_cards_that_are_killed_under_load_change_no_answer(
                 load.wait_for(random.Random(seed).randrange(20, 60))
                 alive = _cards(engine)
                 if alive:
-                    os.kill(random.Random(seed).choice(alive), signal.SIGKILL)
+                    # The one before may have ended and not be missed yet.
+                    with suppress(ProcessLookupError):
+                        os.kill(random.Random(seed).choice(alive), signal.SIGKILL)
             load.wait_for(50)
         assert not load.wrong, load.wrong[:3]
         assert engine.status()["lost_cards"] >= 3
@@ -160,3 +164,31 @@ def test_degraded_answers_are_marked_and_only_given_where_allowed(folder: Path) 
             load.wait_for(50)
         assert load.degraded
         assert not load.wrong, load.wrong[:3]
+
+
+def test_requests_are_answered_while_a_card_that_was_told_to_end_has_not_ended(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[ProcessCard] = []
+    kill = ProcessCard.stop
+
+    def hold(card: ProcessCard) -> None:
+        # As a process whose memory takes long to be given back.
+        card.ending = True
+        held.append(card)
+
+    with Engine(EngineSettings(cards=1)) as engine:
+        engine.load(folder)
+        monkeypatch.setattr(ProcessCard, "stop", hold)
+        engine.load(folder)
+        with Load(engine, folder) as load:
+            load.wait_for(20)
+        assert not load.wrong
+        assert [card.process in _cards(engine) for card in held] == [True]
+        monkeypatch.undo()
+        kill(held[0])
+        until = time.monotonic() + 60
+        while held[0].alive and time.monotonic() < until:
+            time.sleep(0.01)
+        assert held[0].process not in _cards(engine)
+        assert engine.status()["lost_cards"] == 0

@@ -154,6 +154,7 @@ class Fleet:
         self._closing = True
         for generation in list(self._wanted):
             self.end(generation)
+        self._loop.run(partial(self._end, self._scheduler.cards))
         self._loop.run(self.maker.close)
 
     def due(self) -> float:
@@ -167,6 +168,8 @@ class Fleet:
                 # This process was stopped itself; cards had no chance to be heard.
                 card.progress = now
             elif now - card.progress > bound:
+                if isinstance(card, ProcessCard) and card.ending:
+                    continue
                 if card.tasks:
                     self._fence(card)
                 else:
@@ -194,10 +197,17 @@ class Fleet:
             self._scheduler.take_result(card, result)
 
     def _end(self, cards: list[Card]) -> None:
+        """Kills cards; what they had is let go of when each has ended, for which nothing waits here."""
+        with self._scheduler.lock:
+            for card in cards:
+                card.retired = True
         for card in cards:
             if card.alive and isinstance(card, ProcessCard):
+                card.expected_end = True
                 card.stop()
-                self._ended(card)
+                if self._closing:
+                    card.wait_end()
+                    self._ended(card)
 
     def _fence(self, card: Card) -> None:
         self._says(
@@ -205,9 +215,9 @@ class Fleet:
             f"{self.settings.hang_seconds:g} s and is ended."
         )
         assert isinstance(card, ProcessCard)
+        with self._scheduler.lock:
+            card.retired = True
         card.stop()
-        card.expected_end = False
-        self._ended(card)
 
     def _ended(self, card: ProcessCard) -> None:
         if not card.alive:
@@ -244,7 +254,7 @@ class Fleet:
                 return
             card.generation = generation
             if generation not in self._wanted:
-                card.stop()
+                self._give_up(card)
                 return
             with self._scheduler.lock:
                 card.only = self._only if generation == self.generation else None
@@ -252,6 +262,13 @@ class Fleet:
 
         made.add_done_callback(ready)
         self.processes.start_soon(next(self._numbers), place, versions, made)
+
+    def _give_up(self, card: Card) -> None:
+        """A card that was started too late for its generation."""
+        assert isinstance(card, ProcessCard)
+        card.expected_end = True
+        self._loop.watch(card.end_event, partial(self._ended, card))
+        card.stop()
 
     def _server_ended(self) -> None:
         """All cards end with that process. What they had is loaded by another, and they are started again."""

@@ -87,7 +87,7 @@ class Replay:
         self._share = share
 
     def __call__(self, version: ServedVersion, recorded: KeptRequest, *, alone: bool = False) -> Answer:
-        """Its answer; a failure is raised. `alone` says that nothing else is served: then it does not pause."""
+        """Its answer; a failure is raised. `alone` is where nothing is served yet: it does not pause."""
         answer = self._answer(version, recorded)
         if not alone:
             computed = (answer.timings.input_ns + answer.timings.compute_ns) / 1e9

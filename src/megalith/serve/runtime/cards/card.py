@@ -58,7 +58,7 @@ class Card(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """Ends it at once; nothing of it can write anywhere afterwards that is in use."""
+        """Has it end; a process is told so, and watched until it has."""
 
 
 class CardMaker(ABC):

@@ -6,6 +6,7 @@ import os
 import select
 import signal
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
 from megalith.comm.memory_file import MemoryFile
 from megalith.core.errors import ServeError
@@ -32,6 +33,8 @@ class ProcessCard(Card):
         self.end_event = -1
         """A descriptor that is readable once the process has ended."""
         self.expected_end = False
+        self.ending = False
+        """It was told to end; `end_event` says when it has."""
 
     @property
     def descriptors(self) -> list[int]:
@@ -65,13 +68,16 @@ class ProcessCard(Card):
         return self._channel.results()
 
     def stop(self) -> None:
-        """Kills the process and waits for its end, after which nothing of it can read or write."""
-        self.expected_end = True
+        """Kills the process, which reads and writes no more once `end_event` tells of its end."""
+        self.ending = True
         if self.end_event < 0:
             return
-        try:
+        with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.end_event, signal.SIGKILL)
-        except ProcessLookupError:
+
+    def wait_end(self) -> None:
+        """Waits for the end of a process that was told to end."""
+        if self.end_event < 0:
             return
         poll = select.poll()
         poll.register(self.end_event, select.POLLIN)

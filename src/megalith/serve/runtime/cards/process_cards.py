@@ -180,7 +180,8 @@ class ProcessCards(CardMaker):
         for reply in replies:
             reply.set_exception(ServeError("The process that starts cards has ended."))
         if self._process is not None:
-            self._process.wait()
+            # Its memory may take a while to be given back; the engine's thread has requests to see to.
+            threading.Thread(target=self._process.wait, name="megalith-reaper", daemon=True).start()
         if not self._closing:
             self._ended()
 
