@@ -16,9 +16,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Variable
 
+from megalith.comm.all_to_all import WAIT_FOR
 from megalith.comm.peer_lost import peer_errors
 from megalith.comm.peer_pipes import PeerPipes
 from megalith.comm.shared_buffer import LocalPeers, SharedBuffer
+from megalith.core.spans import span
 
 MAX_SHARED_RANKS = 8
 """Every rank reads what all have written; from here on a ring moves less."""
@@ -40,6 +42,7 @@ class AllReduce:
     def __init__(self, group: dist.ProcessGroup, rank: int, world_size: int, peers: LocalPeers) -> None:
         self._group, self._rank, self._world_size, self._peers = group, rank, world_size, peers
         self._pipes: PeerPipes | None = None
+        self._number = 0
         self._memory: dict[int, list[list[Tensor]]] = {}
         self._kept: list[SharedBuffer] = []
         self._turns: dict[int, int] = {}
@@ -89,9 +92,11 @@ class AllReduce:
         return parts
 
     def _add(self, pipes: PeerPipes, parts: list[Tensor], out: Tensor) -> None:
-        for other in range(self._world_size):
-            if other != self._rank:
-                pipes.receive(other, len(_WRITTEN))
+        self._number += 1
+        with span(f"{WAIT_FOR}sums", number=self._number):
+            for other in range(self._world_size):
+                if other != self._rank:
+                    pipes.receive(other, len(_WRITTEN))
         torch.add(parts[0], parts[1], out=out)
         for part in parts[2:]:
             out.add_(part)

@@ -18,7 +18,10 @@ from megalith.comm.peer_lost import peer_errors
 from megalith.comm.peer_pipes import PeerPipes
 from megalith.comm.shared_buffer import LocalPeers, SharedBuffer
 from megalith.comm.traffic import TrafficCounter
+from megalith.core.spans import span
 
+WAIT_FOR = "wait for "
+"""Spans of waiting for other ranks begin so. By its name and `number` one is found on all ranks."""
 _SIGNAL = 16
 """Bytes of a signal: where in the buffer the message begins, and its size."""
 _ALIGNMENT = 64
@@ -60,7 +63,7 @@ class AllToAll:
         self._sent = torch.empty(0, dtype=torch.uint8)
         self._sent_sizes: list[int] = []
         self._signals: list[bytes] = []
-        self._shared = 0
+        self._shared = self._number = 0
 
     def buffers(self, sizes: Sequence[int]) -> list[Tensor]:
         """Where to write what each rank is sent: uint8 of `sizes`; what a rank sends itself is not sent."""
@@ -103,6 +106,11 @@ class AllToAll:
 
     def wait(self, pending: PendingExchange) -> list[Tensor]:
         """Waits, and returns what each rank sent: to be read, not written."""
+        self._number += 1
+        with span(f"{WAIT_FOR}{self._name}", number=self._number):
+            return self._wait(pending)
+
+    def _wait(self, pending: PendingExchange) -> list[Tensor]:
         if pending.work is not None:
             with peer_errors():
                 pending.work.wait()

@@ -5,7 +5,8 @@
         ...
 
 A span is one line: name, start and duration in seconds since the tracer began, thread, attributes; where
-several processes work together, also the rank of this one.
+several processes work together, also the rank of this one; where other spans lie within it on the same
+thread, `own` seconds, which are not theirs.
 
 A trace has a bound, however long the run: its beginning and its most recent part are kept.
 
@@ -23,7 +24,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -52,6 +53,7 @@ class Tracer:
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._totals = SpanTotals()
+        self._open_spans = threading.local()
         self._part, self._size = path, 0
         if path is not None:
             self._open(path)
@@ -75,23 +77,39 @@ class Tracer:
         if self._path is None:
             yield
             return
-        start = time.perf_counter()
+        around = self._open_spans.__dict__
+        outer, around["inner"] = around.get("inner", 0.0), 0.0
+        start, failed = time.perf_counter(), True
         try:
             yield
-        except BaseException:
-            with suppress(StorageError):
-                self.record(name, start - self._begin, time.perf_counter() - start, **attributes)
-            raise
-        self.record(name, start - self._begin, time.perf_counter() - start, **attributes)
+            failed = False
+        finally:
+            duration = time.perf_counter() - start
+            inner, around["inner"] = around["inner"], outer + duration
+            # What went wrong before is what must be said.
+            with suppress(StorageError) if failed else nullcontext():
+                own = duration - inner if inner else None
+                self._record(name, start - self._begin, duration, own, attributes)
 
     def record(self, name: str, start_seconds: float, duration_seconds: float, **attributes: Any) -> None:
         """Writes a span that was timed elsewhere."""
+        self._record(name, start_seconds, duration_seconds, None, attributes)
+
+    def totals(self) -> SpanTotals:
+        """What all spans so far come to, those of earlier sessions included."""
+        with self._lock:
+            return self._totals.copy()
+
+    def _record(
+        self, name: str, start: float, duration: float, own: float | None, attributes: dict[str, Any]
+    ) -> None:
         if self._path is None:
             return
         span = {
             "name": name,
-            "start": round(start_seconds, 7),
-            "duration": round(duration_seconds, 7),
+            "start": round(start, 7),
+            "duration": round(duration, 7),
+            **({} if own is None else {"own": round(own, 7)}),
             "thread": threading.current_thread().name,
             "process": os.getpid(),
             **self._rank,

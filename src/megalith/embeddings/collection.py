@@ -19,6 +19,7 @@ from torch import Tensor
 
 from megalith.core.errors import ConfigError
 from megalith.core.schema import TableSpec, check_tables
+from megalith.core.spans import span
 from megalith.embeddings.autograd import LookupFunction
 from megalith.embeddings.check import Indices, LookupCheck
 from megalith.embeddings.descriptors import Lookup, PendingTables
@@ -291,6 +292,10 @@ class EmbeddingCollection(SteppingTables):
 
     def read(self, resolved: ResolvedIds) -> tuple[Tensor, ...]:
         """The forward pass: pooled columns, then one sequence for each feature of a table without pooling."""
+        with span("look up rows"):
+            return self._read(resolved)
+
+    def _read(self, resolved: ResolvedIds) -> tuple[Tensor, ...]:
         lookups, batch = self.lookups, resolved.batch
         self._every_step.catch_up(self.num_steps, lookups.descriptors, batch)
         pooled_descriptors, output = lookups.pooled_descriptors, (self.output_dim, self.output_dtype)
@@ -318,8 +323,12 @@ class EmbeddingCollection(SteppingTables):
         `descriptors`, some of `lookups`, leaves all other lookups, and the tables of only these, as they are.
         Where there is not enough memory nothing is changed, and the error says so.
         """
+        with span("update rows"):
+            self._update(resolved, OutputGradients(pooled, sequences), descriptors)
+
+    def _update(self, resolved: ResolvedIds, gradients: OutputGradients, descriptors: Tensor | None) -> None:
         chosen = self.lookups.descriptors if descriptors is None else descriptors
-        batch, gradients = resolved.batch, OutputGradients(pooled, sequences)
+        batch = resolved.batch
         # Another batch may have taken a step since this one was read.
         self._every_step.catch_up(self.num_steps, chosen, batch)
         self.num_steps += 1

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from megalith.core.errors import CacheFullError, storage_errors
 from megalith.core.lock import FolderLock
+from megalith.core.spans import span
 from megalith.embeddings.stores.base import RowCache, StoreBytes, StoredTable, TierCounts, WholeRowSteps
 from megalith.embeddings.stores.row_files import clear_rows, layout_digest
 from megalith.embeddings.stores.settings import TieredMemory
@@ -152,7 +153,8 @@ class TieredStore(WholeRowSteps):
 
     def arrive(self, ticket: int) -> Tensor | None:
         """Waits for the rows that are being read."""
-        self.pool.arrive(ticket)
+        with span("rows from disk"):
+            self.pool.arrive(ticket)
         return None
 
     def release(self, ticket: int) -> None:

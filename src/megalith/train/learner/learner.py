@@ -20,6 +20,7 @@ from megalith.checkpoint.state import OptionalValues
 from megalith.comm.ranks import Ranks
 from megalith.core.errors import ConfigError
 from megalith.core.schema import TableSpec, feature_order
+from megalith.core.spans import span
 from megalith.data.batch import Batch
 from megalith.data.dataset import DatasetSchema
 from megalith.embeddings.collection import EmbeddingCollection, TellEvicted
@@ -155,12 +156,14 @@ class Learner:
         self.optimizer.zero_grad(set_to_none=True)
         # Dropout of a step is a function of the step and the rank: nothing of it has to be saved.
         torch.manual_seed(_dropout_seed(self.config.seed, self.embeddings.num_steps, self._rank))
-        logits = self._model(batch.dense, self._resolved(batch, resolved, trains=True))
+        with span("forward"):
+            logits = self._model(batch.dense, self._resolved(batch, resolved, trains=True))
         total = F.binary_cross_entropy_with_logits(
             logits, batch.labels, weight=batch.weights, reduction="sum"
         )
         loss = total / self.config.global_batch
-        loss.backward()
+        with span("backward"):
+            loss.backward()
         if self.config.clip_norm is not None:
             if self.config.clip_tables and isinstance(self.embeddings, EmbeddingCollection):
                 clip_grad_norm_(self.dense.parameters(), [self.embeddings], self.config.clip_norm)
@@ -168,7 +171,8 @@ class Learner:
             else:
                 # On many ranks the gradients are already sums over all of them, the same everywhere.
                 nn.utils.clip_grad_norm_(self.dense.parameters(), self.config.clip_norm)
-        self.optimizer.step()
+        with span("update dense"):
+            self.optimizer.step()
         return loss.detach(), logits.detach()
 
     @torch.no_grad()
