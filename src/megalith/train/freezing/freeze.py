@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,44 +11,34 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from megalith import __version__
 from megalith.comm.ranks import Ranks
 from megalith.core.errors import ConfigError, DataError, nearest
-from megalith.core.files import write_atomic
-from megalith.core.schema import TableSpec
-from megalith.data.dataset import SCHEMA_FILE, Dataset
-from megalith.data.prepare.vocabulary import FOLDER as VOCABULARY
-from megalith.export.backends.kernels.as_trained import is_reduced
-from megalith.export.folder import FrozenModel, list_files, new_model, table_file, write_manifest
-from megalith.export.gate.costs import with_precision
+from megalith.data.dataset import Dataset
+from megalith.export.folder import FrozenModel, new_model, table_file
 from megalith.export.gate.gate import Gate, GateInputs, GateResult
 from megalith.export.gate.samples import GateBatch
 from megalith.export.manifest import (
-    CHECKS_FILE,
-    DENSE_FILE,
-    INPUTS,
-    REPORT,
-    Contract,
-    FeatureRecord,
     FrozenTableRecord,
     ModelManifest,
     TablePrecision,
 )
-from megalith.export.program import Linear, ModelProgram, Precision
-from megalith.export.stored_weights import PRODUCTS, reduced_weights
+from megalith.export.program import Precision
 from megalith.export.tables import TableSource, freeze_table
-from megalith.export.tensor_file import read_tensors, write_tensors
-from megalith.export.trace import trace_model
-from megalith.ops.native import simd_level
+from megalith.export.tensor_file import read_tensors
+from megalith.export.trace import TracedModel, trace_model
 from megalith.train.checkpoints import Checkpoint
 from megalith.train.evaluation.score_run import same_features
+from megalith.train.freezing.model_folder import (
+    EVERY_TABLE,
+    TrainedModel,
+    all_layers,
+    keeps_all,
+    write_rest,
+)
 from megalith.train.loaders import choose_split, eval_loader, open_dataset
 from megalith.train.pipeline import Pipeline
 from megalith.train.scoring.scorer import Scorer
 
-EVERY_TABLE = "*"
-AS_TRAINED = "native:dense=torch"
-"""What runs a model frozen without loss: layers as in training, so that scores are the run's bits."""
 Told = Callable[[str], None]
 
 
@@ -129,93 +117,23 @@ def freeze_run(request: FreezeRequest, tell: Told = lambda _: None) -> dict[str,
                 tensors=_WrittenTensors(folder, records, traced.weights),
                 program=traced.program,
                 precision=request.dense,
-                as_trained=_keep_all(learner.tables, records),
+                as_trained=keeps_all(learner.tables, records),
             )
             result = Gate(inputs, tell).run()
             program = result.program
         else:
-            program = _all_layers(traced.program, request.dense)
+            program = all_layers(traced.program, request.dense)
         tell("writing the folder")
-        as_trained = _keep_all(learner.tables, records) and not is_reduced(program)
-        backend = AS_TRAINED if as_trained else "native"
-        manifest = _write(folder, request, scorer, records, program, traced.weights, result, backend)
+        model = TrainedModel(
+            request.name or request.out.name,
+            scorer.step,
+            scorer.dataset,
+            scorer.run.inputs,
+            learner.tables,
+            request.user,
+        )
+        manifest = write_rest(folder, model, records, TracedModel(program, traced.weights), result)
     return _summary(request, FrozenModel(request.out, verify=False), manifest, rows)
-
-
-def _write(
-    folder: Path,
-    request: FreezeRequest,
-    scorer: Scorer,
-    records: Sequence[FrozenTableRecord],
-    program: ModelProgram,
-    weights: Mapping[str, Tensor],
-    result: GateResult | None,
-    backend: str,
-) -> ModelManifest:
-    write_tensors(folder / DENSE_FILE, reduced_weights(program, weights, PRODUCTS))
-    if result is not None:
-        write_tensors(folder / CHECKS_FILE, result.checks)
-    _copy_inputs(scorer, folder / INPUTS)
-    report = {"gate": None} if result is None else result.report
-    write_atomic(folder / REPORT, json.dumps(report, indent=1) + "\n")
-    lengths = {} if result is None else result.average_lengths
-    manifest = ModelManifest(
-        name=request.name or request.out.name,
-        step=scorer.step,
-        num_dense=len(scorer.dataset.schema.numeric),
-        features=tuple(
-            FeatureRecord(
-                name=feature.name,
-                max_length=feature.max_length,
-                is_raw=feature.is_raw,
-                user_side=feature.name in request.user,
-                average_length=lengths.get(feature.name),
-            )
-            for feature in scorer.dataset.schema.categorical
-        ),
-        tables=tuple(records),
-        program=program,
-        contract=_contract(program),
-        gate=None if result is None else result.record,
-        backend=backend,
-        files=list_files(folder),
-    )
-    write_manifest(folder, manifest)
-    return manifest
-
-
-def _keep_all(tables: Sequence[TableSpec], records: Sequence[FrozenTableRecord]) -> bool:
-    """Whether rows are frozen as they were trained, so that scores can be the run's to the bit."""
-    pairs = zip(tables, records, strict=True)
-    return all(record.precision in ("float32", table.dtype) for table, record in pairs)
-
-
-def _contract(program: ModelProgram) -> Contract:
-    used = {each.precision for each in program.operations if isinstance(each, Linear)}
-    return Contract(
-        products=PRODUCTS if "int8" in used else "bfloat16" if "bfloat16" in used else "float32",
-        simd=simd_level(),
-        versions={"megalith": __version__, "torch": torch.__version__},
-    )
-
-
-def _all_layers(program: ModelProgram, precision: Precision) -> ModelProgram:
-    layers = [each.output for each in program.operations if isinstance(each, Linear)]
-    return with_precision(program, dict.fromkeys(layers, precision))
-
-
-def _copy_inputs(scorer: Scorer, target: Path) -> None:
-    """Schema and vocabulary, from where the run has them; they are checked first."""
-    if scorer.run.inputs.exists():
-        scorer.run.inputs.check_vocabulary()
-    source = scorer.dataset.folder
-    target.mkdir()
-    shutil.copyfile(source / SCHEMA_FILE, target / SCHEMA_FILE)
-    vocabulary = sorted(path for path in (source / VOCABULARY).glob("*") if path.is_file())
-    if vocabulary:
-        (target / VOCABULARY).mkdir()
-    for path in vocabulary:
-        shutil.copyfile(path, target / VOCABULARY / path.name)
 
 
 def _held_out(request: FreezeRequest, scorer: Scorer) -> tuple[Dataset, str]:
