@@ -10,7 +10,7 @@ import itertools
 import json
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,14 +63,16 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileRecord:
     return FileRecord(bytes=size, crc32=checksum)
 
 
-def is_intact(path: Path, record: FileRecord) -> bool:
-    """Whether the file is there, a plain one, with the size and checksum that it was written with."""
+def is_intact(path: Path, record: FileRecord, between: Callable[[], None] = lambda: None) -> bool:
+    """Whether the file is there, a plain one, with the size and checksum that it was written with. `between`
+    is called after every piece of it."""
     if path.is_symlink() or not path.is_file() or path.stat().st_size != record.bytes:
         return False
     checksum = 0
     with path.open("rb") as file:
         while piece := file.read(_PIECE_BYTES):
             checksum = zlib.crc32(piece, checksum)
+            between()
     return checksum == record.crc32
 
 

@@ -148,7 +148,9 @@ def read_delta(folder: Path) -> DeltaManifest:
 class FrozenDelta:
     """A delta, opened; every byte of it was checked."""
 
-    def __init__(self, folder: Path | str, *, verify: bool = True) -> None:
+    def __init__(
+        self, folder: Path | str, *, verify: bool = True, between: Callable[[], None] = lambda: None
+    ) -> None:
         self.folder = Path(folder)
         self.delta = read_delta(self.folder)
         for name, record in self.delta.files.items():
@@ -157,7 +159,7 @@ class FrozenDelta:
                 raise ServeError(f"{self.folder / DELTA} names '{name}', a file elsewhere; {_FIX}.")
             if not path.is_file() or path.is_symlink() or path.stat().st_size != record.bytes:
                 raise ServeError(f"{path} is missing or has another size; {_FIX}.")
-            if verify and not is_intact(path, record):
+            if verify and not is_intact(path, record, between):
                 raise ServeError(f"{path} is damaged: its checksum is another; {_FIX}.")
         self._tensors = read_tensors(self.folder / ROWS_FILE)
 

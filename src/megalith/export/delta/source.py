@@ -6,7 +6,7 @@ delta over a delta has the changes of both.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
@@ -22,14 +22,19 @@ from megalith.ops.frozen.memory import resident
 class DeltaModel:
     """The version that a delta makes of its base; it holds the rows of the base, not the base itself."""
 
-    def __init__(self, base: ModelSource, delta: FrozenDelta) -> None:
+    def __init__(
+        self, base: ModelSource, delta: FrozenDelta, between: Callable[[], None] = lambda: None
+    ) -> None:
+        """`between` is called between the pieces of what is read."""
         if content_checksum(base.manifest) != delta.delta.base:
             raise ServeError(f"{delta.folder} is a delta over another version; serve that first.")
         self.manifest: ModelManifest = delta.manifest
         weights, checks = delta.weights(), delta.checks()
         self._weights = dict(base.weights()) if weights is None else weights
         self._checks = dict(base.checks()) if checks is None else checks
-        self._tables = {record.name: _table(base, delta, record.name) for record in delta.manifest.tables}
+        self._tables = {
+            record.name: _table(base, delta, record.name, between) for record in delta.manifest.tables
+        }
         self.changed_bytes = sum(
             table[key].numel() * table[key].element_size()
             for table in self._tables.values()
@@ -51,23 +56,28 @@ class DeltaModel:
         return self._checks
 
 
-def _table(base: ModelSource, delta: FrozenDelta, name: str) -> Mapping[str, Tensor]:
+def _table(
+    base: ModelSource, delta: FrozenDelta, name: str, between: Callable[[], None]
+) -> Mapping[str, Tensor]:
     change = delta.change(name)
     if change is None:
         return base.table(name)
     tensors = delta.tensors(name)
     if change.kind == "whole":
-        return ResidentTable(tensors).tensors
+        return ResidentTable(tensors, between).tensors
     held = base.table(name)
     numbers, rows = tensors["changed"], tensors["rows"]
     if "changed" in held:
         numbers, rows = merge_changes(
             (changed_numbers(held["changed"]), held["changed_rows"]), (numbers, rows)
         )
+        between()
     num_rows = len(held["rows"])
     ordered = len(numbers) < 2 or bool((numbers[1:] > numbers[:-1]).all())
     if not ordered or (len(numbers) and not 0 <= int(numbers[0]) <= int(numbers[-1]) < num_rows):
         raise ServeError(f"{delta.folder} changes rows that table '{name}' does not have; make it again.")
     if rows.shape != (len(numbers), *held["rows"].shape[1:]):
         raise ServeError(f"{delta.folder} has rows of another size for table '{name}'; make it again.")
-    return {**held, "changed": change_index(numbers, num_rows), "changed_rows": resident(rows)}
+    index = change_index(numbers, num_rows)
+    between()
+    return {**held, "changed": index, "changed_rows": resident(rows, between)}

@@ -109,10 +109,11 @@ class Fleet:
         self._loop.run(partial(self._end, cards))
 
     def load(self, number: int, folder: Path, base: int | None, parts: VersionParts) -> dict[str, int]:
-        """Loads a version, for cards that are started afterwards."""
+        """Loads a version, for cards that are started afterwards; slowly, while there are others."""
+        share = self.settings.load_share if any(self._wanted.values()) else 1.0
         self._loads[number] = folder, base, parts
         try:
-            return self.maker.load(number, folder, base, parts)
+            return self.maker.load(number, folder, base, parts, share)
         except BaseException:
             del self._loads[number]
             raise

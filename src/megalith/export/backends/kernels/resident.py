@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from torch import Tensor
@@ -15,9 +15,9 @@ from megalith.ops.frozen.memory import resident
 class ResidentTable:
     """A table's tensors; what they take is freed with the last part that holds this."""
 
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(self, tensors: Mapping[str, Tensor], between: Callable[[], None] = lambda: None) -> None:
         self.tensors = {
-            name: resident(tensor) if name in ("rows", "starts") and tensor.numel() else tensor
+            name: resident(tensor, between) if name in ("rows", "starts") and tensor.numel() else tensor
             for name, tensor in tensors.items()
         }
 

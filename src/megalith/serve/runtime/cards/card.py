@@ -65,8 +65,11 @@ class CardMaker(ABC):
     """Loads versions and starts cards that have them. Called from one thread at a time."""
 
     @abstractmethod
-    def load(self, number: int, folder: Path, base: int | None, spec: VersionParts) -> dict[str, int]:
-        """Loads a version; its bytes by what they are for. A delta needs the number of its base."""
+    def load(
+        self, number: int, folder: Path, base: int | None, spec: VersionParts, share: float
+    ) -> dict[str, int]:
+        """Loads a version; its bytes by what they are for. A delta needs the number of its base. `share` is
+        that of a core's time which it may take."""
 
     @abstractmethod
     def unload(self, number: int) -> None:

@@ -16,9 +16,11 @@ import ctypes
 import gc
 import json
 import os
+import select
 import signal
 import socket
 import sys
+import time
 from array import array
 from mmap import mmap
 from pathlib import Path
@@ -29,6 +31,7 @@ from megalith.core.errors import MegalithError, ServeError, sentence_of
 from megalith.export.backends.base import ModelSource
 from megalith.serve.runtime.cards.card import PARTS_A_VERSION
 from megalith.serve.runtime.cards.channel import CardChannel
+from megalith.serve.runtime.cards.load_pace import LoadPace
 from megalith.serve.runtime.cards.served_part import ServedPart, VersionParts, load_parts
 from megalith.serve.runtime.cards.version_source import load_source, part_bytes
 from megalith.serve.runtime.cards.worker import CardWorker
@@ -75,15 +78,18 @@ class ForkServer:
         folder: str,
         base: int | None,
         parts: dict[str, Any],
+        share: float,
     ) -> dict[str, int]:
-        """Loads a version; starts of cards that are asked for meanwhile are not kept waiting."""
+        """Loads a version with a share of a core; cards that are to start meanwhile do not wait for it."""
         del descriptors, id
         spec = version_parts(parts)
         before = None if base is None else self._sources[base]
-        source = load_source(Path(folder), before, self._between)
+        pace = LoadPace(share, self._wait)
+        source = load_source(Path(folder), before, pace)
         self._sources[number], self._specs[number] = source, spec
         if not starts_threads(spec):
             self._parts[number] = load_parts(source, spec)
+            pace()
         gc.collect()
         gc.freeze()
         return part_bytes(self._parts.get(number, []))
@@ -132,10 +138,16 @@ class ForkServer:
             for task in channel.tasks():
                 channel.send_result(worker.run(task))
 
-    def _between(self) -> None:
-        """Between pieces of a long load: starts cards that died meanwhile."""
-        while (received := receive(self._control, socket.MSG_DONTWAIT)) is not None:
-            self.handle(received)
+    def _wait(self, seconds: float) -> None:
+        """Between pieces of a load: starts cards that died meanwhile."""
+        until = time.monotonic() + seconds
+        while True:
+            while (received := receive(self._control, socket.MSG_DONTWAIT)) is not None:
+                self.handle(received)
+            left = until - time.monotonic()
+            if left <= 0:
+                return
+            select.select([self._control], [], [], left)
 
     def _receive(self) -> tuple[dict[str, Any], list[int]]:
         received = receive(self._control)

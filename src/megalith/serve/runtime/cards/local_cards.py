@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from mmap import mmap
@@ -14,6 +15,7 @@ from megalith.comm.memory_file import MemoryFile
 from megalith.export.backends.base import ModelSource
 from megalith.hardware.free_memory import resident_bytes
 from megalith.serve.runtime.cards.card import OUTPUT_BYTES, PARTS_A_VERSION, Card, CardMaker, Notify
+from megalith.serve.runtime.cards.load_pace import LoadPace
 from megalith.serve.runtime.cards.served_part import ServedPart, VersionParts
 from megalith.serve.runtime.cards.task import Task, TaskResult
 from megalith.serve.runtime.cards.version_source import load_version
@@ -69,10 +71,12 @@ class LocalCards(CardMaker):
         self._parts: dict[int, list[ServedPart]] = {}
         self._cards: dict[int, LocalCard] = {}
 
-    def load(self, number: int, folder: Path, base: int | None, spec: VersionParts) -> dict[str, int]:
+    def load(
+        self, number: int, folder: Path, base: int | None, spec: VersionParts, share: float
+    ) -> dict[str, int]:
         """Into the memory of this process."""
         before = None if base is None else self._sources[base]
-        source, parts, count = load_version(folder, before, spec)
+        source, parts, count = load_version(folder, before, spec, LoadPace(share, time.sleep))
         self._sources[number], self._parts[number] = source, parts
         return count
 

@@ -74,16 +74,20 @@ class ProcessCards(CardMaker):
         """The process id of the fork server; 0 where there is none."""
         return self._process.pid if self._process else 0
 
-    def load(self, number: int, folder: Path, base: int | None, parts: VersionParts) -> dict[str, int]:
+    def load(
+        self, number: int, folder: Path, base: int | None, parts: VersionParts, share: float
+    ) -> dict[str, int]:
         """In the fork server."""
         self._launched.wait(_START_SECONDS)
-        found: dict[str, int] = self.load_soon(number, folder, base, parts).result(_LOAD_SECONDS)
+        found: dict[str, int] = self.load_soon(number, folder, base, parts, share).result(_LOAD_SECONDS)
         return found
 
-    def load_soon(self, number: int, folder: Path, base: int | None, parts: VersionParts) -> Future[Any]:
+    def load_soon(
+        self, number: int, folder: Path, base: int | None, parts: VersionParts, share: float = 1.0
+    ) -> Future[Any]:
         """Loads without waiting for it."""
         command = {"number": number, "folder": str(folder.absolute()), "base": base, "parts": asdict(parts)}
-        return self._send("load", command)
+        return self._send("load", {**command, "share": share})
 
     def unload(self, number: int) -> None:
         """In the fork server."""

@@ -22,11 +22,11 @@ class ResidentModel:
     """A frozen model whose rows are in memory of this process, once for all parts."""
 
     def __init__(self, model: FrozenModel, between: Callable[[], None]) -> None:
-        self._model = model
         self._tables: dict[str, ResidentTable] = {}
         for name in [record.name for record in model.manifest.tables]:
-            self._tables[name] = ResidentTable(model.table(name))
-            between()
+            self._tables[name] = ResidentTable(model.table(name), between)
+        # Opened anew: pages of the files that were read count as this process's own while they are mapped.
+        self._model = FrozenModel(model.folder, verify=False)
 
     @property
     def manifest(self) -> ModelManifest:
@@ -54,20 +54,19 @@ def load_source(
     if is_delta(folder):
         if base is None:
             raise ServeError(f"{folder} is a delta; serve the version that it is over first.")
-        return DeltaModel(base, FrozenDelta(folder))
+        return DeltaModel(base, FrozenDelta(folder, between=between), between)
     model = FrozenModel(folder, verify=False)
     for name, record in model.manifest.files.items():
-        if not is_intact(model.folder / name, record):
+        if not is_intact(model.folder / name, record, between):
             raise ServeError(f"{model.folder / name} is damaged: its checksum is another; export it again.")
-        between()
     return ResidentModel(model, between)
 
 
 def load_version(
-    folder: Path, base: ModelSource | None, spec: VersionParts
+    folder: Path, base: ModelSource | None, spec: VersionParts, between: Callable[[], None] = lambda: None
 ) -> tuple[ModelSource, list[ServedPart], dict[str, int]]:
     """What cards look rows up in, the parts, and their bytes by what they are for."""
-    source = load_source(folder, base)
+    source = load_source(folder, base, between)
     parts = load_parts(source, spec)
     return source, parts, part_bytes(parts)
 
