@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 
 from guide_pages import GUIDES, run_guide
 
 
+@pytest.mark.slow
 def test_the_guide_to_own_data_is_true(tmp_path: Path) -> None:
     run_guide("own-data.md", tmp_path)
     assert (tmp_path / "runs/clicks/report.html").exists()
@@ -26,6 +28,7 @@ def test_the_guide_to_own_data_is_true(tmp_path: Path) -> None:
     assert tables[0].equals(tables[1].select(tables[0].column_names))
 
 
+@pytest.mark.slow
 def test_the_guide_to_raw_logs_is_true(tmp_path: Path) -> None:
     run_guide("raw-logs.md", tmp_path)
     evaluation = json.loads((tmp_path / "runs/vocabulary/evaluation-valid.json").read_text())
@@ -33,6 +36,7 @@ def test_the_guide_to_raw_logs_is_true(tmp_path: Path) -> None:
     assert (tmp_path / "runs/raw/file-index.json").exists()
 
 
+@pytest.mark.slow
 def test_the_guide_to_your_own_loop_is_true(tmp_path: Path) -> None:
     run_guide("in-your-own-loop.md", tmp_path)
     assert (tmp_path / "model.pt").stat().st_size > 15_000 * 16 * 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 
 from guide_pages import run_guide
 
@@ -22,6 +23,7 @@ def test_the_guide_to_a_first_model_is_true(tmp_path: Path) -> None:
     assert (tmp_path / "runs/second/evaluation-valid.json").read_text() == first
 
 
+@pytest.mark.slow
 def test_the_guide_to_an_own_model_is_true(tmp_path: Path) -> None:
     run_guide("own-model.md", tmp_path)
     assert (tmp_path / "runs/wider/report.html").exists()

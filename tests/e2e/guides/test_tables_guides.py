@@ -10,6 +10,7 @@ import pytest
 from guide_pages import run_guide
 
 
+@pytest.mark.slow
 def test_the_guide_to_tables_beyond_memory_is_true(tmp_path: Path) -> None:
     run_guide("beyond-memory.md", tmp_path)
     runs = tmp_path / "runs"
