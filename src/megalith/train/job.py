@@ -29,7 +29,10 @@ from megalith.train.run.trusted_code import check_code, code_digest, trust_code
 from megalith.train.session import Session, errors_before_sigterm
 from megalith.train.trainer import Trainer
 
-_FREE = "sharding.", "memory.", "memory=", "train.pipeline=", "embeddings.stores", "embeddings.log_evicted"
+_FREE = (
+    *("sharding.", "ingest.", "ingest=", "memory.", "memory="),
+    *("train.pipeline=", "embeddings.stores", "embeddings.log_evicted"),
+)
 """Settings that may change when a run is resumed: those that results do not depend on, and what holds rows,
 as the bound of a dynamic table; a checkpoint that does not fit is refused when it is loaded."""
 
@@ -119,8 +122,8 @@ def _names_a_run(request: TrainRequest) -> bool:
     fixed = [override for override in request.overrides if not override.startswith(_FREE)]
     if named_run and fixed:
         raise ConfigError(
-            f"{request.recipe} resumes with its own settings, all but sharding.*, memory, embeddings.stores "
-            f"and train.pipeline; leave {fixed[0]} out or start a new run."
+            f"{request.recipe} resumes with its own settings, all but sharding.*, ingest, memory, "
+            f"embeddings.stores and train.pipeline; leave {fixed[0]} out or start a new run."
         )
     return named_run
 
@@ -132,6 +135,7 @@ def _check_same_recipe(ranks: Ranks, run: RunFolder, recipe: Recipe) -> None:
     held = {"stores": recipe.embeddings.stores, "log_evicted": recipe.embeddings.log_evicted}
     free: dict[str, Any] = {
         "sharding": recipe.sharding,
+        "ingest": recipe.ingest,
         "memory": recipe.memory,
         "train": loop,
         "embeddings": stored.embeddings.model_copy(update=held),

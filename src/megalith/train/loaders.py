@@ -17,6 +17,7 @@ from megalith.data.ingest import RawDataset, RawFilesConfig
 from megalith.data.ingest.index import IndexFile
 from megalith.data.loader import Loader
 from megalith.data.loader.decode import RowReader
+from megalith.data.loader.readers import WindowReaders
 
 
 class DataConfig(Config):
@@ -55,8 +56,13 @@ def open_dataset(config: DataConfig, kept: Path | None = None, index: Path | Non
     return RawDataset(config.path, config.raw, kept=kept, index=IndexFile(index))
 
 
-def train_loader(config: DataConfig, dataset: Dataset, ranks: Ranks, seed: int) -> Loader:
-    """Shuffled batches of the training splits; each rank reads its slice of every batch."""
+def train_loader(
+    config: DataConfig, dataset: Dataset, ranks: Ranks, seed: int, readers: WindowReaders | None = None
+) -> Loader:
+    """Shuffled batches of the training splits; each rank reads its slice of every batch.
+
+    `readers` are those of a tier; None are threads of this process.
+    """
     return Loader(
         dataset,
         config.train,
@@ -70,6 +76,7 @@ def train_loader(config: DataConfig, dataset: Dataset, ranks: Ranks, seed: int) 
         threads=config.threads,
         shuffle_window_rows=config.shuffle_window_rows,
         rows=raw_rows(dataset, config.train),
+        readers=readers,
     )
 
 

@@ -10,6 +10,7 @@ group of the index exchange while it is at work, so every rank issues its collec
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -97,6 +98,9 @@ class Pipeline:
         self._prepared: deque[Future[PreparedBatch | None]] = deque()
         self._is_settled = self._expects_again = False
         self.position = loader.state_dict()
+        self.wait_seconds = 0.0
+        """For which the caller has waited while a batch was being read: not for ids or rows of it."""
+        self._reads: deque[tuple[float, float]] = deque()
         for _ in range(depth):
             self._begin()
 
@@ -104,7 +108,9 @@ class Pipeline:
         return self
 
     def __next__(self) -> PreparedBatch:
+        asked = time.perf_counter()
         prepared = self._prepare() if self._executor is None else self._prepared.popleft().result()
+        self._count_wait(asked, time.perf_counter())
         if prepared is None:
             raise StopIteration
         if self._is_settled:
@@ -139,6 +145,13 @@ class Pipeline:
         if all(future.done() for future in self._prepared):
             with suppress(Exception):
                 self._loader.close()
+
+    def _count_wait(self, asked: float, answered: float) -> None:
+        """Adds what reading took of the time in which the caller waited; the rest of it went on beside."""
+        for _ in range(len(self._reads)):
+            begin, end = self._reads.popleft()
+            if end > asked:
+                self.wait_seconds += min(end, answered) - max(begin, asked)
 
     def _begin(self) -> None:
         if self._executor is not None:
@@ -180,8 +193,10 @@ class Pipeline:
             self._left -= 1
         # In the main thread reading is part of the loop's own "read" span.
         tracer = self._tracer if self._executor is not None else Tracer()
+        begin = time.perf_counter()
         with tracer.span("read batch"):
             batch = next(self._batches, None)
+        self._reads.append((begin, time.perf_counter()))
         if batch is None:
             self._left = 0
             return False

@@ -14,9 +14,11 @@ from typing import Any
 
 from pydantic import Field
 
+from megalith.checkpoint.differential.settings import CheckpointConfig
 from megalith.core.config import Config, apply_overrides, load_yaml, parse_config, with_kinds_replaced
 from megalith.core.errors import ConfigError, nearest
 from megalith.data.ingest.files import is_remote
+from megalith.data.ingest.tier import IngestConfig
 from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.models.registry import AnyModel
@@ -37,6 +39,8 @@ class Recipe(Config):
     """Of the run, and of its folder under runs/ unless --out names another."""
     data: DataConfig
     """What is read."""
+    ingest: IngestConfig = IngestConfig()
+    """Who reads it: threads of the trainer, or reader processes."""
     model: AnyModel
     """What scores a sample; `kind` says which."""
     embeddings: EmbeddingsConfig = EmbeddingsConfig()
@@ -47,6 +51,8 @@ class Recipe(Config):
     """How learning rates change over the run, those of tables too."""
     train: LoopConfig = LoopConfig(epochs=1)
     """How long, and what is reported, evaluated and saved on the way."""
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    """Whether checkpoints have all rows or those that changed, and how exactly."""
     sharding: ShardingConfig = ShardingConfig()
     """How tables are cut over processes."""
     memory: TieredMemory | None = None

@@ -19,6 +19,7 @@ from megalith.checkpoint.store import CheckpointStore
 from megalith.comm.ranks import Ranks
 from megalith.core.trace import Tracer
 from megalith.core.units import format_bytes
+from megalith.data.ingest.tier import open_tier
 from megalith.embeddings.stores.adaptive.settings import BudgetSchedule
 from megalith.train.checkpoints import existing_step
 from megalith.train.evaluation.gather_scores import gather_scores
@@ -36,6 +37,7 @@ from megalith.train.run.folder import RunFolder, drop_entries_after, drop_lines_
 from megalith.train.run.reporter import Reporter
 from megalith.train.run.summary import RunEnding, write_summary
 from megalith.train.run.tiers import TierMetrics
+from megalith.train.run.waiting import DataWait, WaitMeter
 from megalith.train.schedule import lr_factor
 from megalith.train.sharding_plan import plan_for_training
 from megalith.train.stopping import StopSignal, agree_on_signal
@@ -69,23 +71,30 @@ class Trainer:
         self.ranks = Ranks.all()
         kept = self.run.inputs.folder if resumes and self.run.inputs.exists() else None
         self.dataset = open_dataset(recipe.data, kept, self.run.file_index if resumes else None)
-        self.loader = train_loader(recipe.data, self.dataset, self.ranks, recipe.train.seed)
+        self._tier = open_tier(recipe.ingest, self.ranks)
+        self.loader = train_loader(
+            recipe.data, self.dataset, self.ranks, recipe.train.seed, self._tier.readers
+        )
         eval_split = choose_split(recipe.data, self.dataset)
         self.plan = plan_for_training(recipe, self.dataset, self.ranks)
-        copied = recipe.train.background_checkpoints
+        self._saves_ahead = recipe.train.background_checkpoints or recipe.checkpoint.differential
+        copied = recipe.train.background_checkpoints and not recipe.checkpoint.differential
         self._steps = LoopSteps(recipe.train, len(self.loader))
         self.total_steps = self._steps.total
         config = recipe.learner_config(self.run.rows(recipe.memory), self.total_steps)
         self.learner = Learner(config, self.dataset.schema, self.plan, second_copy=copied)
         check_event_times(self.learner.tables, self.dataset)
         own_group = self.ranks.with_own_group()
-        self.store = CheckpointStore(self.run.checkpoints, recipe.train.keep_checkpoints, own_group)
+        self.store = CheckpointStore(
+            self.run.checkpoints, recipe.train.keep_checkpoints, own_group, config=recipe.checkpoint
+        )
         self._depth = recipe.train.pipeline if self.learner.embeddings.prepares_ahead else 0
         self._pipeline: Pipeline | None = None
         self._evaluator = RunEvaluator(recipe, self.dataset, eval_split, self.learner, self._depth)
         self._tiers = TierMetrics(self.learner.embeddings, self.ranks, is_tiered=recipe.memory is not None)
         self._adaptive = AdaptiveMetrics(self.learner.embeddings, self.ranks)
         self._dynamic = DynamicMetrics(self.learner.embeddings, self.ranks)
+        self._waits = WaitMeter(self.ranks)
         self._evicted: EvictedLog | None = None
         if recipe.embeddings.log_evicted:
             self._evicted = EvictedLog(self.run.evicted, self.ranks)
@@ -113,6 +122,7 @@ class Trainer:
                 state = self.state_dict()
                 self.store.load(step, state)
                 self.load_state_dict(state)
+                self.store.follow(step, self.state_dict())
             self.ranks.from_first(lambda: self._drop_later(from_step is not None))
         self._has_folder = True
         return self.step
@@ -170,6 +180,7 @@ class Trainer:
 
     def _train(self) -> dict[str, Any]:
         config, ranks = self.recipe.train, self.ranks
+        self._tier.start()
         began = time.perf_counter()
         first_step = self.step
         ranks.from_first(lambda: self.run.write_plan(self.plan))
@@ -184,12 +195,13 @@ class Trainer:
             stopped_by = self._take_steps(signal, reporter, tracer)
             if stopped_by is None:
                 self.store.wait()
-                if ranks.from_first(self.store.latest) != self.step:
+                if ranks.from_first(self.store.latest) != self.step or self._is_rounded:
                     with tracer.span("checkpoint"):
-                        self.save()
+                        self.save(whole=self._is_rounded)
                 with tracer.span("evaluate"):
                     self._evaluator.final(self.step, reporter, self.store, self.run)
             self.store.close()
+        self._tier.close()
         ending = RunEnding(
             first_step,
             self.step,
@@ -199,6 +211,7 @@ class Trainer:
             time.perf_counter() - began,
             ranks.world_size,
             self._evaluator.split,
+            self._waits.total,
         )
         return ranks.from_first(lambda: write_summary(self.run, ending, self.learner))
 
@@ -229,8 +242,9 @@ class Trainer:
                         "dynamic": self._dynamic.take(),
                     }
                     reported = self.step
+                    waited = self._waits.take()
                     if self.ranks.is_first:
-                        entry = self._train_entry(factor, now - clock)
+                        entry = self._train_entry(factor, now - clock, waited)
                         reporter.write(entry | {name: own for name, own in stores.items() if own is not None})
                     clock = now
                     tracer.flush()
@@ -245,7 +259,7 @@ class Trainer:
                 stopped_by = agree_on_signal(self.ranks, signal.requested)
                 if self._steps.saves_after(self.step) or stopped_by:
                     with tracer.span("checkpoint"):
-                        self.save(self.recipe.train.background_checkpoints and not stopped_by)
+                        self.save(self._saves_ahead and not stopped_by)
         except BaseException:
             pipeline.abandon()
             raise
@@ -257,6 +271,7 @@ class Trainer:
 
     def _take_step(self, pipeline: Pipeline, tracer: Tracer) -> float:
         """One batch and its metrics; returns the factor on the learning rates."""
+        began, waited = time.perf_counter(), pipeline.wait_seconds
         with tracer.span("read"):
             prepared = next(pipeline)
         with tracer.span("step", step=self.step):
@@ -268,10 +283,11 @@ class Trainer:
             scores = gather_scores(self.ranks, prepared.batch, loss, logits, batch_size)
             if scores is not None:
                 self.metrics.update(scores)
+        self._waits.add(pipeline.wait_seconds - waited, time.perf_counter() - began)
         self.step += 1
         return factor
 
-    def _train_entry(self, factor: float, seconds: float) -> dict[str, Any]:
+    def _train_entry(self, factor: float, seconds: float, waited: DataWait) -> dict[str, Any]:
         batch_size, interval = self.recipe.data.batch_size, self.metrics.take_interval()
         samples = interval.steps * batch_size
         return {
@@ -285,15 +301,31 @@ class Trainer:
             "overall": self.metrics.overall.compute(),
             "seconds": round(seconds, 4),
             "samples_per_second": round(samples / seconds, 1) if seconds else 0.0,
-            "wait_seconds": round(self.loader.wait_seconds, 4),
+            **waited.to_dict(),
         }
 
-    def save(self, background: bool = False) -> None:
-        """Writes the checkpoint of the current step."""
+    @property
+    def _is_rounded(self) -> bool:
+        """Whether checkpoints round rows: a run ends with one that does not."""
+        changes = self.store.changes
+        return (
+            changes is not None
+            and changes.config.bits != 32
+            and not changes.has_saved(self.step, exactly=True)
+        )
+
+    def save(self, background: bool = False, whole: bool = False) -> None:
+        """Writes the checkpoint of the current step; `whole` if it is to have all rows, exactly."""
+        changes = self.store.changes
+        if changes is not None and not whole:
+            self.store.wait()
+            if changes.has_saved(self.step):
+                # An evaluation has just asked for it.
+                return
         if self._evicted is not None:
             self._evicted.flush()
         about = {"samples": self.step * self.recipe.data.batch_size, "best": self.best.state_dict()}
-        self.store.save(self.step, self.state_dict(), about, self.best.step, background)
+        self.store.save(self.step, self.state_dict(), about, self.best.step, background, whole)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next step depends on, as a checkpoint keeps it."""

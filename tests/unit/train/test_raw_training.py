@@ -77,6 +77,7 @@ def test_a_run_on_raw_files_is_the_run_on_their_prepared_form(folder, tmp_path):
     # What a run keeps of its data is the same, and so is what it serves and scores by.
     assert run.trained_on().schema == expected.trained_on().schema
     done = CliRunner().invoke(app, ["eval", str(run.folder), "--json"])
+    assert done.exception is None, done.exception
     assert json.loads(done.output)["ne"] == json.loads(run.evaluation("valid").read_text())["ne"]
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from megalith.data.ingest.formats import RawFormat
+from megalith.data.dataset import SCHEMA_FILE
+from megalith.data.ingest.formats import RawFormat, raw_format
 from megalith.data.ingest.index import RowIndex, Section
 from megalith.data.loader.columns import WindowColumns, join_columns, rows_of
 from megalith.data.loader.plan import ShuffleWindow
+from megalith.data.prepare.vocabulary import FOLDER as VOCABULARY
 from megalith.data.raw.transform import RowTransform
 
 
@@ -21,6 +25,12 @@ class SectionReader:
     def __init__(self, transform: RowTransform, raw_format: RawFormat) -> None:
         self.transform, self.format = transform, raw_format
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # For readers on machines that do not have the folder.
+        folder = self.transform.folder
+        files = [folder / SCHEMA_FILE, *sorted((folder / VOCABULARY).glob("*"))]
+        return _open_elsewhere, ({str(path.relative_to(folder)): path.read_bytes() for path in files},)
+
     def read(self, sections: Sequence[Section], order: npt.NDArray[np.int64] | None) -> WindowColumns:
         """All rows of the sections in `order`, which may leave some out."""
         parts = [
@@ -29,6 +39,17 @@ class SectionReader:
             for rows in self.format.read(section)
         ]
         return join_columns(parts, order)
+
+
+def _open_elsewhere(files: dict[str, bytes]) -> SectionReader:
+    with tempfile.TemporaryDirectory(prefix="megalith-transform-") as name:
+        for relative, content in files.items():
+            path = Path(name) / relative
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        transform = RowTransform(Path(name))
+    assert transform.recipe is not None
+    return SectionReader(transform, raw_format(transform.recipe))
 
 
 class RawRows:
@@ -41,11 +62,11 @@ class RawRows:
         self.rows = index.rows
         self.origin: dict[str, Any] = {"files": index.digest()}
 
-    def read(self, window: ShuffleWindow, order: npt.NDArray[np.int64] | None) -> WindowColumns:
-        """The window's rows in `order`; None takes all in file order."""
-        return self.reader.read(self.sections(window), order)
+    def read_at(self, place: list[Section], order: npt.NDArray[np.int64] | None) -> WindowColumns:
+        """The rows of sections in `order`; None takes all in file order."""
+        return self.reader.read(place, order)
 
-    def sections(self, window: ShuffleWindow) -> list[Section]:
+    def locate(self, window: ShuffleWindow) -> list[Section]:
         """Where the rows of a window are."""
         return [
             section

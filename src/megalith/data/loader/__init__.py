@@ -6,7 +6,9 @@ decode.py    reads the rows of a window from Parquet
 checks.py    checks columns, types and values
 columns.py   the rows of a window as arrays
 pieces.py    cuts windows into batches
-loader.py    runs all of it on threads
+packed.py    the batches of a window in one buffer, for readers in other processes
+readers.py   who reads windows: threads of this process, or others
+loader.py    runs all of it
 """
 
 from megalith.data.loader.loader import Loader

@@ -43,8 +43,11 @@ class RowReader(Protocol):
     origin: dict[str, Any]
     """What the order of rows depends on besides these; kept in the loader's state."""
 
-    def read(self, window: ShuffleWindow, order: npt.NDArray[np.int64] | None) -> WindowColumns:
-        """The window's rows in `order`, which may leave some out; threads may call it."""
+    def locate(self, window: ShuffleWindow) -> Any:
+        """Where the rows of a window are: all that `read_at` takes, also in another process."""
+
+    def read_at(self, place: Any, order: npt.NDArray[np.int64] | None) -> WindowColumns:
+        """The rows of a window in `order`, which may leave some out; threads may call it."""
 
 
 class ParquetRows:
@@ -85,9 +88,13 @@ class ParquetRows:
                 self.groups.append(RowGroup(file, index, first_row, rows))
             first_row += rows
 
-    def read(self, window: ShuffleWindow, order: npt.NDArray[np.int64] | None) -> WindowColumns:
+    def locate(self, window: ShuffleWindow) -> ShuffleWindow:
+        """The window itself: its row groups are of files that all readers know."""
+        return window
+
+    def read_at(self, place: ShuffleWindow, order: npt.NDArray[np.int64] | None) -> WindowColumns:
         """The window's rows in `order`, which may leave some out; None takes all in file order."""
-        tables = self._tables(window)
+        window, tables = place, self._tables(place)
         schema = self.schema
         rows = window.rows if order is None else len(order)
 

@@ -10,20 +10,17 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from megalith.core.errors import CheckpointError, ConfigError, DataError
 from megalith.core.schema import FeatureSpec
 from megalith.data.batch import Batch
 from megalith.data.dataset import Dataset
 from megalith.data.loader.decode import ParquetRows, RowReader
-from megalith.data.loader.pieces import cut, empty_batch, join
-from megalith.data.loader.plan import RowSharding, ShuffleWindow, plan_epoch, row_order
+from megalith.data.loader.pieces import empty_batch, join
+from megalith.data.loader.plan import RowSharding, ShuffleWindow, plan_epoch
+from megalith.data.loader.readers import LocalReaders, WindowQueue, WindowReaders, WindowWork
 from megalith.data.loader.steps import EpochSteps, RowRanges, Share
 
 _Pieces = list[Batch]
@@ -79,8 +76,10 @@ class Loader:
         shuffle_window_rows: int = 262_144,
         epochs: int | None = None,
         rows: RowReader | None = None,
+        readers: WindowReaders | None = None,
     ) -> None:
-        """`rows` are those of the splits where they are not in prepared files."""
+        """`rows` are those of the splits where they are not in prepared files; `readers` read them instead
+        of threads of this process."""
         counts = {
             "batch_size": batch_size,
             "prefetch": prefetch,
@@ -98,8 +97,7 @@ class Loader:
         self._rows: RowReader = ParquetRows(dataset, splits) if rows is None else rows
         self._steps = EpochSteps(self._rows.rows, batch_size, rank, world_size, share, drop_last)
         self._sharding = RowSharding(*self._steps.order_rank, shuffle_window_rows, shuffle, seed)
-        self._prefetch = prefetch
-        self._threads = threads
+        self._readers: WindowReaders = LocalReaders(threads, prefetch) if readers is None else readers
         self._epoch = 0
         self._batch = 0
         # Weak, so that leaving a `for` by `break` ends the iteration and its threads at once.
@@ -189,26 +187,23 @@ class Loader:
         if not self._steps.num_steps or (end_epoch is not None and self._epoch >= end_epoch):
             return
         tasks = self._windows(end_epoch)
-        pending: deque[Future[_Pieces]] = deque()
         ready: deque[Batch] = deque()
-        executor = ThreadPoolExecutor(self._threads, thread_name_prefix="megalith-loader")
+        queue = self._readers.open(WindowWork(self._rows, self.features, self._sharding))
 
-        def submit() -> None:
-            task = next(tasks, None)
-            if task is not None:
-                pending.append(executor.submit(self._decode, *task))
+        def ask() -> None:
+            while queue.has_room and (task := next(tasks, None)) is not None:
+                queue.submit(*task)
 
         try:
-            for _ in range(self._prefetch):
-                submit()
+            ask()
             while end_epoch is None or self._epoch < end_epoch:
                 pieces: _Pieces = []
                 start, stop = self._steps.own(self._batch)
                 missing = stop - start
                 while missing > 0:
                     if not ready:
-                        ready.extend(self._wait(pending.popleft()))
-                        submit()
+                        ready.extend(self._wait(queue))
+                        ask()
                     pieces.append(ready.popleft())
                     missing -= pieces[-1].batch_size
                 # Before the yield: whoever holds a batch finds the state of the one after it.
@@ -218,7 +213,7 @@ class Loader:
                 yield join(pieces, len(self.features)) if pieces else self.empty_batch()
         finally:
             # Also on `break` and on an error: at most the windows being decoded are waited for.
-            executor.shutdown(wait=True, cancel_futures=True)
+            queue.close()
 
     def _windows(self, end_epoch: int | None) -> Iterator[tuple[ShuffleWindow, RowRanges]]:
         """The windows from the current position on, each with the ranges of its rows that are wanted, one for
@@ -231,20 +226,10 @@ class Loader:
                     yield window, ranges
             epoch, first_step = epoch + 1, 0
 
-    def _decode(self, window: ShuffleWindow, ranges: RowRanges) -> _Pieces:
-        """On a thread: the wanted ranges of the shuffled window's rows, each a batch or a part of one."""
-        order = row_order(window, self._sharding)
-        bounds = [0, *accumulate(stop - start for start, stop in ranges)]
-        if bounds[-1] < window.rows:
-            # Only this rank's rows are gathered; the rest was decoded and checked, and is dropped.
-            wanted = np.concatenate([np.arange(start, stop) for start, stop in ranges])
-            order = wanted if order is None else order[wanted]
-        return cut(self._rows.read(window, order), self.features, bounds)
-
-    def _wait(self, future: Future[_Pieces]) -> _Pieces:
+    def _wait(self, queue: WindowQueue) -> _Pieces:
         start = time.perf_counter()
         try:
-            return future.result()
+            return queue.take()
         finally:
             self.wait_seconds += time.perf_counter() - start
 

@@ -62,7 +62,7 @@ def _cut_one_hot(columns: WindowColumns, start: int, stop: int) -> Batch:
     ids = columns.ids[:, start:stop]
     values = np.empty(ids.shape, np.int64)
     values[...] = ids
-    return _batch(columns, start, stop, torch.from_numpy(values.reshape(-1)), _one_hot_offsets(values.size))
+    return _batch(columns, start, stop, torch.from_numpy(values.reshape(-1)), one_hot_offsets(values.size))
 
 
 class _BagCutter:
@@ -107,7 +107,7 @@ def _batch(columns: WindowColumns, start: int, stop: int, values: Tensor, offset
 
 
 @lru_cache(maxsize=8)
-def _one_hot_offsets(count: int) -> Tensor:
+def one_hot_offsets(count: int) -> Tensor:
     """0, 1, ..., count: shared by all batches of one size, and so never written to."""
     return torch.arange(count + 1, dtype=torch.int64)
 

@@ -17,7 +17,13 @@ if TYPE_CHECKING:
     from megalith.train.run.tensorboard import EventFile
 
 # What a run's result must not depend on: everything else in metrics.jsonl is the same from run to run.
-CLOCK_KEYS = ("seconds", "samples_per_second", "wait_seconds", "tiers", "adaptive", "dynamic")
+CLOCK_KEYS = (
+    *("seconds", "samples_per_second", "wait_seconds", "wait_share"),
+    *("tiers", "adaptive", "dynamic"),
+)
+
+SHOWN_WAIT = 0.05
+"""Progress names waiting for data from this share of the time on."""
 
 
 class Reporter:
@@ -88,6 +94,8 @@ class Reporter:
             window = entry["window"]
             rate = format_count(entry["samples_per_second"])
             shown = f"loss {entry['loss']:.4f}, NE {_shown(window['ne'])}"
+            if entry["wait_share"] >= SHOWN_WAIT:
+                shown += f", {entry['wait_share']:.0%} of the time waiting for data"
             if "tiers" in entry:
                 tiers = entry["tiers"]
                 hits, reads = tiers["hit_rate"] or 0.0, tiers["reads_per_sample"] or 0.0

@@ -13,6 +13,7 @@ from megalith.train.run.adaptive import adaptive_totals
 from megalith.train.run.folder import RunFolder
 from megalith.train.run.records import read_evaluation, read_metrics, read_prediction, without_curve
 from megalith.train.run.tiers import tier_totals
+from megalith.train.run.waiting import DataWait
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class RunEnding:
     seconds: float
     num_ranks: int
     eval_split: str | None
+    waited: DataWait
+    """For data, in this start."""
 
 
 def write_summary(run: RunFolder, ending: RunEnding, learner: Learner) -> dict[str, Any]:
@@ -45,6 +48,7 @@ def write_summary(run: RunFolder, ending: RunEnding, learner: Learner) -> dict[s
         "samples": ending.step * batch_size,
         "seconds": round(seconds, 3),
         "samples_per_second": round(trained / seconds, 1) if seconds else 0.0,
+        **ending.waited.to_dict(),
         "best_step": ending.best_step,
         "ranks": ending.num_ranks,
         "tables": len(learner.tables),
