@@ -16,8 +16,12 @@ Rectangles of a table that are listed as `sparse` lack the rows that were never 
 in no block and in no pool has its start value, and zeros as optimizer state. Those with a `chunk` are of rows
 that are cut into chunks of so many columns: their blocks have the live columns of rows with equally many
 chunks, `BLOCK/utility` with a number for each chunk and `BLOCK/growth` with one for each row, and what is in
-no block is zeros. Ids of dynamic tables that have no chunk are in blocks of no columns. A checkpoint that has
-any is of version 4, all others are of version 3.
+no block is zeros. Ids of dynamic tables that have no chunk are in blocks of no columns.
+
+A `delta` has only the rows that are others than in the checkpoint of the step `previous`, and of each table
+the ids that have a row no more, in blocks that are `deleted`; tensors and values are all there. Blocks with
+`bits` below 32 have `BLOCK/codes` instead of the weight: see `megalith.checkpoint.differential`. A delta is of
+version 5, other checkpoints that have chunks of version 4, all others of version 3.
 
 A pool `NAME` is the folder `NAME/` of segment files and the file `NAME.safetensors` that lists them: see
 `megalith.checkpoint.pool_files`.
@@ -38,7 +42,7 @@ from megalith.embeddings.row_block import PartRecord
 from megalith.embeddings.stores.row_files import PoolLayout, StartRecord
 
 MANIFEST = "manifest.json"
-VERSION, CHUNKED_VERSION = 3, 4
+VERSION, CHUNKED_VERSION, DELTA_VERSION = 3, 4, 5
 DENSE_FILE = "dense.safetensors"
 
 
@@ -68,6 +72,16 @@ class BlockRecord(Config):
     columns: tuple[int, int]
     sparse: bool = False
     """Whether it belongs to a rectangle that lacks rows."""
+    bits: Literal[32, 8, 4] = 32
+    """Of a weight; below 32 it is in codes."""
+    deleted: bool = False
+    """Whether the ids have a row no more: there are only ids."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> BlockRecord:
+        if self.deleted and self.first is not None:
+            raise ValueError("ids that have a row no more are listed")
+        return self
 
 
 class SparseRecord(Config):
@@ -131,12 +145,25 @@ class PoolRecord(Config):
         return self
 
 
+class DeltaRecord(Config):
+    """What a checkpoint of changed rows is over."""
+
+    previous: int = Field(ge=0)
+    """The step of the checkpoint that the rest is in, which may be a delta in turn."""
+    previous_crc32: int = Field(ge=0)
+    """Checksum of that checkpoint's manifest: another one of the same step does not fit."""
+    base: int = Field(ge=0)
+    """The step of the whole checkpoint beneath all."""
+    bits: Literal[32, 8, 4] = 32
+    """Of the weights of changed rows."""
+
+
 class Manifest(Config):
     """The content of `manifest.json`."""
 
     format: Literal["megalith-checkpoint"] = "megalith-checkpoint"
     version: int = VERSION
-    kind: Literal["full"] = "full"
+    kind: Literal["full", "delta"] = "full"
     step: int = Field(ge=0)
     ranks: int = Field(ge=1)
     about: dict[str, Any]
@@ -146,6 +173,20 @@ class Manifest(Config):
     tables: dict[str, TableRecord]
     pools: tuple[PoolRecord, ...] = ()
     files: dict[FileName, FileRecord]
+    delta: DeltaRecord | None = None
+    """Of a delta only."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Manifest:
+        if (self.kind == "delta") != (self.delta is not None):
+            raise ValueError("a delta, and nothing else, says what it is over")
+        if self.delta is not None and not self.delta.base <= self.delta.previous < self.step:
+            raise ValueError("a delta is over an earlier step")
+        if self.delta is None and any(
+            b.deleted or b.bits < 32 for t in self.tables.values() for b in t.blocks
+        ):
+            raise ValueError("a whole checkpoint has exact rows and no deleted ones")
+        return self
 
     def lists(self, pool: PoolRecord) -> bool:
         """Whether all that a pool gives the checkpoint are rectangles of tables that lack rows."""
@@ -160,9 +201,17 @@ class Manifest(Config):
         )
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Writes the manifest with a checksum of its content."""
+def write_manifest(folder: Path, manifest: Manifest) -> int:
+    """Writes the manifest with a checksum of its content, and returns that."""
     content = manifest.model_dump(mode="json")
+    if content["delta"] is None:
+        # As releases wrote it that knew of no deltas, and read it.
+        del content["delta"]
+    for block in (block for table in content["tables"].values() for block in table["blocks"]):
+        if block["bits"] == 32:
+            del block["bits"]
+        if not block["deleted"]:
+            del block["deleted"]
     for table in content["tables"].values():
         for rectangle in table["sparse"]:
             if rectangle["chunk"] is None:
@@ -170,8 +219,12 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
                 del rectangle["chunk"]
             else:
                 content["version"] = CHUNKED_VERSION
-    text = json.dumps({**content, "crc32": _checksum(content)}, indent=1)
+    if manifest.delta is not None:
+        content["version"] = DELTA_VERSION
+    checksum = _checksum(content)
+    text = json.dumps({**content, "crc32": checksum}, indent=1)
     (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
+    return checksum
 
 
 def read_manifest(folder: Path, step: int | None = None, fix: str = "use another checkpoint") -> Manifest:
@@ -188,12 +241,13 @@ def read_manifest(folder: Path, step: int | None = None, fix: str = "use another
     if not isinstance(content, dict):
         raise CheckpointError(damaged)
     version = content.get("version")
-    if version not in (VERSION, CHUNKED_VERSION):
+    if version not in (VERSION, CHUNKED_VERSION, DELTA_VERSION):
         raise CheckpointError(
-            f"{folder} has checkpoint version {version}, this package reads {VERSION} and "
-            f"{CHUNKED_VERSION}; use the release that wrote it."
+            f"{folder} has checkpoint version {version}, this package reads {VERSION} to {DELTA_VERSION}; "
+            "use the release that wrote it."
         )
-    if content.pop("crc32", None) != _checksum(content):
+    checksum = content.pop("crc32", None)
+    if checksum != _checksum(content):
         raise CheckpointError(damaged)
     try:
         manifest = parse_config(Manifest, content, f"Checkpoint file {path}")

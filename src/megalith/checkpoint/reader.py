@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from megalith.checkpoint.differential.chain import ChainLink
+from megalith.checkpoint.differential.chain_reader import (
+    ReadBlock,
+    SavedTable,
+    changed_rows,
+    leaves_rows,
+    newest_rows,
+)
+from megalith.checkpoint.differential.row_codec import CODES, QuantisedPart, code_bytes
 from megalith.checkpoint.manifest import DENSE_FILE, BlockRecord, Manifest, SparseRecord, TableRecord
 from megalith.checkpoint.pool_reader import PoolReader
 from megalith.checkpoint.state import StateMismatch, leaves_of, put_values
 from megalith.checkpoint.tensor_file import TensorFile
 from megalith.core.errors import CheckpointError
-from megalith.embeddings.row_block import GROWTH, UTILITY, PartSpec, Rectangle, RowBlock
+from megalith.embeddings.row_block import GROWTH, UTILITY, WEIGHT, PartSpec, Rectangle, RowBlock
 from megalith.embeddings.stores.row_files import AdoptedFiles, RowPool, StartRecord
 from megalith.embeddings.table_state import TableShard, TableState
 
@@ -24,14 +33,17 @@ OpenFile = Callable[[str], TensorFile]
 
 
 def read_into(
-    state: dict[str, Any], folder: Path, manifest: Manifest, fix: str = "use another checkpoint"
+    state: dict[str, Any], chain: Sequence[ChainLink], fix: str = "use another checkpoint"
 ) -> dict[RowPool, AdoptedFiles]:
-    """Fills `state` in place. What it asks for must be there, in its shape; the rest is left alone.
+    """Fills `state` in place from a checkpoint and what it is over, newest first. What the state asks for must
+    be there, in its shape; the rest is left alone.
 
     `fix` ends the sentence about a damaged file. Returns the segment files that pools have taken.
     """
     leaves = leaves_of(state)
-    open_file = cache(lambda name: TensorFile(folder / name))
+    folder, manifest = chain[0]
+    links = [_OpenLink(link, cache(partial(_open, link.folder))) for link in chain]
+    open_file = links[0].open_file
     try:
         missing = [path for path, table in leaves.tables.items() if _is_missing(path, table, manifest)]
         for path, table in leaves.tables.items():
@@ -46,17 +58,64 @@ def read_into(
     with torch.no_grad():
         for path, tensor in leaves.tensors.items():
             tensor.copy_(dense[path])
-        pools = PoolReader(folder, manifest.pools, fix)
+        pools = PoolReader(chain[-1].folder, chain[-1].manifest.pools, fix)
         adopted = pools.adopt(leaves.tables)
         for path in missing:
             for shard in leaves.tables.pop(path).shards:
                 shard.clear()
         tables = {path: _without(table, adopted) for path, table in leaves.tables.items()}
+        in_pools = {path for pool in chain[-1].manifest.pools for path in pool.paths}
         for path, table in tables.items():
-            _reset(table, manifest.tables[path])
-            _read_table(table, manifest.tables[path], open_file, folder, path)
+            deltas, base = _saved_tables(path, table, links[:-1]), _saved_tables(path, table, links[-1:])
+            _reset(table, (base or deltas)[-1].record)
+            if leaves_rows([*deltas, *base]):
+                for block in newest_rows([*deltas, *base]):
+                    table.load(block)
+                continue
+            if base:
+                _read_table(table, links[-1], path)
+            if path not in in_pools:
+                _lay_over(table, deltas)
         pools.load(tables)
+        for path in in_pools & set(tables):
+            assert path is not None
+            _lay_over(leaves.tables[path], _saved_tables(path, leaves.tables[path], links[:-1]))
     return adopted
+
+
+class _OpenLink(NamedTuple):
+    """A checkpoint of a chain with its files, opened once each."""
+
+    link: ChainLink
+    open_file: OpenFile
+
+
+def _open(folder: Path, name: str) -> TensorFile:
+    return TensorFile(folder / name)
+
+
+def _saved_tables(path: str, table: TableState, links: Sequence[_OpenLink]) -> list[SavedTable]:
+    """A table as the checkpoints of a chain have it, newest first; of an optional one those in its shape."""
+    found = []
+    for (_, manifest), open_file in links:
+        record = manifest.tables.get(path)
+        if record is not None and not _is_missing(path, table, manifest):
+            found.append(SavedTable(record, partial(_table_blocks, table, record, open_file)))
+    return found
+
+
+def _table_blocks(
+    table: TableState, record: TableRecord, open_file: OpenFile
+) -> Iterator[tuple[RowBlock, bool]]:
+    for block in record.blocks:
+        if _holds(table, block):
+            yield _block(table, block, open_file, record.chunk), block.deleted
+
+
+def _lay_over(table: TableState, deltas: Sequence[SavedTable]) -> None:
+    """Loads what the deltas of a chain change, newest first."""
+    for block in changed_rows(deltas):
+        table.load(block)
 
 
 def saved_table(record: TableRecord) -> TableState:
@@ -65,11 +124,20 @@ def saved_table(record: TableRecord) -> TableState:
     return TableState(record.rows, record.dim, parts, (), is_raw=record.is_raw)
 
 
-def saved_blocks(folder: Path, record: TableRecord) -> Iterator[RowBlock]:
-    """The blocks of a table, whose parts are read when they are sliced."""
-    table = saved_table(record)
-    for block in record.blocks:
-        yield _block(table, block, lambda name: TensorFile(folder / name), record.chunk)
+def saved_blocks(chain: Sequence[ChainLink], path: str) -> Iterator[RowBlock]:
+    """The blocks of a table, each row as the newest checkpoint has it; parts are read when they are sliced."""
+    table = saved_table(chain[0].manifest.tables[path])
+    saved = []
+    for folder, manifest in chain:
+        record = manifest.tables.get(path)
+        if record is not None:
+
+            def blocks(record: TableRecord = record, folder: Path = folder) -> Iterator[ReadBlock]:
+                for block in record.blocks:
+                    yield _block(table, block, partial(_open, folder), record.chunk), block.deleted
+
+            saved.append(SavedTable(record, blocks))
+    yield from newest_rows(saved)
 
 
 def _without(table: TableState, adopted: Container[RowPool]) -> TableState:
@@ -141,7 +209,10 @@ def _dense(path: str, tensor: Tensor, manifest: Manifest, open_file: OpenFile) -
     return stored
 
 
-def _read_table(table: TableState, record: TableRecord, open_file: OpenFile, folder: Path, path: str) -> None:
+def _read_table(table: TableState, base: _OpenLink, path: str) -> None:
+    """Loads all that a whole checkpoint has of a table in blocks."""
+    (folder, manifest), open_file = base
+    record = manifest.tables[path]
     taken = 0
     for block in record.blocks:
         if _holds(table, block):
@@ -170,6 +241,7 @@ def _block(table: TableState, record: BlockRecord, open_file: OpenFile, chunk: i
     left, right = record.columns
     # Rows that are cut into chunks may have none.
     inside = 0 <= left < right <= table.dim or (chunk is not None and left == right == 0)
+    inside |= record.deleted
     ids: range | Tensor
     if record.first is None:
         ids = file.tensor(f"{record.name}/ids")
@@ -182,6 +254,8 @@ def _block(table: TableState, record: BlockRecord, open_file: OpenFile, chunk: i
         raise CheckpointError(
             f"Checkpoint file {file.path} is damaged: '{record.name}' has rows of no table."
         )
+    if record.deleted:
+        return RowBlock(ids, record.columns, {})
     parts = {
         name: file.part(
             f"{record.name}/{name}",
@@ -189,8 +263,12 @@ def _block(table: TableState, record: BlockRecord, open_file: OpenFile, chunk: i
             spec.dtype,
         )
         for name, spec in table.parts.items()
-        if spec.per == "element" or left == 0
+        if (spec.per == "element" or left == 0) and (name != WEIGHT or record.bits == 32)
     }
+    if record.bits < 32:
+        shape = record.count, code_bytes(record.bits, right - left)
+        codes = file.part(f"{record.name}/{CODES}", shape, torch.uint8)
+        parts[WEIGHT] = QuantisedPart(codes, record.bits, right - left, table.parts[WEIGHT].dtype)
     if chunk is not None:
         shape = record.count, (right - left) // chunk
         parts[UTILITY] = file.part(f"{record.name}/{UTILITY}", shape, torch.bfloat16)

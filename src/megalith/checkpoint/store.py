@@ -15,13 +15,16 @@ a wrong number. Nothing in a checkpoint runs code when it is read: tensors are s
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from megalith.checkpoint.differential.chain import ChainLink, folder_bytes, needed_by, read_chain
+from megalith.checkpoint.differential.changes import TakenRows
+from megalith.checkpoint.differential.progress import DifferentialSaves
+from megalith.checkpoint.differential.settings import CheckpointConfig
 from megalith.checkpoint.manifest import Manifest, read_manifest, write_manifest
 from megalith.checkpoint.pool_files import SavedSegments
 from megalith.checkpoint.pool_reader import PoolReader
@@ -31,7 +34,7 @@ from megalith.checkpoint.tensor_file import is_intact
 from megalith.checkpoint.writer import FILE_BYTES, WrittenFiles, table_records, write_rank
 from megalith.comm.ranks import Ranks
 from megalith.core.errors import CheckpointError, storage_errors
-from megalith.core.files import new_folder, remove_partials, sync_file, sync_folder
+from megalith.core.files import new_folder, remove_folder, remove_partials, sync_file, sync_folder
 from megalith.embeddings.row_block import RowBlock
 from megalith.embeddings.stores.row_files import Holds
 from megalith.embeddings.table_state import TableState
@@ -56,11 +59,19 @@ class _TakenState:
             taken._leaves = error
         return taken
 
+    @property
     def leaves(self) -> Leaves:
         """The content, or the error that came in its place."""
         if isinstance(self._leaves, BaseException):
             raise self._leaves
         return self._leaves
+
+    delta = None
+    """It is of a whole checkpoint."""
+
+    def write(self, folder: Path, rank: int, file_bytes: int, saved: SavedSegments) -> WrittenFiles:
+        """Writes a rank's files."""
+        return write_rank(self.leaves, folder, rank, file_bytes, self.holds, saved)
 
     def __enter__(self) -> None:
         """Nothing is to be done."""
@@ -77,11 +88,20 @@ class CheckpointStore:
     """
 
     def __init__(
-        self, folder: Path, keep: int = 2, ranks: Ranks | None = None, file_bytes: int = FILE_BYTES
+        self,
+        folder: Path,
+        keep: int = 2,
+        ranks: Ranks | None = None,
+        file_bytes: int = FILE_BYTES,
+        config: CheckpointConfig | None = None,
     ) -> None:
+        """`config` says whether checkpoints are differential, and how."""
         self.folder, self.keep, self.file_bytes = folder, keep, file_bytes
         self.ranks = ranks or Ranks()
         self._saved = SavedSegments()
+        is_differential = config is not None and config.differential
+        self.changes = DifferentialSaves(config) if config is not None and is_differential else None
+        """What the next differential checkpoint is over; None where all are whole."""
         self._executor: ThreadPoolExecutor | None = None
         self._saving: Future[None] | None = None
 
@@ -108,21 +128,36 @@ class CheckpointStore:
         about: dict[str, Any],
         protect: int | None = None,
         background: bool = False,
+        whole: bool = False,
     ) -> Path:
         """Writes `state` as the checkpoint of `step`, then prunes old ones, except that of step `protect`.
 
         Rows in files are put on disk and held before it returns. With `background` the rest is copied, and
         all is written by a thread; the next `save`, `load` or `wait` waits for it and raises what went wrong.
+        A differential one is copied in pieces, as they are written. With `whole` it is over no other.
         """
         self.wait()
+        taken: _TakenState | TakenRows
+        if self.changes is not None:
+            taken, about = self.changes.take(step, state, about, whole=whole)
+            self._submit(step, taken, about, protect)
+            taken.feed()
+            if not background:
+                self.wait()
+            return self.path(step)
         taken = _TakenState.of(state, copy=background)
         if background:
-            if self._executor is None:
-                self._executor = ThreadPoolExecutor(1, thread_name_prefix="megalith-checkpoint")
-            self._saving = self._executor.submit(self._save, step, taken, about, protect)
+            self._submit(step, taken, about, protect)
         else:
             self._save(step, taken, about, protect)
         return self.path(step)
+
+    def _submit(
+        self, step: int, taken: _TakenState | TakenRows, about: dict[str, Any], protect: int | None
+    ) -> None:
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix="megalith-checkpoint")
+        self._saving = self._executor.submit(self._save, step, taken, about, protect)
 
     def wait(self) -> None:
         """Returns when the save under way, if there is one, is on disk; raises its error."""
@@ -142,18 +177,39 @@ class CheckpointStore:
     def load(self, step: int, state: dict[str, Any]) -> dict[str, Any]:
         """Fills `state` in place from the checkpoint of `step` and returns what `save` was told about it."""
         self.wait()
-        folder = self.path(step)
+        if self.changes is not None:
+            # Until `follow`, the rows are those of no checkpoint.
+            self.changes.forget()
         fix = self._fix(step)
-        manifest = self.ranks.from_first(lambda: read_manifest(folder, step, fix))
-        mine = sorted(manifest.files)[self.ranks.rank :: self.ranks.world_size]
-        self.ranks.from_each(lambda: self._verify(folder, manifest, mine))
+        chain = self._chain(step)
+        self._verify_mine(chain)
 
         def read() -> None:
-            for pool, adopted in read_into(state, folder, manifest, fix).items():
+            for pool, adopted in read_into(state, chain, fix).items():
                 self._saved.remember(pool, adopted)
 
         self.ranks.from_each(read)
-        return manifest.about
+        return chain[0].manifest.about
+
+    def follow(self, step: int, state: dict[str, Any]) -> None:
+        """Says that `state` is that of a step, which was loaded: the next differential checkpoint is over it."""
+        if self.changes is None:
+            return
+        chain = self._chain(step)
+        sizes = self.ranks.from_first(lambda: [folder_bytes(link.folder) for link in chain])
+        changes = self.changes
+        fits = self.ranks.from_each(lambda: changes.continues(chain, state))
+        changes.follow(chain, sizes, state, fits=all(fits))
+
+    def _chain(self, step: int) -> list[ChainLink]:
+        """A checkpoint and what it is over, as all ranks see it."""
+        return self.ranks.from_first(lambda: read_chain(self.path, step, self._fix))
+
+    def _verify_mine(self, chain: list[ChainLink]) -> None:
+        """Reads this rank's share of the files."""
+        files = [(link, name) for link in chain for name in sorted(link.manifest.files)]
+        mine = files[self.ranks.rank :: self.ranks.world_size]
+        self.ranks.from_each(lambda: self._verify(mine))
 
     def saved_tables(self, step: int) -> dict[str, TableState]:
         """The tables of a checkpoint by path, as it describes them; they hold no row."""
@@ -165,36 +221,53 @@ class CheckpointStore:
 
         Rows of stores that keep files are in no block. Checksums of what is read are verified first.
         """
-        folder = self.path(step)
-        manifest = read_manifest(folder, step, self._fix(step))
-        record = manifest.tables[path]
-        self._verify(folder, manifest, sorted({block.file for block in record.blocks}))
-        yield from saved_blocks(folder, record)
+        chain = read_chain(self.path, step, self._fix)
+        for link in chain:
+            if path in link.manifest.tables:
+                blocks = link.manifest.tables[path].blocks
+                self._verify((link, name) for name in sorted({block.file for block in blocks}))
+        yield from saved_blocks(chain, path)
 
     def verify(self, step: int) -> None:
-        """Reads all of a checkpoint, rows that a load would only link included; raises what is damaged."""
+        """Reads all of a checkpoint and of what it is over, rows that a load would only link included; raises
+        what is damaged."""
         self.wait()
-        folder, fix = self.path(step), self._fix(step)
-        manifest = self.ranks.from_first(lambda: read_manifest(folder, step, fix))
-        rank, count = self.ranks.rank, self.ranks.world_size
-
-        def read() -> None:
-            self._verify(folder, manifest, sorted(manifest.files)[rank::count])
-            PoolReader(folder, manifest.pools[rank::count], fix).verify()
-
-        self.ranks.from_each(read)
+        chain = self._chain(step)
+        self._verify_mine(chain)
+        (folder, manifest), fix = chain[-1], self._fix(chain[-1].manifest.step)
+        own = manifest.pools[self.ranks.rank :: self.ranks.world_size]
+        self.ranks.from_each(lambda: PoolReader(folder, own, fix).verify())
 
     def drop_after(self, step: int) -> None:
         """Removes the checkpoints of later steps, for a run that goes back to `step`."""
-        for later in self.steps():
+        for later in reversed(self.steps()):
             if later > step:
-                shutil.rmtree(self.path(later))
+                remove_folder(self.path(later))
 
-    def _save(self, step: int, taken: _TakenState, about: dict[str, Any], protect: int | None) -> None:
-        with taken:
-            self._write(step, taken, about, protect)
+    def prune(self, keep: int, protect: int | None = None) -> list[int]:
+        """Removes all but the newest `keep`, that of step `protect` and what these are over; what it removed,
+        the newest first, so that nothing is there without what it is over."""
+        steps = self.steps()
+        kept = needed_by(self.path, {*steps[max(0, len(steps) - keep) :], protect} & set(steps))
+        removed = [step for step in reversed(steps) if step not in kept]
+        for step in removed:
+            remove_folder(self.path(step))
+        return removed
 
-    def _write(self, step: int, taken: _TakenState, about: dict[str, Any], protect: int | None) -> None:
+    def _save(
+        self, step: int, taken: _TakenState | TakenRows, about: dict[str, Any], protect: int | None
+    ) -> None:
+        try:
+            with taken:
+                self._write(step, taken, about, protect)
+        except BaseException:
+            if self.changes is not None:
+                self.changes.forget()
+            raise
+
+    def _write(
+        self, step: int, taken: _TakenState | TakenRows, about: dict[str, Any], protect: int | None
+    ) -> None:
         ranks, target = self.ranks, self.path(step)
         with ExitStack() as first_rank:
 
@@ -208,15 +281,15 @@ class CheckpointStore:
 
             def write() -> WrittenFiles:
                 with storage_errors(target):
-                    return write_rank(
-                        *(taken.leaves(), folder, ranks.rank, self.file_bytes, taken.holds, self._saved)
-                    )
+                    return taken.write(folder, ranks.rank, self.file_bytes, self._saved)
 
             written = ranks.from_each(write)
-            leaves = taken.leaves()
+            leaves = taken.leaves
 
-            def commit() -> None:
+            def commit() -> tuple[int, int]:
                 manifest = Manifest(
+                    kind="full" if taken.delta is None else "delta",
+                    delta=taken.delta,
                     step=step,
                     ranks=ranks.world_size,
                     about=about,
@@ -227,18 +300,19 @@ class CheckpointStore:
                     files={name: record for part in written for name, record in part.files.items()},
                 )
                 with storage_errors(target):
-                    write_manifest(folder, manifest)
+                    checksum = write_manifest(folder, manifest)
                     # Syncs every file and gives the folder its name: the instant from which it exists.
                     first_rank.close()
-                for old in self.steps()[: -self.keep]:
-                    if old != protect:
-                        shutil.rmtree(self.path(old))
+                self.prune(self.keep, protect)
+                return checksum, folder_bytes(target)
 
-            ranks.from_first(commit)
+            checksum, size = ranks.from_first(commit)
             self._saved.moved(folder, target)
+            if self.changes is not None and isinstance(taken, TakenRows):
+                self.changes.keep(step, checksum, size, taken)
 
-    def _verify(self, folder: Path, manifest: Manifest, names: Iterable[str]) -> None:
-        for name in names:
+    def _verify(self, files: Iterable[tuple[ChainLink, str]]) -> None:
+        for (folder, manifest), name in files:
             if not is_intact(folder / name, manifest.files[name]):
                 fix = self._fix(manifest.step)
                 raise CheckpointError(f"Checkpoint file {folder / name} is damaged or missing; {fix}.")

@@ -9,11 +9,13 @@ Memory for one file at a time is enough: blocks of rows that are in memory are v
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor
 
+from megalith.checkpoint.differential.settings import Bits
 from megalith.checkpoint.manifest import (
     DENSE_FILE,
     BlockRecord,
@@ -60,7 +62,7 @@ def write_rank(
     written = WrittenFiles()
     if rank == 0:
         written.files[DENSE_FILE] = write_tensors(folder / DENSE_FILE, leaves.tensors)
-    rows = _RowFiles(folder, rank, file_bytes, written)
+    rows = RowFiles(folder, rank, file_bytes, written)
     pooled: dict[RowPool, dict[int, str]] = {}
     for table, state in leaves.tables.items():
         for shard in state.shards:
@@ -72,17 +74,30 @@ def write_rank(
                 for block in shard.blocks(file_bytes):
                     rows.add(table, block, shard.sparse)
             if shard.sparse:
-                written.sparse.setdefault(table, []).append(_sparse_record(shard))
+                written.sparse.setdefault(table, []).append(sparse_record(shard))
     rows.close()
+    write_pools(folder, rank, pooled, holds, saved, written)
+    return written
+
+
+def write_pools(
+    folder: Path,
+    rank: int,
+    pooled: Mapping[RowPool, Mapping[int, str]],
+    holds: Holds,
+    saved: SavedSegments,
+    written: WrittenFiles,
+) -> None:
+    """Links the files of a rank's pools; of each, by number, the tables of the checkpoint in it."""
     for number, (pool, tables) in enumerate(pooled.items()):
         paths = tuple(tables.get(table) for table in range(len(pool.layout.tables)))
         record = PoolRecord(name=f"segments-{rank:05d}-{number}", layout=pool.layout, paths=paths)
         written.files[record.list_file] = write_pool(folder, record, pool, holds.of(pool), saved)
         written.pools.append(record)
-    return written
 
 
-def _sparse_record(shard: TableShard) -> SparseRecord:
+def sparse_record(shard: TableShard) -> SparseRecord:
+    """What the manifest says of a rectangle that lacks rows."""
     if shard.start is None:
         raise ValueError(f"rows {shard.rows} are left out where they are as they begin, which is not known")
     start = StartRecord.of(shard.start)
@@ -104,7 +119,7 @@ def table_records(tables: dict[str, TableState], written: list[WrittenFiles]) ->
     }
 
 
-class _RowFiles:
+class RowFiles:
     """Gathers blocks until a file is full."""
 
     def __init__(self, folder: Path, rank: int, file_bytes: int, written: WrittenFiles) -> None:
@@ -112,7 +127,9 @@ class _RowFiles:
         self._tensors: dict[str, Tensor] = {}
         self._bytes = self._count = 0
 
-    def add(self, table: str, block: RowBlock, sparse: bool) -> None:
+    def add(
+        self, table: str, block: RowBlock, sparse: bool, bits: Bits = 32, *, deleted: bool = False
+    ) -> None:
         """Takes a block in; a file that would grow too large is written first."""
         parts: dict[str, Tensor] = dict(block.parts)
         first: int | None = None
@@ -137,6 +154,8 @@ class _RowFiles:
             count=len(block.ids),
             columns=block.columns,
             sparse=sparse,
+            bits=bits,
+            deleted=deleted,
         )
         self._written.blocks.setdefault(table, []).append(record)
 

@@ -210,6 +210,14 @@ def new_file(path: Path) -> Iterator[Path]:
         sync_folder(path.parent)
 
 
+def remove_folder(path: Path) -> None:
+    """Removes a folder so that it is there whole or not at all: it loses its name first."""
+    partial = _partial_name(path)
+    with storage_errors(path):
+        path.rename(partial)
+    shutil.rmtree(partial, ignore_errors=True)
+
+
 def remove_partials(folder: Path, name: str | None = None) -> None:
     """Clears what killed writers left in `folder`, of the target `name` or of any."""
     target = "*" if name is None else glob.escape(name)

@@ -1,4 +1,4 @@
-"""`RowDigests`: which rows of a rectangle have other content than when they were last asked for, and which are gone.
+"""`RowDigests`: which rows of a rectangle have other content than when last asked for, and which are gone.
 
     digests = RowDigests()                          # of one consumer and one rectangle
     for block in digests.changed(shard.blocks(16 << 20)):
@@ -48,6 +48,15 @@ class RowDigests:
         all_ids, order = torch.cat(ids).sort()
         self._seen = all_ids, torch.cat(digests)[order]
         self.gone = self._ids[~_are_in(self._ids, all_ids)]
+
+    def see(self, blocks: Iterable[RowBlock]) -> None:
+        """All rows are as they should be: the next `changed` compares with them."""
+        ids, digests = [_NONE], [_NONE]
+        for block in blocks:
+            ids.append(torch.as_tensor(block.ids))
+            digests.append(row_digests(block))
+        self._ids, order = torch.cat(ids).sort()
+        self._digests = torch.cat(digests)[order]
 
     def keep(self) -> None:
         """What the last `changed` saw is what the next one compares with."""

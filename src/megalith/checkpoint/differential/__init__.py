@@ -1,0 +1,1 @@
+"""Differential checkpoints: a baseline, then only what changed, quantised if asked for."""
