@@ -20,8 +20,8 @@ no block is zeros. Ids of dynamic tables that have no chunk are in blocks of no 
 
 A `delta` has only the rows that are others than in the checkpoint of the step `previous`, and of each table
 the ids that have a row no more, in blocks that are `deleted`; tensors and values are all there. Blocks with
-`bits` below 32 have `BLOCK/codes` instead of the weight: see `megalith.checkpoint.differential`. A delta is of
-version 5, other checkpoints that have chunks of version 4, all others of version 3.
+`bits` below 32 have `BLOCK/codes` instead of the weight: see `megalith.checkpoint.differential`. A delta is
+of version 5, other checkpoints that have chunks of version 4, all others of version 3.
 
 A pool `NAME` is the folder `NAME/` of segment files and the file `NAME.safetensors` that lists them: see
 `megalith.checkpoint.pool_files`.

@@ -35,8 +35,8 @@ OpenFile = Callable[[str], TensorFile]
 def read_into(
     state: dict[str, Any], chain: Sequence[ChainLink], fix: str = "use another checkpoint"
 ) -> dict[RowPool, AdoptedFiles]:
-    """Fills `state` in place from a checkpoint and what it is over, newest first. What the state asks for must
-    be there, in its shape; the rest is left alone.
+    """Fills `state` in place from a checkpoint and what it is over, newest first. What the state asks for
+    must be there, in its shape; the rest is left alone.
 
     `fix` ends the sentence about a damaged file. Returns the segment files that pools have taken.
     """
@@ -64,7 +64,7 @@ def read_into(
             for shard in leaves.tables.pop(path).shards:
                 shard.clear()
         tables = {path: _without(table, adopted) for path, table in leaves.tables.items()}
-        in_pools = {path for pool in chain[-1].manifest.pools for path in pool.paths}
+        in_pools = {path for pool in chain[-1].manifest.pools for path in pool.paths if path is not None}
         for path, table in tables.items():
             deltas, base = _saved_tables(path, table, links[:-1]), _saved_tables(path, table, links[-1:])
             _reset(table, (base or deltas)[-1].record)
@@ -77,8 +77,7 @@ def read_into(
             if path not in in_pools:
                 _lay_over(table, deltas)
         pools.load(tables)
-        for path in in_pools & set(tables):
-            assert path is not None
+        for path in set(tables) & in_pools:
             _lay_over(leaves.tables[path], _saved_tables(path, leaves.tables[path], links[:-1]))
     return adopted
 
@@ -125,7 +124,7 @@ def saved_table(record: TableRecord) -> TableState:
 
 
 def saved_blocks(chain: Sequence[ChainLink], path: str) -> Iterator[RowBlock]:
-    """The blocks of a table, each row as the newest checkpoint has it; parts are read when they are sliced."""
+    """The blocks of a table, each row as the newest checkpoint has it; parts are read when sliced."""
     table = saved_table(chain[0].manifest.tables[path])
     saved = []
     for folder, manifest in chain:

@@ -192,7 +192,7 @@ class CheckpointStore:
         return chain[0].manifest.about
 
     def follow(self, step: int, state: dict[str, Any]) -> None:
-        """Says that `state` is that of a step, which was loaded: the next differential checkpoint is over it."""
+        """Says that `state` is that of a step, which was loaded: the next differential one is over it."""
         if self.changes is None:
             return
         chain = self._chain(step)
@@ -248,7 +248,8 @@ class CheckpointStore:
         """Removes all but the newest `keep`, that of step `protect` and what these are over; what it removed,
         the newest first, so that nothing is there without what it is over."""
         steps = self.steps()
-        kept = needed_by(self.path, {*steps[max(0, len(steps) - keep) :], protect} & set(steps))
+        newest = steps[max(0, len(steps) - keep) :]
+        kept = needed_by(self.path, {*newest, *(step for step in steps if step == protect)})
         removed = [step for step in reversed(steps) if step not in kept]
         for step in removed:
             remove_folder(self.path(step))

@@ -1,4 +1,4 @@
-"""Collections of every kind of store, trained a little between checkpoints, for tests of differential ones."""
+"""Collections of every kind of store, trained a little between differential checkpoints."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Differential checkpoints: a chain holds what a whole checkpoint holds, bit for bit, at each of its steps."""
+"""Differential checkpoints: a chain holds what was trained, bit for bit, at each of its steps."""
 
 import pytest
 from differential_tables import STORES, Tables, differential

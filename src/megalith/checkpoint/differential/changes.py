@@ -7,8 +7,8 @@
     tracker.keep(taken)                      # it is on disk: the next one is over it
 
 Of tables whose rows are marked as they are touched (`TouchedRows`), marks say what changed; all others are
-compared by content (`RowDigests`). Rows in segment files are put on disk and linked by `feed`, and read back by
-`write`, from the files that are new since the last time.
+compared by content (`RowDigests`). Rows in segment files are put on disk and linked by `feed`, and read back
+by `write`, from the files that are new since the last time.
 """
 
 from __future__ import annotations

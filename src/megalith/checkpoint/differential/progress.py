@@ -36,7 +36,7 @@ class _Previous:
 
 
 class DifferentialSaves:
-    """What is known of the checkpoints so far. One thread at a time uses it: saves wait for the one before."""
+    """What is known of the checkpoints so far. One thread at a time uses it: saves wait for each other."""
 
     def __init__(self, config: CheckpointConfig) -> None:
         self.config, self._restores = config, 0
@@ -77,8 +77,8 @@ class DifferentialSaves:
     def follow(
         self, chain: Sequence[ChainLink], sizes: Sequence[int], state: dict[str, Any], *, fits: bool
     ) -> None:
-        """The state is that of a chain's newest checkpoint, which was loaded; `sizes` are those of all. Unless
-        it `fits` on all ranks the next one is whole."""
+        """The state is that of a chain's newest checkpoint, which was loaded; `sizes` are those of all.
+        Unless it `fits` on all ranks the next one is whole."""
         newest, base = chain[0], chain[-1]
         self._restores = int(newest.manifest.about.get(RESTORES, 0)) + 1
         if not fits:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from megalith.checkpoint.differential.settings import Bits
 from megalith.embeddings.row_block import WEIGHT, RowBlock
 from megalith.ops.frozen.decode import decode_rows
 from megalith.ops.frozen.encode import encode_rows
@@ -27,7 +28,7 @@ def code_bytes(bits: int, columns: int) -> int:
     return _FORMATS[bits].row_bytes(columns)
 
 
-def quantised(block: RowBlock, bits: int) -> Iterator[tuple[RowBlock, int]]:
+def quantised(block: RowBlock, bits: Bits) -> Iterator[tuple[RowBlock, Bits]]:
     """A block as (block, bits): with `codes` instead of the weight, and what stays exact with 32."""
     weight: Tensor = block.parts[WEIGHT]
     if bits not in _FORMATS or not weight.is_floating_point() or not weight.shape[1]:
@@ -36,7 +37,8 @@ def quantised(block: RowBlock, bits: int) -> Iterator[tuple[RowBlock, int]]:
     weight = weight.float()
     low, high = weight.double().aminmax(dim=1)
     fits = low.isfinite() & high.isfinite() & (high - low <= torch.finfo(torch.float32).max)
-    for chosen, own_bits in ((fits, bits), (~fits, 32)):
+    both: tuple[tuple[Tensor, Bits], ...] = (fits, bits), (~fits, 32)
+    for chosen, own_bits in both:
         if bool(chosen.all()):
             rows, ids, parts = weight, block.ids, dict(block.parts)
         elif bool(chosen.any()):

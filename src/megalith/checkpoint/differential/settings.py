@@ -15,7 +15,7 @@ FEW_RESTORES, SOME_RESTORES = 1, 10
 
 
 class CheckpointConfig(Config):
-    """How checkpoints are written; `train.checkpoint_every` says when, `train.keep_checkpoints` how many stay."""
+    """How checkpoints are written; `train` says when, and how many stay."""
 
     differential: bool = False
     """Whether, after a whole one, a checkpoint has only the rows that changed since the one before. They are
