@@ -26,6 +26,7 @@ from megalith.explore.search.space.layouts import DeviceLayout, divisors, enumer
 from megalith.hardware.cluster import Cluster
 
 _CHUNKS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
+_FOLDED = ("zb-v", "dualpipe")
 _PATHS = (1, 2, 4, 8, 16, 32, 64)
 _MOST_STAGES = 256
 # Larger ones no longer make matrix products more efficient and cost micro-batches to fill the pipeline with.
@@ -174,7 +175,8 @@ class DecisionOptions:
         asked = self.constraints.fixed.get("schedule") == "greedy"
         names = [name for name in get_args(ScheduleName) if name != "greedy" or asked] if pp > 1 else ["1f1b"]
         for schedule in cast("Sequence[ScheduleName]", self.constraints.restrict("schedule", names)):
-            options: list[tuple[int, int]] = [(1, 0)]
+            # Both fold a pipeline in two: a single stage cannot be, even where the user fixed the name.
+            options: list[tuple[int, int]] = [] if pp == 1 and schedule in _FOLDED else [(1, 0)]
             if pp > 1 and schedule in ("interleaved", "breadth-first"):
                 whole = schedule == "breadth-first" or micro_batches % pp == 0
                 options = [(vpp, 0) for vpp in _CHUNKS] if whole else []
