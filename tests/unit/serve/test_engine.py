@@ -9,6 +9,7 @@ import pytest
 import torch
 from tests.served_models import ask, equal, in_process, opened, submit, write_model
 
+from megalith.export.backends.conformance.models import ModelInMemory, probe_model
 from megalith.export.backends.conformance.requests import RequestMaker
 from megalith.serve.engine import Engine, EngineSettings
 from megalith.serve.failures import (
@@ -145,6 +146,38 @@ def test_small_requests_that_wait_run_together_and_a_wrong_one_spoils_no_other(
     model = opened(folder)
     assert all(equal(one, in_process(model, ask)) for one, ask in zip(got, requests, strict=True))
     assert max(one.timings.batch for one in got) > 3
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_requests_with_the_user_apart_run_together_and_give_the_bits_of_tiled_ones(
+    tmp_path: Path, backend: str
+) -> None:
+    model = probe_model()
+    manifest = model.manifest.model_copy(update={"backend": backend})
+    folder = write_model(tmp_path / "probe", ModelInMemory(manifest, model.tables, model.dense))
+    maker = RequestMaker(opened(folder), "whole")
+    tiled = [maker.request((1, 3, 4, 2)[seed % 4], seed=seed) for seed in range(12)]
+    asked = [maker.with_user_apart(one) for one in tiled]
+    # One tiled among them, and one whose user is wrong.
+    asked[4] = tiled[4]
+    asked[7] = asked[7]._replace(user_lengths=asked[7].user_lengths + 1)
+    answers: list[queue.SimpleQueue[object]] = [queue.SimpleQueue() for _ in asked]
+    with Engine(EngineSettings(cards=0)) as engine:
+        engine.load(folder)
+        with blocked(engine):
+            for request, answer in zip(asked, answers, strict=True):
+                submit(engine, MODEL, request, answer.put)
+        got = [answer.get(timeout=60) for answer in answers]
+        assert isinstance(got.pop(7), BadRequestError)
+        del tiled[7]
+        for one, request in zip(got, tiled, strict=True):
+            wanted = in_process(model, request)
+            # Sums of torch's float32 products depend on the batch.
+            assert equal(one, wanted) or (
+                backend == "torch"
+                and all(abs(one.outputs[task] - wanted[task].numpy()).max() < 1e-6 for task in wanted)
+            )
+        assert max(one.timings.batch for one in got) > 4
 
 
 def test_smaller_priorities_go_first(folder: Path) -> None:

@@ -98,6 +98,8 @@ class LoadedPart(ABC):
         self.inputs = PartInputs(manifest, part, settings.tables)
         self.part: Part = part
         self.settings = settings
+        self.joins_users = False
+        """Whether `answer` takes requests of several users as one (`RequestIds.user_samples`)."""
         self._counts = threading.Lock()
         self._running = threading.Lock()
         self._idle = threading.Condition(self._counts)

@@ -102,6 +102,7 @@ class PairedParts(LoadedPart):
     def __init__(self, manifest: ModelManifest, lookups: LoadedPart, dense: LoadedPart) -> None:
         super().__init__(manifest, "whole", dense.settings)
         self.lookups, self.dense = lookups, dense
+        self.joins_users = lookups.joins_users
 
     def compute(self, batch: int, dense: Tensor | None, ids: RequestIds | None) -> Outputs:
         """Looks up, then scores; the request was checked once, for both."""

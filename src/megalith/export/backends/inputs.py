@@ -50,9 +50,12 @@ class RequestIds(NamedTuple):
 
     bags: Bags | None
     user: Bags | None = None
-    """Those of the user, of a batch of one, where they were sent apart."""
+    """Those of the user, of a batch of one, where they were sent apart; of several users, if `user_samples`
+    says so."""
     pooled: Tensor | None = None
     """Float32 [batch, columns], of a dense part."""
+    user_samples: tuple[int, ...] | None = None
+    """How many samples each user has, in their order; None is one user for all."""
 
 
 class LookupColumns(NamedTuple):

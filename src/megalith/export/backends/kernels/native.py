@@ -49,6 +49,7 @@ class NativePart(LoadedPart):
     def __init__(self, model: ModelSource, part: Part, settings: LoadSettings) -> None:
         super().__init__(model.manifest, part, settings)
         self._program = model.manifest.program
+        self.joins_users = True
         self._lookups: PartLookups[FrozenLookup] | None = None
         self._dense: DenseProgram | TrainedProducts | None = None
         self._table_bytes = 0

@@ -134,17 +134,31 @@ class PartLookups(Generic[LookupT]):
             return torch.empty(batch, 0) if lookup is None else lookup(bags.values, bags.offsets)
         out = torch.empty(batch, self._width)
         _spread(out, *self._lookup(self._inputs.item_features), bags)
-        # One row, which every sample gets.
-        _spread(out, *self._lookup(self._inputs.user_features), user)
+        # A row a user, which every sample of the user gets.
+        _spread(out, *self._lookup(self._inputs.user_features), user, ids.user_samples)
         return out
 
 
-def _spread(out: Tensor, lookup: PooledLookup | None, runs: list[ColumnRun], bags: Bags) -> None:
+def _spread(
+    out: Tensor,
+    lookup: PooledLookup | None,
+    runs: list[ColumnRun],
+    bags: Bags,
+    samples: Sequence[int] | None = None,
+) -> None:
+    """Puts vectors where they belong; with `samples`, each row into so many."""
     if lookup is None:
         return
     pooled = lookup(bags.values, bags.offsets)
-    for source, target, width in runs:
-        out[:, target : target + width] = pooled[:, source : source + width]
+    if samples is None:
+        for source, target, width in runs:
+            out[:, target : target + width] = pooled[:, source : source + width]
+        return
+    first = 0
+    for row, count in zip(pooled, samples, strict=True):
+        for source, target, width in runs:
+            out[first : first + count, target : target + width] = row[source : source + width]
+        first += count
 
 
 def table_bytes(model: ModelSource, inputs: PartInputs) -> int:

@@ -39,6 +39,7 @@ class TorchPart(LoadedPart):
     def __init__(self, model: ModelSource, part: Part, settings: LoadSettings) -> None:
         super().__init__(model.manifest, part, settings)
         self._program = model.manifest.program
+        self.joins_users = True
         self._bytes: dict[str, int] = {}
         self._lookups: PartLookups[PooledLookup] | None = None
         self._dense: DenseDescription | None = None

@@ -99,6 +99,8 @@ class WholeCardPart(ServedPart):
     def run(self, requests: Sequence[ScoreRequest], ranges: Sequence[tuple[int, int]]) -> Outputs:
         """Outputs of the samples in range of each request, in their order; what is wrong is refused."""
         assert self.loaded is not None
+        if len(requests) > 1 and requests[0].user_lengths is not None and self.user_features:
+            return self._run_users(requests, ranges)
         if len(requests) > 1:
             joined = joined_requests(requests)
             if joined is None:
@@ -111,6 +113,19 @@ class WholeCardPart(ServedPart):
             # The whole of it is refused with a sentence that says why.
             return self.loaded.run(request if some is None else some)
         return self.loaded.run(request)
+
+    def _run_users(self, requests: Sequence[ScoreRequest], ranges: Sequence[tuple[int, int]]) -> Outputs:
+        """Requests with their user's features apart: the rows of each user are looked up once."""
+        assert self.loaded is not None
+        entries = []
+        for request, (first, last) in zip(requests, ranges, strict=True):
+            dense = self.check_dense(request, first, last)
+            ids = self.check_ids(request, first, last)
+            assert ids.bags is not None
+            if ids.bags.batch != last - first or (dense is not None and len(dense) != last - first):
+                raise ServeError("One of the requests is wrong.")
+            entries.append(CheckedEntry(last - first, dense, ids))
+        return answer_entries(self.loaded, entries, _joined_dense(entries))
 
 
 class LookupCardPart(ServedPart):
@@ -129,9 +144,7 @@ class LookupCardPart(ServedPart):
     def run(self, entries: Sequence[CheckedEntry]) -> Outputs:
         """`embedded` of all samples of the entries."""
         assert self.loaded is not None
-        samples = sum(entry.samples for entry in entries)
-        ids = entries[0].ids if len(entries) == 1 else _joined_ids(entries)
-        return self.loaded.answer(samples, None, ids)
+        return answer_entries(self.loaded, entries, None)
 
 
 class DenseCardPart(ServedPart):
@@ -247,5 +260,17 @@ def _joined_dense(entries: Sequence[CheckedEntry]) -> Tensor | None:
     return torch.cat(given) if given else None
 
 
-def _joined_ids(entries: Sequence[CheckedEntry]) -> RequestIds:
-    return RequestIds(join_bags([entry.ids.bags for entry in entries if entry.ids and entry.ids.bags]))
+def answer_entries(loaded: LoadedPart, entries: Sequence[CheckedEntry], dense: Tensor | None) -> Outputs:
+    """Outputs of all samples, looked up together where the part can; `dense` are the numbers of all."""
+    if len(entries) == 1:
+        return loaded.answer(entries[0].samples, dense, entries[0].ids)
+    bags = [entry.ids.bags for entry in entries if entry.ids and entry.ids.bags]
+    users = [entry.ids.user for entry in entries if entry.ids and entry.ids.user]
+    samples = tuple(entry.samples for entry in entries)
+    if users and not loaded.joins_users:
+        outputs = [loaded.answer(entry.samples, entry.dense, entry.ids) for entry in entries]
+        return {name: torch.cat([one[name] for one in outputs]) for name in outputs[0]}
+    joined = RequestIds(join_bags(bags))
+    if users:
+        joined = joined._replace(user=join_bags(users), user_samples=samples)
+    return loaded.answer(sum(samples), dense, joined)

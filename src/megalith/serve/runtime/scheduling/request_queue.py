@@ -77,17 +77,18 @@ class RequestQueue:
             self.samples -= pending.entry.batch
 
     def gather(self, version: ServedVersion, max_batch: int) -> list[Pending]:
-        """The next request, with those behind it that may run together with it."""
+        """The next request, with those behind it that may run together with it: of the same version, and all
+        with the user's features apart or none."""
         pendings = [self.pop()]
         self._ahead += 1
-        samples = pendings[0].entry.batch
-        while samples < max_batch and len(pendings) < MOST_ENTRIES and pendings[0].entry.user_lengths_at < 0:
+        samples, apart = pendings[0].entry.batch, pendings[0].entry.user_lengths_at >= 0
+        while samples < max_batch and len(pendings) < MOST_ENTRIES:
             following = self.head()
             if following is None:
                 break
             entry = following.entry
-            apart = following.version is not version or entry.user_lengths_at >= 0
-            if apart or samples + entry.batch > max_batch:
+            other = following.version is not version or (entry.user_lengths_at >= 0) != apart
+            if other or samples + entry.batch > max_batch:
                 break
             pendings.append(self.pop())
             self._ahead += 1
