@@ -13,11 +13,12 @@ from megalith.core.errors import ConfigError
 from megalith.core.schema import TableSpec
 from megalith.core.store_spec import DynamicSpec
 from megalith.data.dataset import Dataset
-from megalith.data.ingest import RawDataset, RawFilesConfig
+from megalith.data.ingest import RawDataset, RawFilesConfig, StoredDataset
 from megalith.data.ingest.index import IndexFile
 from megalith.data.loader import Loader
 from megalith.data.loader.decode import RowReader
 from megalith.data.loader.readers import WindowReaders
+from megalith.data.places import is_remote
 
 
 class DataConfig(Config):
@@ -52,7 +53,7 @@ def open_dataset(config: DataConfig, kept: Path | None = None, index: Path | Non
     Of raw files a run that is resumed has the schema in `kept`, and in `index` where their rows begin.
     """
     if config.raw is None:
-        return Dataset(config.path)
+        return StoredDataset(config.path) if is_remote(config.path) else Dataset(config.path)
     return RawDataset(config.path, config.raw, kept=kept, index=IndexFile(index))
 
 

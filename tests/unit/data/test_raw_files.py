@@ -17,9 +17,9 @@ from megalith.core.errors import ConfigError, DataError
 from megalith.data.batch import Batch
 from megalith.data.dataset import Dataset
 from megalith.data.ingest import RawDataset, RawFilesConfig
-from megalith.data.ingest.files import list_files
 from megalith.data.ingest.index import IndexFile
 from megalith.data.loader import Loader
+from megalith.data.places import list_files
 from megalith.data.prepare import PrepareOptions, prepare
 
 ROWS = 150_000

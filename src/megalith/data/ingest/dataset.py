@@ -11,11 +11,12 @@ from pathlib import Path
 
 from megalith.core.errors import ConfigError, DataError
 from megalith.data.dataset import Dataset, Split, write_schema
-from megalith.data.ingest.files import list_files, place_text
 from megalith.data.ingest.formats import raw_format
 from megalith.data.ingest.index import FileIndex, IndexFile, RowIndex
 from megalith.data.ingest.options import RawFilesConfig
 from megalith.data.ingest.raw_rows import RawRows, SectionReader
+from megalith.data.ingest.stored import transforms_of
+from megalith.data.places import copy_here, is_remote, list_files, place_text
 from megalith.data.prepare.describe import describe_dataset
 from megalith.data.prepare.recipe import make_prepare_recipe
 from megalith.data.prepare.rows import BadRows
@@ -44,7 +45,8 @@ class RawDataset(Dataset):
         self.path, self._config = path, config
         self.index_file = IndexFile(None) if index is None else index
         self._group_rows = group_rows
-        super().__init__(kept or config.vocabulary_from or self._own_folder())
+        given = config.vocabulary_from
+        super().__init__(kept or (self._own_folder() if given is None else transforms_of(given, self)))
         self._places = {"train": path} | ({} if config.valid is None else {"valid": config.valid})
         # What these were before belongs to other rows.
         splits = {name: Split(rows=0, positives=0, files=()) for name in self._places}
@@ -102,7 +104,15 @@ class RawDataset(Dataset):
         files = list_files(self.path)
         if not files:
             raise DataError(f"{place_text(self.path)} holds no file; check the path.")
-        options = self._config.prepare_options([Path(file.name) for file in files])
+        names = [Path(file.name) for file in files]
+        if is_remote(files[0].name):
+            # What columns there are is looked up in the first file.
+            copied = Path(tempfile.mkdtemp(prefix="megalith-first-"))
+            weakref.finalize(self, shutil.rmtree, copied, True)
+            above, _, first = files[0].name.partition("?")[0].rpartition("/")
+            copy_here(above + files[0].name[len(above) + 1 + len(first) :], (first,), copied)
+            names = [copied / first]
+        options = self._config.prepare_options(names)
         recipe, _ = make_prepare_recipe(options, lambda listing: None)
         source = recipe.open(options.files, options.chunk_bytes)
         id_sources = recipe.id_sources(source.features, options)

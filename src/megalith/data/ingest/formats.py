@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from megalith.core.errors import DataError
-from megalith.data.ingest.files import RawFile, open_file
 from megalith.data.ingest.index import FileIndex, RowMark, Section
+from megalith.data.places import RawFile, open_file
 from megalith.data.prepare.recipe import PrepareRecipe
 from megalith.data.raw.row_source import refuse_bad_rows, refuse_empty
 from megalith.data.readers import DelimitedSource, EntrySource, FrameSource, LogBlock, TextChunk

@@ -17,8 +17,8 @@ from typing import NamedTuple
 from megalith.core.config import Config, parse_config
 from megalith.core.errors import DataError, MegalithError
 from megalith.core.files import read_json_object, write_atomic
-from megalith.data.ingest.files import RawFile
 from megalith.data.loader.plan import RowGroup
+from megalith.data.places import RawFile
 
 
 class RowMark(NamedTuple):

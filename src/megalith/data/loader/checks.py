@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from megalith.core.errors import DataError
 from megalith.data.dataset import MAX_EVENT_TIME, DatasetSchema
 from megalith.data.loader.columns import Array
+from megalith.data.places import open_parquet, place_text
 
 AGAIN = "run `megalith data prepare` again"
 
@@ -28,10 +29,13 @@ def column_names(schema: DatasetSchema) -> list[str]:
 def read_footer(path: Path, schema: DatasetSchema) -> pq.FileMetaData:
     """The footer of a Parquet file whose columns are what the schema says they are."""
     try:
-        metadata = pq.read_metadata(path)
+        with open_parquet(path) as file:
+            metadata = file.metadata
         fields = metadata.schema.to_arrow_schema()
     except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path} is not a whole Parquet file (cut off or damaged); {AGAIN}.") from error
+        raise DataError(
+            f"{place_text(path)} is not a whole Parquet file (cut off or damaged); {AGAIN}."
+        ) from error
     bags = {feature.name for feature in schema.categorical if feature.multi_hot}
     integers = {*schema.feature_names, schema.event_time} - bags
     for name in column_names(schema):

@@ -30,6 +30,7 @@ from megalith.data.loader.checks import (
 )
 from megalith.data.loader.columns import Array, BagColumn, WindowColumns, permute_bags
 from megalith.data.loader.plan import RowGroup, RowGroupSlice, ShuffleWindow
+from megalith.data.places import open_parquet, place_text
 
 _INT32_LIMIT, _INT64_LIMIT = 2**31, 2**63
 
@@ -141,9 +142,9 @@ class ParquetRows:
     def _reader(self, file: int) -> pq.ParquetFile:
         path = self._paths[file]
         try:
-            return pq.ParquetFile(path, metadata=self._metadata[file], page_checksum_verification=True)
+            return open_parquet(path, self._metadata[file])
         except (OSError, pa.ArrowException) as error:
-            raise DataError(f"{path} can no longer be read; {AGAIN}.") from error
+            raise DataError(f"{place_text(path)} can no longer be read; {AGAIN}.") from error
 
     def _read_part(self, reader: pq.ParquetFile | None, part: RowGroupSlice) -> pa.Table:
         assert reader is not None
