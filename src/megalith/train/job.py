@@ -30,7 +30,7 @@ from megalith.train.session import Session, errors_before_sigterm
 from megalith.train.trainer import Trainer
 
 _FREE = (
-    *("sharding.", "ingest.", "ingest=", "memory.", "memory="),
+    *("sharding.", "ingest.", "ingest=", "memory.", "memory=", "publish.", "publish="),
     *("train.pipeline=", "embeddings.stores", "embeddings.log_evicted"),
 )
 """Settings that may change when a run is resumed: those that results do not depend on, and what holds rows,
@@ -122,7 +122,7 @@ def _names_a_run(request: TrainRequest) -> bool:
     fixed = [override for override in request.overrides if not override.startswith(_FREE)]
     if named_run and fixed:
         raise ConfigError(
-            f"{request.recipe} resumes with its own settings, all but sharding.*, ingest, memory, "
+            f"{request.recipe} resumes with its own settings, all but sharding.*, ingest, memory, publish, "
             f"embeddings.stores and train.pipeline; leave {fixed[0]} out or start a new run."
         )
     return named_run
@@ -137,6 +137,7 @@ def _check_same_recipe(ranks: Ranks, run: RunFolder, recipe: Recipe) -> None:
         "sharding": recipe.sharding,
         "ingest": recipe.ingest,
         "memory": recipe.memory,
+        "publish": recipe.publish,
         "train": loop,
         "embeddings": stored.embeddings.model_copy(update=held),
     }

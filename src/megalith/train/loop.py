@@ -48,6 +48,12 @@ class LoopConfig(Config):
     """Whether spans of every step are written to the run's trace.jsonl."""
     trace_bytes: int = Field(default=64 << 20, ge=1 << 16)
     """A rank's trace is no longer than this: of a long run it keeps the beginning and the end."""
+    stall_seconds: float | None = Field(default=60.0, gt=0)
+    """The run says so when no batch has come for so long; null never does."""
+    metrics_port: int | None = Field(default=None, ge=0, le=65535)
+    """Prometheus reads the run's numbers here, at /metrics; 0 takes a free port."""
+    metrics_host: str = "127.0.0.1"
+    """The address of that port; by default no other machine reaches it."""
 
     @model_validator(mode="after")
     def _has_an_end(self) -> LoopConfig:

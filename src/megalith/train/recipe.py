@@ -17,8 +17,8 @@ from pydantic import Field
 from megalith.checkpoint.differential.settings import CheckpointConfig
 from megalith.core.config import Config, apply_overrides, load_yaml, parse_config, with_kinds_replaced
 from megalith.core.errors import ConfigError, nearest
-from megalith.data.ingest.files import is_remote
 from megalith.data.ingest.tier import IngestConfig
+from megalith.data.places import is_remote
 from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.models.registry import AnyModel
@@ -27,6 +27,7 @@ from megalith.train.learner.embeddings import EmbeddingsConfig, ShardingConfig
 from megalith.train.learner.learner import LearnerConfig
 from megalith.train.loaders import DataConfig
 from megalith.train.loop import LoopConfig
+from megalith.train.publishing.settings import PublishConfig
 from megalith.train.schedule import ScheduleConfig
 
 RECIPES = Path(__file__).parent / "recipes"
@@ -53,6 +54,8 @@ class Recipe(Config):
     """How long, and what is reported, evaluated and saved on the way."""
     checkpoint: CheckpointConfig = CheckpointConfig()
     """Whether checkpoints have all rows or those that changed, and how exactly."""
+    publish: PublishConfig | None = None
+    """Versions of the model go to a place that servers follow, while it trains."""
     sharding: ShardingConfig = ShardingConfig()
     """How tables are cut over processes."""
     memory: TieredMemory | None = None
@@ -109,6 +112,9 @@ def _with_paths(content: dict[str, Any], folder: Path) -> dict[str, Any]:
     data = content.get("data")
     if isinstance(data, dict) and isinstance(data.get("path"), str):
         data["path"] = _place(data["path"])
+    publish = content.get("publish")
+    if isinstance(publish, dict) and isinstance(publish.get("uri"), str):
+        publish["uri"] = _place(publish["uri"])
     raw = data.get("raw") if isinstance(data, dict) else None
     for key in ("vocabulary_from", "valid"):
         if isinstance(raw, dict) and isinstance(raw.get(key), str):

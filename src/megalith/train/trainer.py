@@ -28,8 +28,10 @@ from megalith.train.evaluation.training_metrics import TrainingMetrics
 from megalith.train.learner.learner import Learner
 from megalith.train.loaders import check_event_times, choose_split, open_dataset, train_loader
 from megalith.train.loop import LoopSteps
+from megalith.train.monitor.monitor import RunMonitor
 from megalith.train.pipeline import Pipeline
 from megalith.train.prediction.tiers import PlannedRun, predict_tiers
+from megalith.train.publishing.run_publisher import RunPublisher
 from megalith.train.recipe import Recipe
 from megalith.train.run.adaptive import AdaptiveMetrics
 from megalith.train.run.dynamic_tables import DynamicMetrics, EvictedLog
@@ -95,6 +97,7 @@ class Trainer:
         self._adaptive = AdaptiveMetrics(self.learner.embeddings, self.ranks)
         self._dynamic = DynamicMetrics(self.learner.embeddings, self.ranks)
         self._waits = WaitMeter(self.ranks)
+        self._publisher = RunPublisher(recipe, self.run, self.dataset, self.learner, console)
         self._evicted: EvictedLog | None = None
         if recipe.embeddings.log_evicted:
             self._evicted = EvictedLog(self.run.evicted, self.ranks)
@@ -191,8 +194,10 @@ class Trainer:
         reporter = Reporter(
             self.run, self.total_steps, config.tensorboard, self.console, silent=not ranks.is_first
         )
-        with tracer, StopSignal() as signal, reporter:
-            stopped_by = self._take_steps(signal, reporter, tracer)
+        features = self.dataset.schema.feature_names
+        monitor = RunMonitor(config, self.learner, ranks, reporter, tracer, self.total_steps, features)
+        with tracer, StopSignal() as signal, reporter, monitor:
+            stopped_by = self._take_steps(signal, reporter, tracer, monitor)
             if stopped_by is None:
                 self.store.wait()
                 if ranks.from_first(self.store.latest) != self.step or self._is_rounded:
@@ -215,7 +220,9 @@ class Trainer:
         )
         return ranks.from_first(lambda: write_summary(self.run, ending, self.learner))
 
-    def _take_steps(self, signal: StopSignal, reporter: Reporter, tracer: Tracer) -> str | None:
+    def _take_steps(
+        self, signal: StopSignal, reporter: Reporter, tracer: Tracer, monitor: RunMonitor
+    ) -> str | None:
         """Steps until the end or a signal, whose name it returns."""
         clock, reported = time.perf_counter(), self.step
         left = max(self.total_steps - self.step, 0)
@@ -231,8 +238,10 @@ class Trainer:
         self._pipeline = pipeline
         stopped_by: str | None = None
         try:
+            self._publisher.begin(self.step, tracer)
             while self.step < self.total_steps and not self.best.exhausted and not stopped_by:
-                factor = self._take_step(pipeline, tracer)
+                factor = self._take_step(pipeline, tracer, monitor)
+                self._publisher.after(self.step, tracer)
                 reporter.advance(self.step)
                 if self._steps.logs_after(self.step):
                     now = time.perf_counter()
@@ -240,6 +249,7 @@ class Trainer:
                         "tiers": self._tiers.take((self.step - reported) * self.recipe.data.batch_size),
                         "adaptive": self._adaptive.take(),
                         "dynamic": self._dynamic.take(),
+                        "ranks": monitor.take(self.step),
                     }
                     reported = self.step
                     waited = self._waits.take()
@@ -262,18 +272,21 @@ class Trainer:
                         self.save(self._saves_ahead and not stopped_by)
         except BaseException:
             pipeline.abandon()
+            self._publisher.abandon()
             raise
         pipeline.close()
         self._pipeline = None
+        self._publisher.finish(self.step, tracer)
         # What was read ahead has not been computed.
         self.loader.load_state_dict(pipeline.position)
         return stopped_by
 
-    def _take_step(self, pipeline: Pipeline, tracer: Tracer) -> float:
+    def _take_step(self, pipeline: Pipeline, tracer: Tracer, monitor: RunMonitor) -> float:
         """One batch and its metrics; returns the factor on the learning rates."""
         began, waited = time.perf_counter(), pipeline.wait_seconds
-        with tracer.span("read"):
+        with tracer.span("read"), monitor.waiting():
             prepared = next(pipeline)
+        monitor.before(self.step, prepared, pipeline.wait_seconds - waited)
         with tracer.span("step", step=self.step):
             scheduled = lr_factor(self.recipe.schedule, self.step, self.total_steps)
             factor = scheduled * self._evaluator.plateau.factor
@@ -285,6 +298,7 @@ class Trainer:
                 self.metrics.update(scores)
         self._waits.add(pipeline.wait_seconds - waited, time.perf_counter() - began)
         self.step += 1
+        monitor.after(self.step, None if scores is None else float(scores.loss))
         return factor
 
     def _train_entry(self, factor: float, seconds: float, waited: DataWait) -> dict[str, Any]:

@@ -125,6 +125,10 @@ class Learner:
             )
             self.embeddings, self._model = sharded, Replica(self.dense, sharded, ranks)
         self.optimizer = build_dense_optimizer(config.dense, self.dense.parameters())
+        self.measures_norm = False
+        """Whether steps also measure the norm of the dense gradient; those that clip it do so anyway."""
+        self.gradient_norm: Tensor | None = None
+        """That of the last step, before clipping, if it was measured."""
 
     @property
     def num_dense_parameters(self) -> int:
@@ -164,13 +168,19 @@ class Learner:
         loss = total / self.config.global_batch
         with span("backward"):
             loss.backward()
+        self.gradient_norm = None
         if self.config.clip_norm is not None:
             if self.config.clip_tables and isinstance(self.embeddings, EmbeddingCollection):
-                clip_grad_norm_(self.dense.parameters(), [self.embeddings], self.config.clip_norm)
+                self.gradient_norm = clip_grad_norm_(
+                    self.dense.parameters(), [self.embeddings], self.config.clip_norm
+                )
                 self.embeddings.step()
             else:
                 # On many ranks the gradients are already sums over all of them, the same everywhere.
-                nn.utils.clip_grad_norm_(self.dense.parameters(), self.config.clip_norm)
+                self.gradient_norm = nn.utils.clip_grad_norm_(self.dense.parameters(), self.config.clip_norm)
+        elif self.measures_norm:
+            gradients = [each.grad for each in self.dense.parameters() if each.grad is not None]
+            self.gradient_norm = nn.utils.get_total_norm(gradients)
         with span("update dense"):
             self.optimizer.step()
         return loss.detach(), logits.detach()
@@ -196,6 +206,12 @@ class Learner:
         if trains and isinstance(self.embeddings, ShardedEmbeddingCollection):
             return self.embeddings.exchange(*ids, event_time=batch.event_times)
         return self.embeddings.exchange(*ids)
+
+    def see_gradient(self, see: Callable[[Tensor], None] | None) -> None:
+        """Shows somebody the gradient of the pooled vectors in each step, until told otherwise."""
+        for module in self._model.modules():
+            if isinstance(module, LookupModel):
+                module.see_gradient = see
 
     def log_evicted(self, write: TellEvicted) -> None:
         """Has ids of dynamic tables that lose their row on this rank written."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -84,6 +85,8 @@ class LookupModel(nn.Module):
         # A model of one's own may inherit `begin` and have a `forward` that takes no result of it.
         takes_begun = len(inspect.signature(dense.forward).parameters) > 2
         self._model = dense if isinstance(dense, ClickModel) and takes_begun else None
+        self.see_gradient: Callable[[Tensor], None] | None = None
+        """Is shown the gradient of the pooled vectors in each backward pass, if it is set."""
 
     def forward(self, features: Tensor, resolved: Any) -> Tensor:
         """Logits [samples]."""
@@ -91,5 +94,7 @@ class LookupModel(nn.Module):
         pending = embeddings.start_lookup(resolved)
         begun = None if self._model is None else self._model.begin(features)
         embedded = embeddings.finish_lookup(pending).pooled
+        if self.see_gradient is not None and embedded.requires_grad:
+            embedded.register_hook(self.see_gradient)
         logits: Tensor = self.dense(features, embedded, *(() if begun is None else (begun,)))
         return logits

@@ -13,6 +13,8 @@ RUN/trace.1.jsonl ...   the most recent spans of a long run
 RUN/checkpoints/        see megalith.checkpoint.store
 RUN/rows/               rows of tiered tables while a process uses them; checkpoints hold what is kept
 RUN/evaluation-S.json   the full evaluation on split S, with its calibration curve
+RUN/published.jsonl     one line for each version that was published, or could not be
+RUN/publishing/         which stream the run publishes to, and files on their way there
 RUN/summary.json        how the run ended
 RUN/tensorboard/        the same metrics for TensorBoard
 """
@@ -60,6 +62,8 @@ class RunFolder:
         self.metrics = folder / "metrics.jsonl"
         self.evicted = folder / "evicted.jsonl"
         self.imports = folder / "imports.jsonl"
+        self.published = folder / "published.jsonl"
+        self.publishing = folder / "publishing"
         self.plan = folder / "plan.json"
         self.prediction = folder / "prediction.json"
         self.trace = folder / "trace.jsonl"
@@ -144,6 +148,8 @@ class RunFolder:
             self.metrics,
             self.evicted,
             self.imports,
+            self.published,
+            self.publishing,
             self.plan,
             self.prediction,
             self.checkpoints,

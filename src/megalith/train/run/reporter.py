@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 # What a run's result must not depend on: everything else in metrics.jsonl is the same from run to run.
 CLOCK_KEYS = (
     *("seconds", "samples_per_second", "wait_seconds", "wait_share"),
-    *("tiers", "adaptive", "dynamic"),
+    *("tiers", "adaptive", "dynamic", "ranks"),
 )
 
 SHOWN_WAIT = 0.05
@@ -41,6 +42,8 @@ class Reporter:
         self._use_tensorboard, self._console = tensorboard, console
         self._events: EventFile | None = None
         self._progress: Progress | None = None
+        self.on_entry: Callable[[dict[str, Any]], None] = _nobody
+        """Is told every entry after it was written."""
 
     def __enter__(self) -> Reporter:
         if self._silent:
@@ -76,15 +79,21 @@ class Reporter:
             self._progress.update(self._progress.task_ids[0], completed=step)
 
     def write(self, entry: dict[str, Any]) -> None:
-        """One entry: `kind` is train or eval, numbers may be nested one level deep."""
+        """One entry: `kind` is train, eval or anomaly, numbers may be nested one level deep."""
         if self._silent:
             return
         append(self._run.metrics, json.dumps(entry).encode() + b"\n")
+        self.on_entry(entry)
         if self._events is not None:
             numbers = ((f"{entry['kind']}/{name}", value) for name, value in _numbers(entry))
             self._events.add_scalars(numbers, entry["step"])
         if self._console is not None and self._progress is not None:
             self._show(entry)
+
+    def tell(self, sentence: str) -> None:
+        """A line for the console."""
+        if self._console is not None and not self._silent:
+            self._console.print(Text(sentence), highlight=False, soft_wrap=True)
 
     def _show(self, entry: dict[str, Any]) -> None:
         assert self._console is not None
@@ -104,6 +113,9 @@ class Reporter:
                 taken, dense = entry["adaptive"]["total_bytes"], entry["adaptive"]["dense_bytes"]
                 shown += f", {format_bytes(taken)} of chunks ({dense / taken:.1f}x smaller)"
             self._progress.update(task, rate=rate, shown=shown)
+        elif entry["kind"] == "anomaly":
+            line = Text(f"step {entry['step']:>7,}  {entry['anomaly']}: {entry['message']}", "yellow")
+            self._console.print(line, highlight=False, soft_wrap=True)
         else:
             numbers = ", ".join(f"{name} {_shown(entry[key])}" for name, key in _EVAL_COLUMNS)
             line = Text(f"step {entry['step']:>7,}  {entry['split']}: {numbers}")
@@ -111,6 +123,10 @@ class Reporter:
 
 
 _EVAL_COLUMNS = (("NE", "ne"), ("log loss", "log_loss"), ("AUC", "auc"), ("calibration", "calibration"))
+
+
+def _nobody(entry: dict[str, Any]) -> None:
+    """Hears of entries where nobody does."""
 
 
 def _shown(value: float | None) -> str:
