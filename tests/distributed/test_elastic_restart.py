@@ -74,13 +74,13 @@ DAMAGE = """
 import os
 from megalith.cli import main
 from megalith.core.errors import DataError
-from megalith.data.loader import loader
+from megalith.data.loader import readers
 
 def damaged(*_):
     raise DataError("part.parquet, column 'C3', row 7: the data is damaged.")
 
 if os.environ["RANK"] != "0":
-    loader.cut = damaged
+    readers.cut = damaged
 main()
 """
 
