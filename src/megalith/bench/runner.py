@@ -17,8 +17,8 @@ from typing import Any
 from megalith import __version__
 from megalith.core.errors import MegalithError
 from megalith.core.files import write_atomic
-from megalith.core.timing import Timing as Timing
-from megalith.core.timing import interleave as interleave
+from megalith.hardware.timing import Timing as Timing
+from megalith.hardware.timing import interleave as interleave
 from megalith.hardware.machine import this_machine
 
 _PACKAGES = (

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import megalith as mg
 from megalith.embeddings.stores.settings import TieredMemory
-from megalith.embeddings.touched_rows import TouchedRows
+from megalith.embeddings.changes.touched_rows import TouchedRows
 
 ROWS = 12
 

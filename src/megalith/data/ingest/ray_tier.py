@@ -25,7 +25,7 @@ from megalith.core.schema import FeatureSpec
 from megalith.data.batch import Batch
 from megalith.data.ingest.tier import IngestConfig, LocalTier
 from megalith.data.loader.decode import RowReader
-from megalith.data.loader.packed import Buffer, PackedLayout, pack, unpack
+from megalith.data.loader.packed import Buffer, BatchLayout, pack, unpack
 from megalith.data.loader.plan import RowSharding, ShuffleWindow
 from megalith.data.loader.readers import WindowQueue, WindowWork
 from megalith.data.loader.steps import RowRanges
@@ -157,7 +157,7 @@ class WindowReader:
 
     def read(
         self, window: ShuffleWindow, ranges: RowRanges, place: Any
-    ) -> tuple[Buffer, PackedLayout] | MegalithError:
+    ) -> tuple[Buffer, BatchLayout] | MegalithError:
         """The batches of a window; an error that a user can put right is handed over as it is."""
         try:
             return pack(self._work.read(window, ranges, place), len(self._work.features))
@@ -207,11 +207,13 @@ class RayQueue:
         return ahead < self._config.windows_ahead and (ahead == 0 or (fits and first))
 
     def submit(self, window: ShuffleWindow, ranges: RowRanges) -> None:
+        """Gives a window to the next reader in turn."""
         asked = _Asked(window, ranges, self._locate(window), 0, None, None)
         self._give(asked)
         self._asked.append(asked)
 
     def take(self) -> list[Batch]:
+        """The batches of the window that was asked for first, whichever reader has them in the end."""
         asked = self._asked[0]
         while True:
             try:

@@ -25,7 +25,7 @@ Buffer = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
-class PackedLayout:
+class BatchLayout:
     """What a buffer of batches holds."""
 
     sizes: tuple[tuple[int, int], ...]
@@ -59,10 +59,10 @@ class PackedLayout:
         )
 
 
-def pack(batches: Sequence[Batch], num_features: int) -> tuple[Buffer, PackedLayout]:
+def pack(batches: Sequence[Batch], num_features: int) -> tuple[Buffer, BatchLayout]:
     """One buffer of all batches, which are of one window, and what is where in it."""
     first = batches[0]
-    layout = PackedLayout(
+    layout = BatchLayout(
         tuple((batch.batch_size, len(batch.values)) for batch in batches),
         first.dense.shape[1],
         num_features,
@@ -80,7 +80,7 @@ def pack(batches: Sequence[Batch], num_features: int) -> tuple[Buffer, PackedLay
     return buffer, layout
 
 
-def unpack(buffer: Buffer, layout: PackedLayout) -> list[Batch]:
+def unpack(buffer: Buffer, layout: BatchLayout) -> list[Batch]:
     """The batches as views of the buffer, which may be in read-only memory: nobody writes into a batch."""
     writable = _as_writable(buffer)
     place, batches = 0, []

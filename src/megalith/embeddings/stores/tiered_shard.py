@@ -31,7 +31,7 @@ from megalith.embeddings.stores.row_files import (
     split_rows,
 )
 from megalith.embeddings.stores.saved_shard import SavedShard
-from megalith.embeddings.touched_rows import TouchedRows
+from megalith.embeddings.changes.touched_rows import TouchedRows
 from megalith.ops.stores.start_values import StartValues, start_values_, start_values_twin
 from megalith.ops.stores.tiered_rows import PooledTable, SegmentRecords, TieredRows
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from megalith.core.errors import ConfigError, MegalithError
-from megalith.core.timing import Timing, interleave
+from megalith.hardware.timing import Timing, interleave
 from megalith.export.backends.base import Backend, LoadedPart, LoadSettings, ModelSource, Outputs
 from megalith.export.backends.checks import recorded_checks
 from megalith.export.backends.choice import BackendChoice, ModelChoice, load_whole

@@ -28,15 +28,15 @@ from megalith.export.tensor_file import read_tensors
 from megalith.export.trace import TracedModel, trace_model
 from megalith.train.checkpoints import Checkpoint
 from megalith.train.evaluation.score_run import same_features
-from megalith.train.freezing.model_folder import (
+from megalith.train.loaders import choose_split, eval_loader, open_dataset
+from megalith.train.pipeline import Pipeline
+from megalith.train.publishing.model_folder import (
     EVERY_TABLE,
     TrainedModel,
     all_layers,
     keeps_all,
     write_rest,
 )
-from megalith.train.loaders import choose_split, eval_loader, open_dataset
-from megalith.train.pipeline import Pipeline
 from megalith.train.scoring.scorer import Scorer
 
 Told = Callable[[str], None]

@@ -8,7 +8,7 @@ from typing import get_args
 from megalith.core.errors import ConfigError, nearest
 from megalith.export.manifest import TablePrecision
 from megalith.export.program import Precision
-from megalith.train.freezing.model_folder import EVERY_TABLE
+from megalith.train.publishing.model_folder import EVERY_TABLE
 
 _TABLES: tuple[TablePrecision, ...] = get_args(TablePrecision)
 _LAYERS: tuple[Precision, ...] = get_args(Precision)

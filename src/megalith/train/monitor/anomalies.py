@@ -107,3 +107,24 @@ class NormWatch:
                 "train.clip_norm, lower dense.lr, or look for outliers in the numeric columns.",
             )
         )
+
+
+class StalledReader:
+    """A reader that gives no batch, as an anomaly after the last step."""
+
+    def __init__(self, log: AnomalyLog, seconds: float | None) -> None:
+        self._log, self._seconds = log, seconds
+        self.step = 0
+
+    def begin(self) -> None:
+        """No batch has come for so long."""
+        message = (
+            f"No batch has come for {self._seconds or 0:g} s after step {self.step:,}: see whether the disk "
+            "of data.path answers and its readers live; killing the run and resuming it loses nothing but "
+            "the steps since the last checkpoint."
+        )
+        self._log.begin(Anomaly(STALLED, self.step, message))
+
+    def end(self) -> None:
+        """A batch has come."""
+        self._log.end(STALLED)

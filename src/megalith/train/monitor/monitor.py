@@ -11,11 +11,11 @@ from megalith.core.spans import tracing
 from megalith.core.trace import Tracer
 from megalith.train.learner.learner import Learner
 from megalith.train.loop import LoopConfig
-from megalith.train.monitor.anomalies import STALLED, Anomaly, AnomalyLog, LossWatch, NormWatch
+from megalith.train.monitor.anomalies import AnomalyLog, LossWatch, NormWatch, StalledReader
 from megalith.train.monitor.endpoint import MetricsEndpoint
 from megalith.train.monitor.gauges import Gauges
 from megalith.train.monitor.rank_load import LoadMeter
-from megalith.train.monitor.stalled import TICKS, Clock, StallWatch
+from megalith.train.monitor.stalled import TICKS, Ticker, StallWatch
 from megalith.train.monitor.tables import TableCounter, TableWatch
 from megalith.train.pipeline import PreparedBatch
 from megalith.train.run.reporter import Reporter
@@ -42,7 +42,6 @@ class RunMonitor:
     ) -> None:
         self._config, self._learner, self._ranks = config, learner, ranks
         self._reporter, self._tracer = reporter, tracer
-        self._step = 0
         self._log = AnomalyLog(lambda anomaly: reporter.write(anomaly.to_dict()))
         self._losses, self._norms = LossWatch(self._log), NormWatch(self._log)
         self._tables, self._use = (
@@ -50,7 +49,9 @@ class RunMonitor:
             TableCounter(learner.tables, features),
         )
         self._load = LoadMeter(learner.embeddings)
-        self._stalls = StallWatch(self._stalled, lambda: self._log.end(STALLED))
+        # Told of the log alone, which nothing here is told of: with the run ends all that the learner holds.
+        self._stalled = StalledReader(self._log, config.stall_seconds)
+        self._stalls = StallWatch(self._stalled.begin, self._stalled.end)
         self._gauges = Gauges(total_steps, learner.config.global_batch)
         self.url: str | None = None
         """Where Prometheus finds the numbers, if it is to."""
@@ -62,7 +63,7 @@ class RunMonitor:
             self._load.begin(self._tracer.totals())
             self.url = self._ranks.from_first(lambda: self._listen(held))
             if self._config.stall_seconds is not None and self._ranks.is_first:
-                held.enter_context(Clock(self._stalls.tick, self._config.stall_seconds / TICKS))
+                held.enter_context(Ticker(self._stalls.tick, self._config.stall_seconds / TICKS))
             self._held = held.pop_all()
         self._reporter.on_entry = self._reported
         if self.url is not None:
@@ -83,7 +84,7 @@ class RunMonitor:
 
     def before(self, step: int, batch: PreparedBatch, waited: float) -> None:
         """The batch of a step has come, after `waited` seconds."""
-        self._step = step
+        self._stalled.step = step
         self._use.count(batch.batch)
         self._load.add(waited, batch.ids)
         # One step of each report: the last before it.
@@ -119,14 +120,3 @@ class RunMonitor:
         endpoint = MetricsEndpoint(self._config.metrics_host, self._config.metrics_port, self._gauges.text)
         held.callback(endpoint.close)
         return endpoint.url
-
-    def _stalled(self) -> None:
-        self._log.begin(
-            Anomaly(
-                STALLED,
-                self._step,
-                f"No batch has come for {self._config.stall_seconds:g} s after step {self._step:,}: see "
-                "whether the disk of data.path answers and its readers live; killing the run and resuming it "
-                "loses nothing but the steps since the last checkpoint.",
-            )
-        )

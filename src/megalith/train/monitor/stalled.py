@@ -39,7 +39,7 @@ class StallWatch:
             self._found()
 
 
-class Clock:
+class Ticker:
     """Calls `tick` every so many seconds in a thread of its own; use as a context."""
 
     def __init__(self, tick: Callable[[], None], seconds: float) -> None:
@@ -47,7 +47,7 @@ class Clock:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="megalith-stall-watch", daemon=True)
 
-    def __enter__(self) -> Clock:
+    def __enter__(self) -> Ticker:
         self._thread.start()
         return self
 

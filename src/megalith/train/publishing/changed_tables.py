@@ -26,9 +26,9 @@ from torch import Tensor
 from megalith.core.errors import MegalithError
 from megalith.core.schema import TableSpec
 from megalith.embeddings.row_block import WEIGHT, RowBlock
-from megalith.embeddings.row_digests import RowDigests
+from megalith.embeddings.changes.row_digests import RowDigests
 from megalith.embeddings.table_state import ReadableShard, TableState
-from megalith.embeddings.touched_rows import TouchedRows
+from megalith.embeddings.changes.touched_rows import TouchedRows
 from megalith.export.manifest import FrozenTableRecord
 from megalith.export.stream.changes import RowChanges, TableChange, WholeTable
 from megalith.export.tables import TableSource, freeze_table
@@ -52,7 +52,7 @@ class RowFormChangedError(MegalithError):
 
 
 @dataclass(frozen=True, eq=False)
-class TakenRows:
+class ChangedRows:
     """Rows of a table as they were."""
 
     record: FrozenTableRecord
@@ -76,7 +76,7 @@ class TakenRows:
 class TakenTables:
     """What changed in all tables."""
 
-    rows: dict[str, TakenRows] = field(default_factory=dict)
+    rows: dict[str, ChangedRows] = field(default_factory=dict)
     whole: dict[str, WholeTable] = field(default_factory=dict)
     positions: dict[str, Tensor] = field(default_factory=dict)
     """Touched rows that were taken, to be given back where publishing fails."""
@@ -154,7 +154,7 @@ class ChangedTables:
                 if name in self._whole or size > room:
                     self._take_whole(taken, name, source, work)
                 else:
-                    taken.rows[name] = TakenRows(self._records[name], positions, _copied(source, positions))
+                    taken.rows[name] = ChangedRows(self._records[name], positions, _copied(source, positions))
                     room -= size
 
     def _touched_bytes(self, source: TableSource) -> int:
@@ -183,7 +183,7 @@ class ChangedTables:
         unknown = None
         if source.unknown is not None:
             unknown = next(iter(source.unknown.blocks(_PIECE_BYTES))).parts[WEIGHT][0:1].clone()
-        taken.rows[name] = TakenRows(self._records[name], torch.cat(ids)[order], rows, digests.gone, unknown)
+        taken.rows[name] = ChangedRows(self._records[name], torch.cat(ids)[order], rows, digests.gone, unknown)
         return size
 
     def _take_whole(self, taken: TakenTables, name: str, source: TableSource, work: Path) -> None:

@@ -36,9 +36,9 @@ from megalith.export.stream.writer import StreamWriter
 from megalith.export.tables import freeze_table
 from megalith.export.trace import TracedModel, trace_model
 from megalith.models.base import ClickModel
-from megalith.train.freezing.model_folder import TrainedModel, all_layers, write_rest
 from megalith.train.learner.learner import Learner
 from megalith.train.publishing.changed_tables import ChangedTables, TakenTables
+from megalith.train.publishing.model_folder import TrainedModel, all_layers, write_rest
 from megalith.train.publishing.settings import EVERY_TABLE, PublishConfig
 from megalith.train.run.folder import RunFolder
 

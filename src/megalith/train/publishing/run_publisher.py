@@ -9,7 +9,7 @@ from rich.text import Text
 
 from megalith.core.errors import ConfigError
 from megalith.core.trace import Tracer
-from megalith.train.freezing.model_folder import TrainedModel
+from megalith.train.publishing.model_folder import TrainedModel
 from megalith.train.publishing.publisher import Publisher
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from megalith.core.errors import ConfigError
-from megalith.core.timing import Timing
+from megalith.hardware.timing import Timing
 from megalith.export.backends.checks import recorded_checks
 from megalith.export.backends.choice import load_whole
 from megalith.export.backends.conformance.models import ModelInMemory, probe_model

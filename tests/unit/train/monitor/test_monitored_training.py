@@ -47,11 +47,12 @@ def odd_data(tmp_path_factory):
     write_schema(
         folder,
         DatasetSchema(
+            source="generated",
             label="label",
             weight=None,
             numeric=("number",),
             categorical=features,
-            splits={"train": Split(rows=rows, files=("train/part-00000.parquet",))},
+            splits={"train": Split(rows=rows, positives=0, files=("train/part-00000.parquet",))},
         ),
     )
     return folder

@@ -24,8 +24,8 @@ from megalith.export.backends.registry import find_backend
 from megalith.export.delta.source import DeltaModel
 from megalith.export.manifest import ModelManifest
 from megalith.export.program import DENSE, EMBEDDED
-from megalith.serve.runtime.cards.bags import join_bags, select_bags
-from megalith.serve.runtime.cards.joined import joined_requests, samples_of
+from megalith.serve.runtime.requests.bags import join_bags, select_bags
+from megalith.serve.runtime.requests.joined import joined_requests, samples_of
 
 _KNOWS_CHANGES = ("native", "torch")
 

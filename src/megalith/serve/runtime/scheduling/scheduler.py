@@ -119,6 +119,11 @@ class Scheduler:
                     pending.room.release()
                 card.load -= sum(entry.samples for entry in state.entries)
                 self._again(work)
+            # Pooled vectors went with its memory, whose descriptor the next card's may get: whoever reads
+            # them by now is not believed.
+            for work in [work for other in self.cards for work in other.tasks.values() if work]:
+                if any(held is card for held, _ in work.pooled.values()):
+                    self._again(work)
             self._dispatch()
 
     def joined(self, cards: list[Card]) -> None:

@@ -9,11 +9,11 @@ import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
 
-from megalith import __version__
 from megalith.core.files import write_atomic
 from megalith.core.schema import TableSpec
 from megalith.data.dataset import SCHEMA_FILE, Dataset
@@ -117,7 +117,7 @@ def _contract(program: ModelProgram) -> Contract:
     return Contract(
         products=PRODUCTS if "int8" in used else "bfloat16" if "bfloat16" in used else "float32",
         simd=simd_level(),
-        versions={"megalith": __version__, "torch": torch.__version__},
+        versions={"megalith": version("megalith"), "torch": torch.__version__},
     )
 
 

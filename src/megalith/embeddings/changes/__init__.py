@@ -1,0 +1,1 @@
+"""Which rows of a table changed, as the readers of changes ask for them."""

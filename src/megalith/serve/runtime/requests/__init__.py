@@ -1,0 +1,1 @@
+"""Ids and tensors of requests, cut and put together."""
