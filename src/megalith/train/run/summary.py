@@ -50,6 +50,7 @@ def write_summary(run: RunFolder, ending: RunEnding, learner: Learner) -> dict[s
         "samples_per_second": round(trained / seconds, 1) if seconds else 0.0,
         **ending.waited.to_dict(),
         "best_step": ending.best_step,
+        "anomalies": [one["message"] for one in read_metrics(run.metrics) if one["kind"] == "anomaly"],
         "ranks": ending.num_ranks,
         "tables": len(learner.tables),
         "table_bytes": learner.table_bytes,
