@@ -17,9 +17,9 @@ from typing import Any
 from megalith import __version__
 from megalith.core.errors import MegalithError
 from megalith.core.files import write_atomic
+from megalith.hardware.machine import this_machine
 from megalith.hardware.timing import Timing as Timing
 from megalith.hardware.timing import interleave as interleave
-from megalith.hardware.machine import this_machine
 
 _PACKAGES = (
     "torch",

@@ -17,9 +17,9 @@ from typing import Protocol
 from torch import Tensor
 
 from megalith.core.schema import TableSpec
+from megalith.embeddings.changes.touched_rows import TouchedRows
 from megalith.embeddings.row_block import WEIGHT, PartSpec, Rectangle, RowBlock, part_specs
 from megalith.embeddings.stores.row_files import Holds, PoolTable
-from megalith.embeddings.changes.touched_rows import TouchedRows
 from megalith.ops.stores.start_values import StartValues
 
 __all__ = ["WEIGHT", "PartSpec", "RowBlock", "TableShard", "TableState", "part_specs"]

@@ -4,8 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megalith.embeddings.row_block import RowBlock
 from megalith.embeddings.changes.row_digests import RowDigests, row_digests
+from megalith.embeddings.row_block import RowBlock
 
 
 def block(ids, dim=3, seed=0):

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import megalith as mg
-from megalith.embeddings.stores.settings import TieredMemory
 from megalith.embeddings.changes.touched_rows import TouchedRows
+from megalith.embeddings.stores.settings import TieredMemory
 
 ROWS = 12
 

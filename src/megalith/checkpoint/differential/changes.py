@@ -28,8 +28,8 @@ from megalith.checkpoint.pool_files import SavedSegments
 from megalith.checkpoint.state import Leaves, leaves_of
 from megalith.checkpoint.tensor_file import write_tensors
 from megalith.checkpoint.writer import RowFiles, WrittenFiles, sparse_record, write_pools
-from megalith.embeddings.row_block import RowBlock, kept_parts
 from megalith.embeddings.changes.row_digests import RowDigests
+from megalith.embeddings.row_block import RowBlock, kept_parts
 from megalith.embeddings.stores.row_files import Holds, RowPool, SegmentRows
 from megalith.embeddings.table_state import ReadableShard, TableShard
 

@@ -25,7 +25,7 @@ from megalith.core.schema import FeatureSpec
 from megalith.data.batch import Batch
 from megalith.data.ingest.tier import IngestConfig, LocalTier
 from megalith.data.loader.decode import RowReader
-from megalith.data.loader.packed import Buffer, BatchLayout, pack, unpack
+from megalith.data.loader.packed import BatchLayout, Buffer, pack, unpack
 from megalith.data.loader.plan import RowSharding, ShuffleWindow
 from megalith.data.loader.readers import WindowQueue, WindowWork
 from megalith.data.loader.steps import RowRanges

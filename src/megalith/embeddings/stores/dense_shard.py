@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from megalith.embeddings.changes.touched_rows import TouchedRows
 from megalith.embeddings.row_block import WEIGHT, PartSpec, Rectangle, RowBlock, kept_parts, take
 from megalith.embeddings.stores.row_files import Holds, PoolTable
-from megalith.embeddings.changes.touched_rows import TouchedRows
 from megalith.ops.stores.start_values import StartValues, start_values_
 
 _RESET_ROWS = 1 << 16

@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from megalith.embeddings.changes.touched_rows import TouchedRows
 from megalith.embeddings.check import Indices, event_times
 from megalith.embeddings.descriptors import CollectionLookups
 from megalith.embeddings.stores.adaptive.budget import AdaptiveBudget
@@ -25,7 +26,6 @@ from megalith.embeddings.stores.resolved import HeldRows, ResolvedIds
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.embeddings.stores.tiered_shard import TieredShard
 from megalith.embeddings.table_state import TableShard, TableState
-from megalith.embeddings.changes.touched_rows import TouchedRows
 from megalith.ops.chunks.steps import ChunkStep
 from megalith.ops.embedding.descriptors import LAYOUTS, LookupDescriptor
 from megalith.ops.optimizer.steps import PhysicalRows

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from megalith.core.errors import StorageError, storage_errors
+from megalith.embeddings.changes.touched_rows import TouchedRows
 from megalith.embeddings.row_block import PartSpec, Rectangle, RowBlock, Taken, kept_parts, take
 from megalith.embeddings.stores.row_files import (
     AdoptedFiles,
@@ -31,7 +32,6 @@ from megalith.embeddings.stores.row_files import (
     split_rows,
 )
 from megalith.embeddings.stores.saved_shard import SavedShard
-from megalith.embeddings.changes.touched_rows import TouchedRows
 from megalith.ops.stores.start_values import StartValues, start_values_, start_values_twin
 from megalith.ops.stores.tiered_rows import PooledTable, SegmentRecords, TieredRows
 

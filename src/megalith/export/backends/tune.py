@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from megalith.core.errors import ConfigError, MegalithError
-from megalith.hardware.timing import Timing, interleave
 from megalith.export.backends.base import Backend, LoadedPart, LoadSettings, ModelSource, Outputs
 from megalith.export.backends.checks import recorded_checks
 from megalith.export.backends.choice import BackendChoice, ModelChoice, load_whole
@@ -23,6 +22,7 @@ from megalith.export.backends.conformance.requests import RequestMaker, rows_of_
 from megalith.export.backends.inputs import ScoreRequest
 from megalith.export.backends.kernels.twins import TorchBackend
 from megalith.export.backends.registry import listed_backends
+from megalith.hardware.timing import Timing, interleave
 
 BATCHES = (1, 32, 256)
 _HOPELESS = 4.0

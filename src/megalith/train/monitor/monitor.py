@@ -15,7 +15,7 @@ from megalith.train.monitor.anomalies import AnomalyLog, LossWatch, NormWatch, S
 from megalith.train.monitor.endpoint import MetricsEndpoint
 from megalith.train.monitor.gauges import Gauges
 from megalith.train.monitor.rank_load import LoadMeter
-from megalith.train.monitor.stalled import TICKS, Ticker, StallWatch
+from megalith.train.monitor.stalled import TICKS, StallWatch, Ticker
 from megalith.train.monitor.tables import TableCounter, TableWatch
 from megalith.train.pipeline import PreparedBatch
 from megalith.train.run.reporter import Reporter

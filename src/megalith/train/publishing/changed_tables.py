@@ -25,10 +25,10 @@ from torch import Tensor
 
 from megalith.core.errors import MegalithError
 from megalith.core.schema import TableSpec
-from megalith.embeddings.row_block import WEIGHT, RowBlock
 from megalith.embeddings.changes.row_digests import RowDigests
-from megalith.embeddings.table_state import ReadableShard, TableState
 from megalith.embeddings.changes.touched_rows import TouchedRows
+from megalith.embeddings.row_block import WEIGHT, RowBlock
+from megalith.embeddings.table_state import ReadableShard, TableState
 from megalith.export.manifest import FrozenTableRecord
 from megalith.export.stream.changes import RowChanges, TableChange, WholeTable
 from megalith.export.tables import TableSource, freeze_table
@@ -183,7 +183,8 @@ class ChangedTables:
         unknown = None
         if source.unknown is not None:
             unknown = next(iter(source.unknown.blocks(_PIECE_BYTES))).parts[WEIGHT][0:1].clone()
-        taken.rows[name] = ChangedRows(self._records[name], torch.cat(ids)[order], rows, digests.gone, unknown)
+        found = torch.cat(ids)[order]
+        taken.rows[name] = ChangedRows(self._records[name], found, rows, digests.gone, unknown)
         return size
 
     def _take_whole(self, taken: TakenTables, name: str, source: TableSource, work: Path) -> None:

@@ -5,12 +5,12 @@ import math
 import pytest
 
 from megalith.core.errors import ConfigError
-from megalith.hardware.timing import Timing
 from megalith.export.backends.checks import recorded_checks
 from megalith.export.backends.choice import load_whole
 from megalith.export.backends.conformance.models import ModelInMemory, probe_model
 from megalith.export.backends.conformance.requests import RequestMaker
 from megalith.export.backends.tune import Candidate, Tuning, tune
+from megalith.hardware.timing import Timing
 
 
 def with_checks(model, change=0.0):
