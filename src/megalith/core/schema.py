@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from megalith.core.config import Config
 from megalith.core.errors import ConfigError
-from megalith.core.store_spec import AnyStore, DynamicSpec, StoreKind, store_in_full
+from megalith.core.store_spec import AnyStore, DenseSpec, StoreKind, StoreSpec, store_in_full
 
 Pooling = Literal["sum", "mean", "max", "none"]
 WeightType = Literal["float32", "float16", "bfloat16"]
@@ -103,9 +103,20 @@ class TableSpec(Config):
         return self
 
     @property
+    def store_spec(self) -> StoreSpec:
+        """What holds the rows; in memory where nothing is said."""
+        return DenseSpec() if self.store is None or isinstance(self.store, str) else self.store
+
+    @property
     def is_dynamic(self) -> bool:
         """Whether its ids are any 64-bit values, of which a bounded number have a row."""
-        return isinstance(self.store, DynamicSpec)
+        return self.store_spec.ids is not None
+
+    @property
+    def expires_by_time(self) -> bool:
+        """Whether its ids leave by the event times of their uses."""
+        ids = self.store_spec.ids
+        return ids is not None and ids.expiry.seconds is not None
 
     @property
     def weight_bytes(self) -> int:

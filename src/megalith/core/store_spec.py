@@ -4,12 +4,17 @@
     store: {kind: adaptive, chunk: 16, over: {kind: tiered}}
     store: {kind: dynamic, bound: 1000000, admission: {kind: count, count: 3}, over: {kind: tiered}}
 
-Stores nest: `over` is the one underneath, for kinds that have one.
+Stores nest: `over` is the one underneath, for kinds that have one. Every store says what others must know of
+the whole nest, so that nobody asks for its kind:
+
+    store.ids       the DynamicSpec that maps any ids to rows, or None: an id is its row
+    store.chunks    the AdaptiveSpec that cuts rows into chunks, or None: rows are whole
+    store.disk      the TieredSpec that keeps rows or chunks on disk, or None: they are in memory
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -42,11 +47,23 @@ class DenseSpec(Config):
 
     kind: Literal["dense"] = "dense"
 
+    ids: ClassVar[None] = None
+    chunks: ClassVar[None] = None
+    disk: ClassVar[None] = None
+
 
 class TieredSpec(Config):
     """Rows on disk under a cache in memory; a row that was never trained is stored nowhere."""
 
     kind: Literal["tiered"] = "tiered"
+
+    ids: ClassVar[None] = None
+    chunks: ClassVar[None] = None
+
+    @property
+    def disk(self) -> TieredSpec:
+        """This."""
+        return self
 
 
 class AdaptiveSpec(Config):
@@ -57,6 +74,18 @@ class AdaptiveSpec(Config):
     """Columns of a chunk; divides the dim. None takes the widest divisor up to the policy's `chunk`."""
     over: DenseSpec | TieredSpec = Field(default=DenseSpec(), discriminator="kind")
     """What holds the live chunks: memory, or a disk under a cache."""
+
+    ids: ClassVar[None] = None
+
+    @property
+    def chunks(self) -> AdaptiveSpec:
+        """This."""
+        return self
+
+    @property
+    def disk(self) -> TieredSpec | None:
+        """Of its live chunks."""
+        return self.over.disk
 
 
 def unit_rows(rows: int) -> int:
@@ -158,6 +187,21 @@ class DynamicSpec(Config):
     over: DenseSpec | TieredSpec | AdaptiveSpec = Field(default=DenseSpec(), discriminator="kind")
     """What holds the rows."""
 
+    @property
+    def ids(self) -> DynamicSpec:
+        """This."""
+        return self
+
+    @property
+    def chunks(self) -> AdaptiveSpec | None:
+        """Of its rows."""
+        return self.over.chunks
+
+    @property
+    def disk(self) -> TieredSpec | None:
+        """Of its rows, or of their live chunks."""
+        return self.over.disk
+
     @model_validator(mode="after")
     def _one_bound(self) -> DynamicSpec:
         if (self.bound is None) == (self.bound_bytes is None):
@@ -167,22 +211,6 @@ class DynamicSpec(Config):
 
 StoreSpec = DenseSpec | TieredSpec | AdaptiveSpec | DynamicSpec
 AnyStore = Annotated[StoreSpec, Field(discriminator="kind")]
-
-
-def chunked_spec(store: object) -> AdaptiveSpec | None:
-    """How rows are cut into chunks, also beneath a dynamic table; None where they are whole.
-
-    >>> chunked_spec(DynamicSpec(bound=64, over=AdaptiveSpec(chunk=8))).chunk
-    8
-    """
-    rows = store.over if isinstance(store, DynamicSpec) else store
-    return rows if isinstance(rows, AdaptiveSpec) else None
-
-
-def chunks_on_disk(store: object) -> bool:
-    """Whether rows are in chunks, and may lie on disk under a cache."""
-    spec = chunked_spec(store)
-    return spec is not None and isinstance(spec.over, TieredSpec)
 
 
 _PLAIN: dict[str, type[DenseSpec | TieredSpec | AdaptiveSpec]] = {

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from megalith.core.store_spec import chunked_spec
 from megalith.embeddings.initial_values import TableWindow
 from megalith.ops.optimizer.stochastic_rounding import RowRounding, table_rounding_seed
 
@@ -20,7 +19,7 @@ class RoundingSeeds:
         self._seed = seed
         # Utilities of chunks are rounded too, whatever their weights are.
         self._is_used = any(
-            window.table.dtype != "float32" or chunked_spec(window.table.store) is not None
+            window.table.dtype != "float32" or window.table.store_spec.chunks is not None
             for window in windows
         )
         self._of_each = torch.tensor(

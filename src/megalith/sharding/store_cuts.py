@@ -8,9 +8,6 @@ from typing import Literal
 from megalith.core.schema import TableSpec
 from megalith.core.store_spec import (
     ID_PARTITIONS,
-    AdaptiveSpec,
-    DynamicSpec,
-    TieredSpec,
     partition_edges,
     partitions_between,
     unit_edges,
@@ -23,9 +20,9 @@ Store = Literal["dense", "tiered", "adaptive", "dynamic"]
 
 def given_kind(table: TableSpec) -> Store | None:
     """The kind of a table whose store says how it may be cut; None where the plan does."""
-    if isinstance(table.store, AdaptiveSpec):
-        return "adaptive"
-    return "dynamic" if table.is_dynamic else None
+    if table.is_dynamic:
+        return "dynamic"
+    return None if table.store_spec.chunks is None else "adaptive"
 
 
 def can_cut_rows(table: TableSpec) -> bool:
@@ -34,31 +31,39 @@ def can_cut_rows(table: TableSpec) -> bool:
     The largest of partial maxima is right, but whose gradient it is gets lost. Which ids count in a mean of a
     dynamic table whose `unknown` ids read zeros only the holders of their rows know.
     """
-    is_counted = isinstance(table.store, DynamicSpec) and table.store.unknown == "zeros"
+    ids = table.store_spec.ids
+    is_counted = ids is not None and ids.unknown == "zeros"
     return table.pooling != "max" and not (table.pooling == "mean" and is_counted)
 
 
 def is_over_tiers(table: TableSpec) -> bool:
     """Whether the rows of a dynamic table are on disk behind a cache."""
-    return isinstance(table.store, DynamicSpec) and isinstance(table.store.over, TieredSpec)
+    store = table.store_spec
+    return store.ids is not None and store.chunks is None and store.disk is not None
+
+
+def has_free_tier(table: TableSpec) -> bool:
+    """Whether the plan decides between memory and disk for the whole rows of a table."""
+    store = table.store_spec
+    return table.store is None or (store.ids is None and store.chunks is None and store.disk is not None)
 
 
 def store_edges(table: TableSpec, parts: int) -> list[int] | None:
     """Rows at which a table's store lets it be cut into about equal `parts`; None where any will do."""
-    if isinstance(table.store, AdaptiveSpec):
-        return unit_edges(table.rows, parts)
-    return partition_edges(table.rows, parts) if table.is_dynamic else None
+    if table.is_dynamic:
+        return partition_edges(table.rows, parts)
+    return None if table.store_spec.chunks is None else unit_edges(table.rows, parts)
 
 
 def cut_fault(table: TableSpec, parts: Iterable[tuple[int, int]], *, whole_rows: bool) -> str | None:
     """What is wrong with a cut of a table into ranges of rows, by its store; None where nothing is."""
-    if isinstance(table.store, AdaptiveSpec):
+    if table.is_dynamic:
+        fits = all(partitions_between(table.rows, rows) is not None for rows in parts)
+        where = f"where one of the {ID_PARTITIONS} partitions of its ids begins"
+    elif table.store_spec.chunks is not None:
         unit = unit_rows(table.rows)
         fits = all(first % unit == 0 and (last % unit == 0 or last == table.rows) for first, last in parts)
         where = f"at multiples of {unit}"
-    elif table.is_dynamic:
-        fits = all(partitions_between(table.rows, rows) is not None for rows in parts)
-        where = f"where one of the {ID_PARTITIONS} partitions of its ids begins"
     else:
         return None
     if fits and whole_rows:

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from megalith.core.schema import MAX_NARROW_ROWS, TableSpec
-from megalith.core.store_spec import DynamicSpec
 from megalith.sharding.plan import Codec
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def has_wide_ids(tables: Iterable[TableSpec]) -> bool:
 
 def has_event_times(tables: Iterable[TableSpec]) -> bool:
     """Whether event times of samples travel with ids: where ids of a table expire by them."""
-    return any(isinstance(table.store, DynamicSpec) and table.store.expiry.seconds for table in tables)
+    return any(table.expires_by_time for table in tables)
 
 
 def id_bytes(tables: Iterable[TableSpec]) -> int:

@@ -11,7 +11,6 @@ from megalith.comm.ranks import Ranks
 from megalith.core.config import Config
 from megalith.core.errors import ConfigError
 from megalith.core.schema import TableSpec
-from megalith.core.store_spec import DynamicSpec
 from megalith.data.dataset import Dataset
 from megalith.data.ingest import RawDataset, RawFilesConfig, StoredDataset
 from megalith.data.ingest.index import IndexFile
@@ -106,8 +105,7 @@ def raw_rows(dataset: Dataset, splits: Sequence[str]) -> RowReader | None:
 
 def check_event_times(tables: Sequence[TableSpec], dataset: Dataset) -> None:
     """Refuses tables whose ids expire by event time on data that has none."""
-    timed = (t.name for t in tables if isinstance(t.store, DynamicSpec) and t.store.expiry.seconds)
-    name = next(timed, None)
+    name = next((table.name for table in tables if table.expires_by_time), None)
     if name is not None and dataset.schema.event_time is None:
         raise ConfigError(
             f"Ids of table '{name}' expire by event time (expiry.seconds), which {dataset.folder} does not "

@@ -45,6 +45,4 @@ def training_mode(*, is_frozen: bool, training: bool, accumulate: bool) -> str:
 
 
 def _store(table: TableSpec) -> str:
-    if table.store is None:
-        return "dense"
-    return table.store if isinstance(table.store, str) else table.store.kind
+    return table.store_spec.kind

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from megalith.core.errors import ConfigError
 from megalith.core.schema import TableSpec
-from megalith.core.store_spec import AdaptiveSpec, DenseSpec, StoreSpec, TieredSpec, chunked_spec
+from megalith.core.store_spec import AdaptiveSpec, DenseSpec, StoreSpec, TieredSpec
 from megalith.core.units import format_bytes
 from megalith.embeddings.memory import memory_of
 from megalith.embeddings.optimizers import RowOptimizer
@@ -108,7 +108,7 @@ def adaptive_bytes(
 
 def is_adaptive(table: TableSpec) -> bool:
     """Whether only some chunks of a table's rows are stored, also beneath a map of ids."""
-    return chunked_spec(table.store) is not None
+    return table.store_spec.chunks is not None
 
 
 def is_behind_cache(table: TableSpec) -> bool:

@@ -10,7 +10,6 @@ import torch
 
 from megalith.core.errors import ConfigError, storage_errors
 from megalith.core.schema import MAX_DENSE_ROWS, too_many_rows
-from megalith.core.store_spec import AdaptiveSpec, chunks_on_disk
 from megalith.core.units import format_bytes
 from megalith.embeddings.memory import check_fits, taking_memory
 from megalith.embeddings.stores.adaptive.budget import AdaptiveBudget
@@ -46,10 +45,11 @@ def make_stores(
             dynamic.setdefault("-dynamic-{}-{}".format(*partitions_of(table.window)), []).append(table)
     under_dynamic = {table.spec.name: key for key, some in dynamic.items() for table in some}
     for table in (inner_table(table) if table.spec.is_dynamic else table for table in tables):
-        if isinstance(table.spec.store, AdaptiveSpec):
+        adaptive_spec = table.spec.store_spec.chunks
+        if adaptive_spec is not None:
             assert budget is not None
-            shape = chunk_shape(table, table.spec.store, budget.policy.chunk)
-            on_disk = chunks_on_disk(table.spec.store)
+            shape = chunk_shape(table, adaptive_spec, budget.policy.chunk)
+            on_disk = adaptive_spec.disk is not None
             if on_disk:
                 _check_memory(table, "adaptive over tiers", memory)
             adaptive.setdefault((shape, under_dynamic.get(table.spec.name, ""), on_disk), []).append(table)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from megalith.core.schema import TableSpec
-from megalith.core.store_spec import DynamicSpec
 from megalith.sharding.plan import Shard
 
 
@@ -65,9 +64,9 @@ class LocalShard(NamedTuple):
 
     def spec(self) -> TableSpec:
         """The rectangle as a table, whose features are named after streams."""
-        store = self.table.store
-        if isinstance(store, DynamicSpec):
-            store = store.model_copy(update={"bound": self.shard.num_rows})
+        store, ids = self.table.store, self.table.store_spec.ids
+        if ids is not None:
+            store = ids.model_copy(update={"bound": self.shard.num_rows})
         return TableSpec(
             name=self.name,
             rows=self.shard.num_rows,

@@ -16,7 +16,6 @@ from dataclasses import replace
 
 from megalith.core.errors import PlanError
 from megalith.core.schema import MAX_DENSE_ROWS, TableSpec, too_many_rows
-from megalith.core.store_spec import AdaptiveSpec
 from megalith.sharding.plan_estimate import USUAL_CACHE
 from megalith.sharding.planner.search import MIN_DIM
 from megalith.sharding.planner.statistics import TableStatistics
@@ -134,10 +133,10 @@ def enumerate_options(
 
     On many workers slices may differ in width, up to `widest` columns: a worker's share of all columns.
     """
-    if isinstance(table.store, AdaptiveSpec):
-        return _adaptive_options(table, topology)
     if table.is_dynamic:
         return _dynamic_options(table, topology, tiers, cached)
+    if table.store_spec.chunks is not None:
+        return _adaptive_options(table, topology)
     size, per_node, nodes = topology.world_size, topology.per_node, topology.whole_nodes
     most = max(1, table.dim // min_dim)
     hierarchical = per_node > 1 and nodes > 1

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from megalith.core.schema import TableSpec
-from megalith.core.store_spec import AdaptiveSpec, DenseSpec, DynamicSpec
 from megalith.cost.embedding import CACHE_SHARE, state_bytes
 from megalith.sharding.planner.bound.relaxation import PlanRelaxation
 from megalith.sharding.planner.enumerate import CACHED_ROWS, OptionEnumerator
@@ -24,11 +23,10 @@ from megalith.sharding.planner.types import (
     PlanInputs,
     ShardingOption,
 )
-from megalith.sharding.store_cuts import is_over_tiers
+from megalith.sharding.store_cuts import has_free_tier, is_over_tiers
 
 _FEW_TABLES = 200
 """Up to so many every table may choose how much of it is cached; for more that would be too many options."""
-_GIVEN = DenseSpec, AdaptiveSpec, DynamicSpec
 DENSE_SHARE = 1 / 16
 """Of the bytes given to caches, what tables that stay in memory whole may take besides."""
 
@@ -62,7 +60,7 @@ def tiers_behind_caches(inputs: PlanInputs) -> MemoryTiers:
     """The memory of each table where caches have a given size: the rule above."""
     given = (inputs.memory.cache_bytes_per_worker or 0) * inputs.topology.world_size
     # Tables whose store is given are not asked.
-    free = [table for table in inputs.tables if not isinstance(table.store, _GIVEN)]
+    free = [table for table in inputs.tables if has_free_tier(table)]
     on_disk = [table for table in inputs.tables if is_over_tiers(table)]
     sizes = {table.name: _table_bytes(inputs, table) for table in (*free, *on_disk)}
     slowest, dense = len(inputs.topology.device.memory) - 1, 0.0

@@ -15,7 +15,6 @@ from typing import Any
 from megalith.core.config import load_yaml, parse_config
 from megalith.core.errors import ConfigError, nearest
 from megalith.core.schema import TableSpec
-from megalith.core.store_spec import DynamicSpec
 from megalith.sharding import models
 from megalith.sharding.plan import ExchangeConfig
 from megalith.sharding.planner.statistics import DEFAULT_SKEW, TableStatistics, zipf_statistics
@@ -82,12 +81,13 @@ def _read_entry(entry: Any, where: str) -> list[tuple[TableSpec, TableStatistics
     tables = []
     for described in [{**settings, "name": name} for name in names] or [settings]:
         table = parse_config(TableSpec, {"features": (described.get("name", ""),), **described}, where)
-        if isinstance(table.store, DynamicSpec):
-            if table.store.bound is None:
+        ids = table.store_spec.ids
+        if ids is not None:
+            if ids.bound is None:
                 raise ConfigError(
                     f"{where}: the rows of a dynamic table are its bound; give bound, not bound_bytes."
                 )
-            table = table.model_copy(update={"rows": table.store.bound})
+            table = table.model_copy(update={"rows": ids.bound})
         mean_ids = float(lookups) if lookups is not None else float(len(table.features))
         tables.append((table, zipf_statistics(table.rows, mean_ids, float(skew))))
     return tables

@@ -26,7 +26,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megalith.core.schema import TableSpec
-from megalith.core.store_spec import DynamicSpec, chunked_spec
 from megalith.ops.ids.policies import RAW_ID_BYTES, id_table_spec
 from megalith.sharding.plan import ExchangeConfig, Kind
 from megalith.sharding.planner.search import Clock, Deadline
@@ -85,15 +84,16 @@ class PlanInputs:
 
     def held_share(self, table: TableSpec) -> float:
         """The share of a table's bytes that is stored."""
-        return 1.0 if chunked_spec(table.store) is None else self.adaptive_share
+        return 1.0 if table.store_spec.chunks is None else self.adaptive_share
 
     def map_bytes_per_row(self, table: TableSpec) -> float:
         """What a dynamic table takes in the fastest memory beside its rows: the map of its ids, and which id
         has a row where its rows are in chunks."""
-        if not isinstance(table.store, DynamicSpec):
+        ids = table.store_spec.ids
+        if ids is None:
             return 0.0
-        raw = 0 if chunked_spec(table.store) is None else RAW_ID_BYTES
-        return raw + id_table_spec(table.store, table.rows, 0, table.name).map_bytes / table.rows
+        raw = 0 if ids.chunks is None else RAW_ID_BYTES
+        return raw + id_table_spec(ids, table.rows, 0, table.name).map_bytes / table.rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from megalith.comm.context import CommContext
 from megalith.core.schema import TableSpec
-from megalith.core.store_spec import chunked_spec
 from megalith.embeddings.check import Indices
 from megalith.embeddings.collection import EmbeddingCollection
 from megalith.embeddings.initial_values import TableWindow
@@ -336,7 +335,7 @@ class _ShardTables:
         if table.is_dynamic:
             parts |= ID_PARTS
             states = side_states(table, optimizer)
-        if self._budget is not None and chunked_spec(table.store) is not None:
+        if self._budget is not None and table.store_spec.chunks is not None:
             whole = self._budget.candidates(table.name)
             states[CANDIDATES] = candidate_units(whole, (), is_mapped=table.is_dynamic)
         # What else a store knows is loaded before the rows.

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from megalith.comm.context import CommContext
 from megalith.core.schema import TableSpec
-from megalith.core.store_spec import DynamicSpec
 from megalith.sharding.plan import ShardingPlan
 
 
@@ -25,8 +24,8 @@ class UnknownRows:
         cut = [
             table
             for table in tables
-            if isinstance(table.store, DynamicSpec)
-            and table.store.unknown == "shared"
+            if (ids := table.store_spec.ids) is not None
+            and ids.unknown == "shared"
             and len(plan.placement(table.name).shards) > 1
         ]
         self._columns: dict[str, slice] = {}

@@ -12,7 +12,6 @@ from megalith.core.config import Config
 from megalith.core.errors import ConfigError, nearest
 from megalith.core.schema import TableSpec, check_tables
 from megalith.core.store_spec import (
-    AdaptiveSpec,
     AnyStore,
     DenseSpec,
     StoreSpec,
@@ -111,9 +110,10 @@ def place_tables(
 
 def _over_tiers(table: TableSpec) -> TableSpec:
     """An adaptive table whose live chunks may lie on disk; others as they are."""
-    if not isinstance(table.store, AdaptiveSpec):
+    chunks = table.store_spec.chunks
+    if chunks is None:
         return table
-    return table.model_copy(update={"store": table.store.model_copy(update={"over": TieredSpec()})})
+    return table.model_copy(update={"store": chunks.model_copy(update={"over": TieredSpec()})})
 
 
 def _place_tiered(

@@ -10,7 +10,6 @@ from math import ceil
 from megalith.comm.ranks import Ranks
 from megalith.core.errors import ConfigError, PlanError
 from megalith.core.schema import MAX_DENSE_ROWS, TableSpec, too_many_rows
-from megalith.core.store_spec import chunks_on_disk
 from megalith.core.units import format_bytes
 from megalith.embeddings.memory import check_fits, memory_of
 from megalith.embeddings.optimizers import RowOptimizer
@@ -52,8 +51,8 @@ def check_memory(
     size = 1 if plan is None else ranks_a_host(plan.world_size)
     chunked = [table for table in tables if is_adaptive(table)]
     # Of those on disk it is the cache that has to fit, and what is known of their chunks.
-    in_memory = [table for table in chunked if not chunks_on_disk(table.store)]
-    on_disk = [table for table in chunked if chunks_on_disk(table.store)]
+    in_memory = [table for table in chunked if table.store_spec.disk is None]
+    on_disk = [table for table in chunked if table.store_spec.disk is not None]
     # Of a dynamic table it is the rows underneath.
     tables = [inner_spec(table) for table in tables]
     whole = [table for table in tables if is_whole(table)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from megalith.core.errors import ConfigError
-from megalith.core.store_spec import DynamicSpec, chunked_spec
 from megalith.embeddings.memory import memory_of
 from megalith.embeddings.stores.adaptive.budget import AdaptiveBudget
 from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
@@ -17,7 +16,7 @@ def make_budget(tables: Sequence[StoredTable], policy: AdaptivePolicy | None) ->
     """What the adaptive ones of these tables share, which are whole; None where there are none."""
     shapes, own, shared = set(), [], 0
     for table in tables:
-        spec = chunked_spec(table.spec.store)
+        spec = table.spec.store_spec.chunks
         if spec is None:
             continue
         if policy is None:
@@ -29,7 +28,8 @@ def make_budget(tables: Sequence[StoredTable], policy: AdaptivePolicy | None) ->
         shape = chunk_shape(table, spec, policy.chunk)
         # Rows that a map gives out are in pools of their own.
         shapes.add((shape, table.spec.is_dynamic))
-        if isinstance(table.spec.store, DynamicSpec) and table.spec.store.unknown == "shared":
+        ids = table.spec.store_spec.ids
+        if ids is not None and ids.unknown == "shared":
             # Once for all ranks, each of which may have a copy: they decide by the same number.
             shared += shape.row_bytes(shape.chunks)
     if policy is None or not own:
