@@ -94,7 +94,7 @@ class ModelDescription:
     ready: bool
     backend: str
     folder: str
-    """Of the newest version."""
+    """Of the newest version; of a delta that has none, the one that has its schema and vocabulary."""
     features: tuple[str, ...] = ()
     user_features: tuple[str, ...] = ()
     bytes: Mapping[str, int] = field(default_factory=dict)

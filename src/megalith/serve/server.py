@@ -6,13 +6,15 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from megalith.core.errors import ConfigError
 from megalith.core.trace import Tracer
 from megalith.serve.engine import Engine
+from megalith.serve.follow.followers import Followers
+from megalith.serve.follow.settings import FollowSettings
 from megalith.serve.front.model_folders import ModelFolders
 from megalith.serve.front.recorder import RequestRecorder
 from megalith.serve.front.service import MAX_REQUEST_BYTES, InferenceService
@@ -43,6 +45,9 @@ class ServerSettings:
     access_log: bool = False
     drain_seconds: float = 30.0
     """How long requests under way may take after SIGTERM."""
+    share_port: bool = False
+    """Other servers of this machine may listen on the same port of HTTP; the system deals connections out."""
+    follow: FollowSettings = field(default_factory=FollowSettings)
 
 
 class Addresses(NamedTuple):
@@ -67,13 +72,15 @@ def serve(
     folders.listed()
     with Engine(engine_settings, says) as engine:
         folders.load_all(engine)
-        with Tracer(settings.trace) as tracer:
-            asyncio.run(_run(engine, folders, settings, tracer, started))
+        with Followers(settings.follow, engine, says) as followers, Tracer(settings.trace) as tracer:
+            followers.begin()
+            asyncio.run(_run(engine, folders, followers, settings, tracer, started))
 
 
 async def _run(
     engine: Engine,
     folders: ModelFolders,
+    followers: Followers,
     settings: ServerSettings,
     tracer: Tracer,
     started: Callable[[Addresses], None],
@@ -88,6 +95,7 @@ async def _run(
         settings.trace_every,
         recorder,
         settings.max_request_bytes,
+        followers,
     )
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -97,7 +105,9 @@ async def _run(
     try:
         if settings.http_port is not None:
             application = HttpApplication(service, _log.info if settings.access_log else None)
-            http = await http_server.listen(application, settings.host, settings.http_port, settings.tls)
+            http = await http_server.listen(
+                application, settings.host, settings.http_port, settings.tls, share_port=settings.share_port
+            )
             listeners.append(http)
             ports["http"] = http.port
         if settings.grpc_port is not None:

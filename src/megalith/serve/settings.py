@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from typing import Literal
@@ -53,6 +54,8 @@ class EngineSettings:
     """Requests that are kept to warm and check the next version with."""
     calibration_bound: float = 0.1
     """Share by which the mean score of recorded requests may differ from the version before."""
+    live_bound: float = math.inf
+    """The same of versions that are followed; scores that are no numbers are beyond any."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.cards <= 64:
@@ -70,6 +73,8 @@ class EngineSettings:
             raise ConfigError(f"load_share is {self.load_share}; use more than 0 and at most 1.")
         if not self.hang_seconds > 0 or not self.max_delay >= 0:
             raise ConfigError("hang_seconds must be above 0, max_delay 0 or more.")
+        if not self.live_bound > 0 or not self.calibration_bound > 0:
+            raise ConfigError("calibration_bound and live_bound must be above 0.")
 
     @property
     def card_threads(self) -> int:

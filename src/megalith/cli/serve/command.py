@@ -12,9 +12,27 @@ from megalith.cli.output import note, print_json, say
 
 def serve(
     folders: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Argument(metavar="DIR...", help="Exported models, or folders of them as MODEL/VERSION."),
-    ],
+    ] = None,
+    follow: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URI", help="Serve what a trainer publishes here, as it comes; may be repeated."
+        ),
+    ] = None,
+    follow_seconds: Annotated[
+        float, typer.Option(min=0.01, help="Look for newer versions this often.")
+    ] = 1.0,
+    follow_folder: Annotated[
+        Path | None, typer.Option(help="Copies of what is followed [default: among temporary files].")
+    ] = None,
+    live_bound: Annotated[
+        float | None,
+        typer.Option(
+            help="Refuse a followed version whose mean score differs by this share [default: none]."
+        ),
+    ] = None,
     cards: Annotated[int, typer.Option(min=0, help="Card processes; 0 computes in this one.")] = 2,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads of a card [default: the cores, shared out].")
@@ -22,6 +40,9 @@ def serve(
     http: Annotated[int, typer.Option(help="Port of HTTP; 0 is any free one, -1 is none.")] = 8000,
     grpc: Annotated[int, typer.Option(help="Port of gRPC; 0 is any free one, -1 is none.")] = -1,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is all.")] = "127.0.0.1",
+    share_port: Annotated[
+        bool, typer.Option("--share-port", help="Several servers of a machine listen on one port of HTTP.")
+    ] = False,
     versions: Annotated[int, typer.Option(min=1, help="How many of a model's newest versions to serve.")] = 1,
     active: Annotated[int, typer.Option(min=1, help="Most requests that cards have at a time.")] = 48,
     queued: Annotated[int, typer.Option(min=0, help="Most requests that wait beside these.")] = 200,
@@ -48,20 +69,28 @@ def serve(
         bool, typer.Option("--json", help="Print one JSON object with the ports once it serves.")
     ] = False,
 ) -> None:
-    """Serve exported models over HTTP and gRPC (Open Inference Protocol) until SIGTERM.
+    """Serve exported models, or those that trainers publish, over HTTP and gRPC until SIGTERM.
+
+    The protocol is the Open Inference Protocol.
 
     GET / in a browser shows cards, queue, latency and traffic. `--grpc` needs the extra
     `megalith[serve]`.
     """
     import logging
+    import math
 
     from megalith.core.errors import ConfigError
+    from megalith.serve.follow.settings import FollowSettings
     from megalith.serve.front.model_folders import ModelFolders
     from megalith.serve.http.server import TlsFiles
     from megalith.serve.server import Addresses, ServerSettings
     from megalith.serve.server import serve as run_server
     from megalith.serve.settings import EngineSettings
 
+    if not folders and not follow:
+        raise ConfigError("There is nothing to serve; give the folder of an exported model, or --follow URI.")
+    if share_port and http < 1:
+        raise ConfigError("--share-port needs a port that all servers name; give --http one.")
     if (certificate is None) != (key is None):
         raise ConfigError("TLS needs both --certificate and --key; give both.")
     if access_log:
@@ -79,6 +108,7 @@ def serve(
         request_bytes=max_bytes,
         card_memory=None if card_memory_mb is None else card_memory_mb << 20,
         degraded=degraded,
+        live_bound=math.inf if live_bound is None else live_bound,
     )
     settings = ServerSettings(
         host=host,
@@ -92,6 +122,8 @@ def serve(
         record_requests=record_requests,
         access_log=access_log,
         drain_seconds=drain_seconds,
+        share_port=share_port,
+        follow=FollowSettings(tuple(follow or ()), follow_seconds, follow_folder),
     )
 
     def started(addresses: Addresses) -> None:
@@ -105,7 +137,9 @@ def serve(
                 say(f"gRPC on {host}:{addresses.grpc}")
         _flush()
 
-    run_server(ModelFolders(folders, versions), engine, settings, started, lambda line: note((line, "dim")))
+    run_server(
+        ModelFolders(folders or (), versions), engine, settings, started, lambda line: note((line, "dim"))
+    )
 
 
 def _port(number: int, option: str) -> int | None:

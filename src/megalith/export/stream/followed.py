@@ -129,7 +129,8 @@ class FollowedModel:
 def write_local_delta(
     before: FollowedModel, content: DeltaContent, position: Position, where: str, folder: Path
 ) -> FollowedModel:
-    """Writes what a server that has `before` loads to serve the version at a position; that version."""
+    """Writes what a server that has `before` loads to serve the version at a position; that version. Schema
+    and vocabulary stay those of the snapshot."""
     after, parts = before._advanced(content, position, where)
     changes, tensors = [], dict[str, Tensor]()
     for name, part in parts.items():
@@ -146,7 +147,6 @@ def write_local_delta(
     def fill(target: Path) -> None:
         if content.dense:
             write_tensors(target / DENSE_FILE, content.dense)
-        _copy_rest(before.folder, target)
 
     save_delta(folder, content_checksum(before.manifest), after.manifest, changes, tensors, fill)
     return after

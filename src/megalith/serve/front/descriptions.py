@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from megalith.core.errors import MegalithError
-from megalith.export.folder import read_manifest
 from megalith.serve.front.raw_features import open_transform, raw_columns, version_folder
 from megalith.serve.front.service import InferenceService
 from megalith.serve.request import ModelDescription, TensorDescription
@@ -45,7 +44,7 @@ def model_metadata(model: ModelDescription) -> dict[str, Any]:
 
 def model_config(service: InferenceService, model: ModelDescription, version: str | None) -> dict[str, Any]:
     """The configuration extension: inputs and outputs once more, cards, and what draws a valid request."""
-    facts = _facts(version_folder(model, version))
+    facts = _facts(service, model, version)
     return {
         "name": model.name,
         "platform": PLATFORM,
@@ -100,13 +99,9 @@ def _tensor(tensor: TensorDescription) -> dict[str, Any]:
     return {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
 
 
-@lru_cache(maxsize=32)
-def _facts(folder: Path) -> dict[str, Any]:
-    """Of a folder's manifest, what a client may want to know; nothing where it has gone."""
-    try:
-        manifest = read_manifest(folder)
-    except MegalithError:
-        return {}
+def _facts(service: InferenceService, model: ModelDescription, version: str | None) -> dict[str, Any]:
+    """Of a version's manifest, what a client may want to know."""
+    manifest = service.engine.manifest(model.name, version).manifest
     rows: dict[str, int | None] = {}
     for table in manifest.tables:
         for feature in table.features:
@@ -123,12 +118,21 @@ def _facts(folder: Path) -> dict[str, Any]:
         }
         for feature in manifest.features
     ]
-    facts: dict[str, Any] = {"num_dense": manifest.num_dense, "features": features, "step": manifest.step}
+    columns = _raw_columns(version_folder(model, version))
+    return {
+        "num_dense": manifest.num_dense,
+        "features": features,
+        "step": manifest.step,
+        "raw_columns": list(columns),
+    }
+
+
+@lru_cache(maxsize=32)
+def _raw_columns(folder: Path) -> tuple[str, ...]:
     try:
-        facts["raw_columns"] = raw_columns(open_transform(folder))
+        return tuple(raw_columns(open_transform(folder)))
     except MegalithError:
-        facts["raw_columns"] = []
-    return facts
+        return ()
 
 
 def _version_statistics(name: str, version: str, counts: VersionCounts) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from megalith.serve.status.statistics import ServerStatistics
 
 if TYPE_CHECKING:
     from megalith.serve.engine import Engine
+    from megalith.serve.follow.followers import Followers
     from megalith.serve.front.recorder import RequestRecorder
 
 USUAL_PRIORITY = 100
@@ -66,7 +67,9 @@ class InferenceService:
         trace_every: int = 1,
         recorder: RequestRecorder | None = None,
         max_request_bytes: int = MAX_REQUEST_BYTES,
+        followers: Followers | None = None,
     ) -> None:
+        self.followers = followers
         self.engine, self.loop, self.recorder = engine, loop, recorder
         self.max_request_bytes = max_request_bytes
         self.folders = folders or ModelFolders(())
@@ -110,8 +113,9 @@ class InferenceService:
         return model
 
     def ready(self) -> bool:
-        """Whether requests are taken, and every model can answer."""
-        return not self.draining and all(model.ready for model in self.models().values())
+        """Whether requests are taken, and every model can answer, those that are followed too."""
+        followed = self.followers is None or self.followers.ready()
+        return not self.draining and followed and all(model.ready for model in self.models().values())
 
     def call(self, name: str, version: str | None, protocol: str) -> InferCall:
         """Takes a request up by the name of its model."""

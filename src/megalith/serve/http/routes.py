@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from megalith.serve.failures import BadRequestError, ShuttingDownError
+from megalith.serve.follow.status import follow_families
 from megalith.serve.front.descriptions import (
     model_config,
     model_metadata,
@@ -143,7 +144,13 @@ class HttpApplication:
                     for number in each.versions:
                         # Dashboards want a zero before the first request.
                         service.statistics.of(each.name, number)
-                text = metrics_text(service.statistics, pending_requests(service), engine_gauges(service))
+                followed = service.followers.statuses if service.followers is not None else ()
+                text = metrics_text(
+                    service.statistics,
+                    pending_requests(service),
+                    engine_gauges(service),
+                    follow_families(followed),
+                )
                 return HttpResponse(200, [text.encode()], CONTENT_TYPE)
             case _:
                 return HttpResponse(200, [PAGE], _HTML, (("Cache-Control", "no-cache"),))

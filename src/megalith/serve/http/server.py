@@ -77,8 +77,10 @@ async def listen(
     port: int,
     tls: TlsFiles | None,
     max_connections: int = MAX_CONNECTIONS,
+    *,
+    share_port: bool = False,
 ) -> HttpListener:
-    """Starts to take connections."""
+    """Starts to take connections; with `share_port` other processes may do so on the same port."""
     loop = asyncio.get_running_loop()
     connections: set[HttpConnection] = set()
     context = None if tls is None else tls.context()
@@ -89,6 +91,7 @@ async def listen(
             port,
             ssl=context,
             backlog=1024,
+            reuse_port=share_port or None,
         )
     except OSError as error:
         raise ConfigError(

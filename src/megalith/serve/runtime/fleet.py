@@ -122,9 +122,10 @@ class Fleet:
         """Frees a version that no card has."""
         # The base of another version is read again, should the process that loads ever end.
         self._unloaded.add(number)
-        for each in self._unloaded & set(self._loads):
-            if not any(base == each for _, base, _ in self._loads.values()):
+        while gone := (self._unloaded & set(self._loads)) - {base for _, base, _ in self._loads.values()}:
+            for each in gone:
                 del self._loads[each]
+        self._unloaded &= set(self._loads)
         self.maker.unload(number)
 
     def status(self) -> dict[str, Any]:

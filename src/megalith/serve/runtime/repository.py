@@ -27,6 +27,10 @@ from megalith.serve.runtime.version_folder import VersionFolder, open_version
 from megalith.serve.settings import EngineSettings
 
 Says = Callable[[str], None]
+_LIVE_REQUESTS = 4
+"""That are replayed before one of many versions takes over."""
+_MOST_COUNTED = 64
+"""Versions of a model whose counts are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,7 @@ class Repository:
         self._settings, self._fleet, self._scheduler, self._says = settings, fleet, scheduler, says
         self._recorder = recorder
         self._check = VersionCheck(replay, settings.calibration_bound, settings.cards)
+        self._check_live = VersionCheck(replay, settings.live_bound, settings.cards)
         self._changing = threading.Lock()
         self._models: dict[str, dict[str, ServedVersion]] = {}
         """Versions of a model in the order they came; replaced as a whole, never changed."""
@@ -88,34 +93,39 @@ class Repository:
         *,
         keep: bool = False,
         check: bool = True,
+        live: bool = False,
     ) -> LoadReport:
         """Loads a version beside the one before, checks it, and switches to it.
 
         The memory that this takes at its peak is said first, and refused where it is beyond the limit. With
         `keep` the version before is served on by its number. Where a check fails a QualityError says so and
-        everything is as it was; `check=False` leaves checks out.
+        everything is as it was; `check=False` leaves checks out. `live` is for versions of which one comes
+        every few seconds: nothing is said, few requests are replayed, and `live_bound` is theirs.
         """
         began = time.monotonic()
         with self._changing:
             opened = open_version(folder, lambda model: self._models.get(name or model, {}))
             served, base = self._prepare(opened, name, version)
             memory = load_memory(opened, self._loaded_bytes(), self._fleet.resident(), self._settings)
-            self._says(f"Version {served.version} of '{served.model}': {memory.sentence()}")
+            if not live:
+                self._says(f"Version {served.version} of '{served.model}': {memory.sentence()}")
             memory.refuse_beyond_limit(served.model, served.version)
             before = self._models.get(served.model, {})
             after = {**(before if keep else {}), served.version: served}
             models = {**self._models, served.model: after}
             served.bytes = self._fleet.load(served.number, folder, base, served.spec)
             try:
-                findings = self._switch(models, served, opened if check else None)
+                findings = self._switch(models, served, opened if check else None, live)
             except BaseException:
                 self._fleet.unload(served.number)
                 raise
             for old in before.values():
                 if old not in after.values():
                     self._fleet.unload(old.number)
+            self._forget(served.model)
         seconds = time.monotonic() - began
-        self._says(f"Version {served.version} of '{served.model}' serves after {seconds:.1f} s.")
+        if not live:
+            self._says(f"Version {served.version} of '{served.model}' serves after {seconds:.1f} s.")
         return LoadReport(served.model, served.version, seconds, served.bytes, memory, findings.to_dict())
 
     def unload(self, name: str, version: str | None = None) -> None:
@@ -143,7 +153,7 @@ class Repository:
                 outputs=newest.check.outputs(),
                 ready=True,
                 backend=newest.spec.backend,
-                folder=newest.folder,
+                folder=newest.inputs_folder,
                 features=newest.check.features,
                 user_features=newest.check.user_features,
                 bytes=newest.bytes,
@@ -205,6 +215,7 @@ class Repository:
             RequestCheck(manifest),
             spec,
             self._past.setdefault((model, version), VersionStatistics()),
+            inputs_folder=str(opened.inputs),
         )
         item = 2 if spec.pooled == "float16" else 4
         widths = [sum(run.width for run in column_runs(manifest, tables)) for tables in spec.partitions]
@@ -219,6 +230,7 @@ class Repository:
         models: dict[str, dict[str, ServedVersion]],
         new: ServedVersion | None = None,
         opened: VersionFolder | None = None,
+        live: bool = False,
     ) -> VersionFindings:
         """Serves these from now on: on new cards, while those before finish what they have."""
         kept = [one for versions in models.values() for one in versions.values()]
@@ -229,7 +241,7 @@ class Repository:
         generation = self._fleet.start_generation(specs, None if new is None else new.number)
         try:
             if new is not None and opened is not None:
-                findings = self._findings(opened, new)
+                findings = self._findings(opened, new, live)
         except BaseException:
             self._scheduler.wait_idle(generation, [new] if new else [])
             self._fleet.end(generation)
@@ -241,8 +253,19 @@ class Repository:
         self._fleet.end(before)
         return findings
 
-    def _findings(self, opened: VersionFolder, new: ServedVersion) -> VersionFindings:
+    def _findings(self, opened: VersionFolder, new: ServedVersion, live: bool) -> VersionFindings:
         versions = self._models.get(new.model)
         old = next(reversed(versions.values())) if versions else None
         kept = self._recorder.kept(new.model)
+        if live:
+            return self._check_live(opened.source(), new, old, kept[-_LIVE_REQUESTS:], alone=not self._models)
         return self._check(opened.source(), new, old, kept, alone=not self._models)
+
+    def _forget(self, model: str) -> None:
+        """Counts of versions that went long ago."""
+        known = [key for key in self._past if key[0] == model]
+        served = self._models[model]
+        with self._scheduler.lock:
+            for key in known[: max(0, len(known) - _MOST_COUNTED)]:
+                if key[1] not in served:
+                    del self._past[key]

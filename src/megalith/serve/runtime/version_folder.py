@@ -12,7 +12,7 @@ from megalith.core.errors import ServeError
 from megalith.export.backends.base import ModelSource
 from megalith.export.delta.folder import FrozenDelta, content_checksum, is_delta, read_delta
 from megalith.export.folder import FrozenModel, read_manifest
-from megalith.export.manifest import DENSE_FILE, ModelManifest
+from megalith.export.manifest import DENSE_FILE, INPUTS, ModelManifest
 from megalith.serve.runtime.scheduling.work import ServedVersion
 
 _INDEX_BYTES = 20
@@ -28,6 +28,8 @@ class VersionFolder:
     weights_file: Path
     added_bytes: int
     """That it takes beside what is loaded."""
+    inputs: Path
+    """The folder that has schema and vocabulary."""
     base_number: int | None = None
     """Of a delta, the version it is over."""
 
@@ -47,7 +49,7 @@ def open_version(folder: Path, served: Callable[[str], Mapping[str, ServedVersio
     weights = manifest.files.get(DENSE_FILE)
     # Read once and packed once.
     added += 2 * weights.bytes if weights else 0
-    return VersionFolder(folder, manifest, folder / DENSE_FILE, added)
+    return VersionFolder(folder, manifest, folder / DENSE_FILE, added, folder)
 
 
 def _open_delta(folder: Path, served: Callable[[str], Mapping[str, ServedVersion]]) -> VersionFolder:
@@ -72,7 +74,10 @@ def _open_delta(folder: Path, served: Callable[[str], Mapping[str, ServedVersion
     added += (2 if DENSE_FILE in delta.files else 1) * weights
     added += sum(_INDEX_BYTES * record.rows for record in manifest.tables if record.ids == "listed")
     path = folder / DENSE_FILE if DENSE_FILE in delta.files else base.weights_file
-    return VersionFolder(folder, manifest, path, added, base.number)
+    inputs = (
+        folder if any(name.startswith(f"{INPUTS}/") for name in delta.files) else Path(base.inputs_folder)
+    )
+    return VersionFolder(folder, manifest, path, added, inputs, base.number)
 
 
 class DeltaChecks:

@@ -8,12 +8,18 @@ from megalith.serve.status.statistics import BUCKET_SECONDS, REASONS, ServerStat
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Labels = Mapping[str, str]
+Family = tuple[str, str, str, Iterable[tuple[Labels, float]]]
+"""Name, kind, what it is, and values by labels."""
 
 
 def metrics_text(
-    statistics: ServerStatistics, pending: Mapping[tuple[str, str], int], gauges: Mapping[str, float]
+    statistics: ServerStatistics,
+    pending: Mapping[tuple[str, str], int],
+    gauges: Mapping[str, float],
+    families: Iterable[Family] = (),
 ) -> str:
-    """All metrics; `pending` requests by model and version, `gauges` by name as the engine has them."""
+    """All metrics; `pending` requests by model and version, `gauges` by name as the engine has them, and
+    `families` of what else there is."""
     lines: list[str] = []
     versions = sorted(statistics.versions.items())
 
@@ -64,6 +70,8 @@ def metrics_text(
     family("megalith_request_bytes", "counter", "Bytes of request bodies", [({}, statistics.bytes_in)])
     for name, value in sorted(gauges.items()):
         family(f"megalith_{name}", "gauge", name.replace("_", " "), [({}, value)])
+    for each in families:
+        family(*each)
     return "\n".join(lines) + "\n"
 
 

@@ -14,6 +14,8 @@ _FIRST_SECONDS, _STEPS_A_DOUBLING, _NUM_BUCKETS = 50e-6, 2, 42
 BUCKET_SECONDS = tuple(_FIRST_SECONDS * 2 ** (number / _STEPS_A_DOUBLING) for number in range(_NUM_BUCKETS))
 """Upper ends of the latency histogram's buckets but the last, which has none: 50 us to 74 s."""
 _HISTORY_SECONDS = 120
+MOST_VERSIONS, OLDER = 16, "older"
+"""Versions of a model that are counted apart; those before are one, under this name."""
 
 
 class LatencyHistogram:
@@ -27,6 +29,11 @@ class LatencyHistogram:
         """Counts one request."""
         self.counts[_bucket(seconds)] += 1
         self.total_seconds += seconds
+
+    def join(self, other: LatencyHistogram) -> None:
+        """Counts those of another too."""
+        self.counts = [own + more for own, more in zip(self.counts, other.counts, strict=True)]
+        self.total_seconds += other.total_seconds
 
     def percentile(self, share: float) -> float | None:
         """Seconds that a share of requests did not exceed, to the width of a bucket; None of no requests."""
@@ -68,6 +75,22 @@ class VersionCounts:
     batches: dict[int, list[int]] = field(default_factory=dict)
     """Requests, input, compute and output ns by the power of two that the samples of a batch are within."""
 
+    def add(self, other: VersionCounts) -> None:
+        """Counts what another has counted too."""
+        for name in (
+            *("success", "success_ns", "failure_ns", "samples", "executions", "queue_ns", "input_ns"),
+            *("compute_ns", "output_ns", "degraded"),
+        ):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.last_ms = max(self.last_ms, other.last_ms)
+        for reason, count in other.failures.items():
+            self.failures[reason] = self.failures.get(reason, 0) + count
+        self.latency.join(other.latency)
+        for size, values in other.batches.items():
+            own = self.batches.setdefault(size, [0, 0, 0, 0])
+            for place, value in enumerate(values):
+                own[place] += value
+
     @property
     def execution_count(self) -> int:
         """Batches run."""
@@ -105,8 +128,16 @@ class ServerStatistics:
         """The counts of a version, from now on if there were none."""
         counts = self.versions.get((model, version))
         if counts is None:
+            self._fold(model)
             counts = self.versions[model, version] = VersionCounts()
         return counts
+
+    def _fold(self, model: str) -> None:
+        """Makes one of the oldest versions of a model: where one comes every second there would be no end."""
+        known = [key for key in self.versions if key[0] == model and key[1] != OLDER]
+        for key in known[: max(0, len(known) + 1 - MOST_VERSIONS)]:
+            older = self.versions.setdefault((model, OLDER), VersionCounts())
+            older.add(self.versions.pop(key))
 
     def succeeded(self, answer: Answer, seconds: float, num_bytes: int, protocol: str) -> None:
         """Counts an answer that took so long from the first byte of its request."""

@@ -36,6 +36,7 @@ def status_summary(service: InferenceService) -> dict[str, Any]:
             "bytes_in": statistics.bytes_in,
         },
         "engine": service.engine.status(),
+        "follow": [each.to_dict() for each in service.followers.statuses] if service.followers else [],
         "traffic": [
             {
                 "second": each.second,

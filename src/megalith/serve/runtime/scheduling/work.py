@@ -43,6 +43,8 @@ class ServedVersion:
     widths: tuple[int, ...] = ()
     """Bytes of a sample's pooled vectors, by partition."""
     bytes: dict[str, int] = field(default_factory=dict)
+    inputs_folder: str = ""
+    """Where its schema and vocabulary are: of a delta without them, the folder of its base."""
     limits: dict[str, float] | None = None
     """How far the outputs of its own samples may be, where that is known; a delta has its base's."""
     waiting: int = 0

@@ -1,0 +1,1 @@
+"""Following a stream of versions: a running server takes what a trainer publishes, without a restart."""
