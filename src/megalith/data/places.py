@@ -86,6 +86,12 @@ def list_files(place: Path | str) -> list[RawFile]:
     return sorted(files)
 
 
+def file_system(place: Path | str) -> tuple[fs.FileSystem, str]:
+    """The file system of a place, and its path there; whoever writes takes places as whoever reads."""
+    filesystem, path, _ = _located(place_text(place))
+    return filesystem, path
+
+
 def has_file(folder: Path | str, name: str) -> bool:
     """Whether a folder holds a file of that name."""
     text = place_text(folder)

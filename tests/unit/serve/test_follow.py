@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.fs as arrow_fs
 import pytest
 import torch
 from tests.served_models import ask, equal, in_process
@@ -32,7 +33,7 @@ REQUEST = RequestMaker(probe_model(), "whole").request(40)
 class Served:
     """An engine that follows what is at a place, looked at when a test says so."""
 
-    def __init__(self, uri: Path, folder: Path, cards: int = 0, **settings: object) -> None:
+    def __init__(self, uri: Path | str, folder: Path, cards: int = 0, **settings: object) -> None:
         self.said: list[str] = []
         self.engine = Engine(EngineSettings(cards=cards, load_share=1.0))
         self.copies = LocalCopies(folder)
@@ -296,6 +297,48 @@ def test_another_stream_at_the_place_is_not_taken(
     assert served.look() == 2
     assert "another stream" in served.follower.status.problem
     assert served.has(publisher)
+
+
+def test_a_stream_in_an_object_store_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real server that speaks S3; a file of it is damaged on its way."""
+    moto = pytest.importorskip("moto.server", reason="needs moto: pip install 'megalith[test]'")
+    for name, value in (("ACCESS_KEY_ID", "key"), ("SECRET_ACCESS_KEY", "secret"), ("REGION", "eu-west-1")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    served = None
+    try:
+        at = f"127.0.0.1:{server.get_host_and_port()[1]}"
+        arrow_fs.S3FileSystem(endpoint_override=at, scheme="http", allow_bucket_creation=True).create_dir(
+            "live"
+        )
+        uri = f"s3://live/clicks?endpoint_override={at}&scheme=http"
+        storage = StreamStorage.of(uri)
+        publisher = SmallPublisher(storage, tmp_path / "work")
+        publisher.snapshot()
+        served = Served(uri, tmp_path / "copies")
+        assert served.look() == 1
+        for number in (2, 3):
+            publisher.delta()
+            assert served.look() == number
+            assert served.has(publisher)
+        publisher.delta()
+        good = storage.read(delta_file(4))
+        storage.write(delta_file(4), good[:100])
+        assert served.look() == 3
+        assert f"s3://live/clicks/{delta_file(4)} is damaged" in served.follower.status.problem
+        storage.write(delta_file(4), good)
+        assert served.look() == 4
+        assert served.has(publisher)
+        server.stop()
+        assert served.look() == 4
+        assert "s3://live/clicks" in served.follower.status.problem
+        assert ask(served.engine, MODEL, REQUEST).version == "4"
+    finally:
+        server.stop()
+        if served is not None:
+            served.close()
 
 
 def test_followers_take_what_is_there_and_what_comes(publisher: SmallPublisher, tmp_path: Path) -> None:

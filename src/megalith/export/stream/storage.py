@@ -11,6 +11,7 @@ of it is there. What cannot be reached is a StorageError of one sentence.
 from __future__ import annotations
 
 import io
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,8 +21,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as arrow_fs
 
-from megalith.core.errors import ConfigError, StorageError, without_controls
+from megalith.core.errors import StorageError, without_controls
 from megalith.core.files import new_file, remove_partials, write_atomic
+from megalith.data.places import file_system
 
 _PIECE_BYTES = 4 << 20
 
@@ -43,14 +45,8 @@ class StreamStorage:
         """The place that a URI, or a path, names; nothing is read or written yet."""
         if "://" not in uri:
             return StreamStorage(arrow_fs.LocalFileSystem(), str(Path(uri).expanduser().absolute()), uri)
-        try:
-            system, root = arrow_fs.FileSystem.from_uri(uri)
-        except (pa.ArrowException, ValueError, OSError, ImportError) as error:
-            raise ConfigError(
-                f"{without_controls(uri)} names no place that pyarrow knows ({_reason(error)}); use a path, "
-                "or a URI such as s3://bucket/folder."
-            ) from error
-        return StreamStorage(system, root, uri)
+        system, root = file_system(uri)
+        return StreamStorage(system, root, without_controls(re.sub(r"\?[a-z_]+=.*", "", uri)))
 
     def where(self, name: str) -> str:
         """What a sentence calls a file."""

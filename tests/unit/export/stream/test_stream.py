@@ -269,7 +269,7 @@ def test_the_stream_of_another_run_is_neither_written_nor_taken(
 
 
 def test_a_place_that_is_none_is_said_in_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="names no place"):
+    with pytest.raises(ConfigError, match="nowhere://x is no place"):
         StreamStorage.of("nowhere://x/y")
     blocked = tmp_path / "file"
     blocked.write_text("")
