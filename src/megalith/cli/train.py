@@ -85,6 +85,7 @@ def _tell_nobody(*_: str) -> None:
 
 def _print_summary(summary: dict[str, Any]) -> None:
     from megalith.core.units import format_bytes, format_count, format_seconds
+    from megalith.train.run.folder import END_OF_DATA
 
     say(
         f"{summary['step']:,} of {summary['total_steps']:,} steps in {format_seconds(summary['seconds'])}, "
@@ -99,7 +100,9 @@ def _print_summary(summary: dict[str, Any]) -> None:
     if not summary["finished"]:
         say(f"Stopped by {summary['stopped_by']}; resume with: megalith train {run}")
         return
-    if summary["stopped_by"]:
+    if summary["stopped_by"] == END_OF_DATA:
+        say("The data grows no more; remove the marker and train the run again to go on.")
+    elif summary["stopped_by"]:
         say(f"Stopped early; the best evaluation was at step {summary['best_step']:,}.")
     if "evaluation" in summary:
         print_evaluation(summary["evaluation"])

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from megalith.comm.ranks import Ranks
 from megalith.core.config import Config
 from megalith.core.errors import ConfigError
 from megalith.core.schema import TableSpec
 from megalith.data.dataset import Dataset
+from megalith.data.growing import GrowingConfig, GrowingLoader
+from megalith.data.growing.ledger import FileLedger
 from megalith.data.ingest import RawDataset, RawFilesConfig, StoredDataset
 from megalith.data.ingest.index import IndexFile
 from megalith.data.loader import Loader
@@ -28,6 +30,8 @@ class DataConfig(Config):
     one, a folder or a pattern."""
     raw: RawFilesConfig | None = None
     """What becomes of raw files."""
+    growing: GrowingConfig | None = None
+    """Files are added to `path` while the run trains; needs `raw`."""
     train: tuple[str, ...] = Field(default=("train",), min_length=1)
     """Splits to train on; several are read as one."""
     eval: str | None = None
@@ -45,6 +49,12 @@ class DataConfig(Config):
     prefetch: int = Field(default=4, ge=1, le=1024)
     """Windows that are kept ready."""
 
+    @model_validator(mode="after")
+    def _raw_files_grow(self) -> DataConfig:
+        if self.growing is not None and self.raw is None:
+            raise ValueError("growing is for raw files: say with raw what becomes of them")
+        return self
+
 
 def open_dataset(config: DataConfig, kept: Path | None = None, index: Path | None = None) -> Dataset:
     """The data of a recipe.
@@ -57,12 +67,37 @@ def open_dataset(config: DataConfig, kept: Path | None = None, index: Path | Non
 
 
 def train_loader(
-    config: DataConfig, dataset: Dataset, ranks: Ranks, seed: int, readers: WindowReaders | None = None
-) -> Loader:
+    config: DataConfig,
+    dataset: Dataset,
+    ranks: Ranks,
+    seed: int,
+    readers: WindowReaders | None = None,
+    ledger: Path | None = None,
+) -> Loader | GrowingLoader:
     """Shuffled batches of the training splits; each rank reads its slice of every batch.
 
-    `readers` are those of a tier; None are threads of this process.
+    `readers` are those of a tier; None are threads of this process. `ledger` is the file in which a run keeps
+    what it has taken of data that grows.
     """
+    if config.growing is not None:
+        assert isinstance(dataset, RawDataset)
+        if ranks.world_size > 1:
+            raise ConfigError(
+                "data.growing is for a run of one process, which takes files in one order; train without "
+                "torchrun, or on the files that are there without data.growing."
+            )
+        return GrowingLoader(
+            dataset,
+            config.growing,
+            config.batch_size,
+            FileLedger(ledger),
+            shuffle=config.shuffle,
+            seed=seed,
+            prefetch=config.prefetch,
+            threads=config.threads,
+            shuffle_window_rows=config.shuffle_window_rows,
+            readers=readers,
+        )
     return Loader(
         dataset,
         config.train,

@@ -13,9 +13,9 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from megalith.core.trace import Tracer
 from megalith.data.batch import Batch
@@ -120,6 +120,17 @@ class Pipeline:
         self.position = prepared.position
         self._begin()
         return prepared
+
+    def peek(self, seconds: float) -> Literal["batch", "end", "waiting"]:
+        """Waits so long for the next batch; whether it is there, or there is none. Where none is prepared
+        ahead that is not known before it is asked for."""
+        if not self._prepared:
+            return "batch"
+        future = self._prepared[0]
+        wait((future,), seconds)
+        if not future.done():
+            return "waiting"
+        return "batch" if future.exception() is not None or future.result() is not None else "end"
 
     def settle(self) -> None:
         """Returns when nothing is under way: others may exchange ids, and use all of the memory for rows."""

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from megalith.checkpoint.differential.settings import CheckpointConfig
 from megalith.core.config import Config, apply_overrides, load_yaml, parse_config, with_kinds_replaced
@@ -62,6 +62,12 @@ class Recipe(Config):
     """Tables may be larger than memory: `dram` bytes of their rows are kept in it, on every rank."""
     adaptive: AdaptivePolicy | None = None
     """Tables are to be smaller: rows are cut into chunks, of which only the useful live."""
+
+    @model_validator(mode="after")
+    def _growing_data_has_no_epochs(self) -> Recipe:
+        if self.data.growing is not None and self.train.steps is None:
+            raise ValueError("data.growing has no epochs: give train.steps, the most that the run may take")
+        return self
 
     def learner_config(self, rows: Path | None = None, total_steps: int = 0) -> LearnerConfig:
         """What a learner takes of the recipe; `rows` is the folder of tiered tables, if there are any.

@@ -39,7 +39,7 @@ from megalith.train.run.folder import RunFolder, drop_entries_after, drop_lines_
 from megalith.train.run.reporter import Reporter
 from megalith.train.run.summary import RunEnding, write_summary
 from megalith.train.run.tiers import TierMetrics
-from megalith.train.run.waiting import DataWait, WaitMeter
+from megalith.train.run.waiting import DataWait, GrowthWait, WaitMeter
 from megalith.train.schedule import lr_factor
 from megalith.train.sharding_plan import plan_for_training
 from megalith.train.stopping import StopSignal, agree_on_signal
@@ -75,7 +75,12 @@ class Trainer:
         self.dataset = open_dataset(recipe.data, kept, self.run.file_index if resumes else None)
         self._tier = open_tier(recipe.ingest, self.ranks)
         self.loader = train_loader(
-            recipe.data, self.dataset, self.ranks, recipe.train.seed, self._tier.readers
+            recipe.data,
+            self.dataset,
+            self.ranks,
+            recipe.train.seed,
+            self._tier.readers,
+            self.run.taken_files,
         )
         eval_split = choose_split(recipe.data, self.dataset)
         self.plan = plan_for_training(recipe, self.dataset, self.ranks)
@@ -91,6 +96,10 @@ class Trainer:
             self.run.checkpoints, recipe.train.keep_checkpoints, own_group, config=recipe.checkpoint
         )
         self._depth = recipe.train.pipeline if self.learner.embeddings.prepares_ahead else 0
+        self._growth = GrowthWait(self.loader)
+        if self._growth.grows:
+            # Who waits for files also publishes, and hears signals.
+            self._depth = max(1, self._depth)
         self._pipeline: Pipeline | None = None
         self._evaluator = RunEvaluator(recipe, self.dataset, eval_split, self.learner, self._depth)
         self._tiers = TierMetrics(self.learner.embeddings, self.ranks, is_tiered=recipe.memory is not None)
@@ -153,6 +162,9 @@ class Trainer:
         None where every table is whole in memory. For a run that was created or resumed; takes some seconds.
         """
         depth, steps = self._depth, self.total_steps
+        if self._growth.grows:
+            # Nothing is known of what will come.
+            return None
         return predict_tiers(
             PlannedRun(self.recipe, self.run, self.dataset, self.learner, self.ranks, steps, depth)
         )
@@ -212,6 +224,7 @@ class Trainer:
             self.step,
             self.total_steps,
             stopped_by,
+            self._growth.has_ended,
             self.best.step,
             time.perf_counter() - began,
             ranks.world_size,
@@ -237,11 +250,21 @@ class Trainer:
         )
         self._pipeline = pipeline
         stopped_by: str | None = None
+
+        def publish() -> None:
+            self._publisher.after(self.step, tracer)
+
         try:
             self._publisher.begin(self.step, tracer)
             while self.step < self.total_steps and not self.best.exhausted and not stopped_by:
+                if not self._growth.has_batch(pipeline, signal, publish):
+                    stopped_by = signal.requested
+                    if stopped_by:
+                        with tracer.span("checkpoint"):
+                            self.save()
+                    break
                 factor = self._take_step(pipeline, tracer, monitor)
-                self._publisher.after(self.step, tracer)
+                publish()
                 reporter.advance(self.step)
                 if self._steps.logs_after(self.step):
                     now = time.perf_counter()
@@ -259,6 +282,8 @@ class Trainer:
                     clock = now
                     tracer.flush()
                 if self._evaluator.split is not None and self._steps.evaluates_after(self.step):
+                    if not self._growth.has_batch(pipeline, signal, publish):
+                        continue
                     with tracer.span("evaluate"):
                         # Evaluation exchanges ids too: none of a training batch may be under way.
                         pipeline.settle()
@@ -271,9 +296,11 @@ class Trainer:
                     with tracer.span("checkpoint"):
                         self.save(self._saves_ahead and not stopped_by)
         except BaseException:
+            self._growth.interrupt()
             pipeline.abandon()
             self._publisher.abandon()
             raise
+        self._growth.interrupt()
         pipeline.close()
         self._pipeline = None
         self._publisher.finish(self.step, tracer)

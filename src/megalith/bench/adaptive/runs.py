@@ -53,6 +53,7 @@ def run_point(recipe: Recipe, dataset: Dataset, point: RunPoint) -> dict[str, An
     started, cpu = time.perf_counter(), time.process_time()
     recipe = _seeded(recipe, point.seed)
     loader = train_loader(recipe.data, dataset, Ranks(), recipe.train.seed)
+    assert isinstance(loader, Loader)
     steps = LoopSteps(recipe.train, len(loader)).total
     try:
         learner, problem = build_learner(recipe, dataset, point, steps)

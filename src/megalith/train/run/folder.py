@@ -3,6 +3,7 @@
 RUN/config.yaml         the recipe, complete with every default
 RUN/inputs/             schema and vocabulary of the data, a model of one's own; see megalith.train.run.inputs
 RUN/file-index.json     where the rows of raw files begin, if it was trained on such
+RUN/taken-files.jsonl   the files of data that grows, in the order in which they were taken
 RUN/metrics.jsonl       one line for each report of training or evaluation
 RUN/evicted.jsonl       ids of dynamic tables that lost their row, where the recipe asks for them
 RUN/imports.jsonl       files of ids that were brought into dynamic tables
@@ -38,6 +39,7 @@ from megalith.core.files import read_jsonl, write_atomic
 from megalith.core.lock import FolderLock
 from megalith.core.trace import trace_parts
 from megalith.data.dataset import Dataset
+from megalith.data.growing.files import is_marked
 from megalith.data.ingest import RawDataset
 from megalith.embeddings.stores.settings import TieredMemory
 from megalith.models.custom import CustomConfig
@@ -48,6 +50,8 @@ from megalith.train.run.existing import refuse_existing
 from megalith.train.run.inputs import RunInputs
 from megalith.train.run.records import read_metrics
 
+END_OF_DATA = "the end of the data"
+"""What stopped a run on data that has grown and will grow no more."""
 _RANK = re.compile(r"trace-rank-(\d+)\.")
 
 
@@ -58,6 +62,7 @@ class RunFolder:
         self.folder = folder
         self.config = folder / "config.yaml"
         self.inputs = RunInputs(folder / "inputs")
+        self.taken_files = folder / "taken-files.jsonl"
         self.file_index = folder / "file-index.json"
         self.metrics = folder / "metrics.jsonl"
         self.evicted = folder / "evicted.jsonl"
@@ -107,12 +112,16 @@ class RunFolder:
                 self._lock.release()
 
     def finished(self) -> dict[str, Any] | None:
-        """The summary of a run that came to its end and has its last checkpoint still; else None."""
+        """The summary of a run that came to its end and has its last checkpoint still; else None. One on data
+        that grows is not at its end once the marker of that is gone."""
         try:
             summary = json.loads(self.summary.read_text(encoding="utf-8"))
             ended = summary["finished"] is True and isinstance(summary["step"], int)
         except (OSError, ValueError, RecursionError, KeyError, TypeError):
             return None
+        if ended and summary.get("stopped_by") == END_OF_DATA:
+            data = self.recipe().data
+            ended = data.growing is not None and is_marked(data.path, data.growing)
         return summary if ended and CheckpointStore(self.checkpoints).latest() == summary["step"] else None
 
     def create(self, recipe: Recipe, dataset: Dataset, overwrite: bool = False) -> None:
@@ -145,6 +154,7 @@ class RunFolder:
             self.config,
             self.inputs.folder,
             self.file_index,
+            self.taken_files,
             self.metrics,
             self.evicted,
             self.imports,

@@ -10,7 +10,7 @@ from megalith.core.files import write_atomic
 from megalith.hardware.machine import this_machine
 from megalith.train.learner.learner import Learner
 from megalith.train.run.adaptive import adaptive_totals
-from megalith.train.run.folder import RunFolder
+from megalith.train.run.folder import END_OF_DATA, RunFolder
 from megalith.train.run.records import read_evaluation, read_metrics, read_prediction, without_curve
 from megalith.train.run.tiers import tier_totals
 from megalith.train.run.waiting import DataWait
@@ -26,6 +26,8 @@ class RunEnding:
     total_steps: int
     stopped_by: str | None
     """A signal's name; None where the run came to its own end."""
+    data_ended: bool
+    """Whether that was because data that grew will grow no more."""
     best_step: int | None
     seconds: float
     num_ranks: int
@@ -39,10 +41,11 @@ def write_summary(run: RunFolder, ending: RunEnding, learner: Learner) -> dict[s
     batch_size, seconds = learner.config.global_batch, ending.seconds
     trained = (ending.step - ending.first_step) * batch_size
     finished = ending.stopped_by is None
+    early = END_OF_DATA if ending.data_ended else "early stopping"
     summary = {
         "run": str(run.folder),
         "finished": finished,
-        "stopped_by": ending.stopped_by or ("early stopping" if ending.step < ending.total_steps else None),
+        "stopped_by": ending.stopped_by or (early if ending.step < ending.total_steps else None),
         "step": ending.step,
         "total_steps": ending.total_steps,
         "samples": ending.step * batch_size,

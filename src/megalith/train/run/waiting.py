@@ -1,10 +1,19 @@
-"""How long training stood still because no batch was ready: what a reader tier is there to avoid."""
+"""How long training stood still because no batch was ready, which a reader tier is there to avoid; and what
+it does meanwhile where the data grows."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from megalith.comm.ranks import Ranks
+from megalith.data.growing import GrowingLoader
+from megalith.data.loader import Loader
+from megalith.train.pipeline import Pipeline
+from megalith.train.stopping import StopSignal
+
+_PEEK_SECONDS = 0.05
+"""Between two looks at what else is due, while a file is waited for."""
 
 
 class DataWait(NamedTuple):
@@ -45,3 +54,33 @@ class WaitMeter:
         total = self.total
         self.total = DataWait(total.seconds + longest.seconds, total.step_seconds + longest.step_seconds)
         return longest
+
+
+class GrowthWait:
+    """What a loop does while it waits for files; of no effect where a loader reads data that is all there."""
+
+    def __init__(self, loader: Loader | GrowingLoader) -> None:
+        self._loader = loader if isinstance(loader, GrowingLoader) else None
+        self.has_ended = False
+        """Whether the marker was found and all was read."""
+
+    @property
+    def grows(self) -> bool:
+        """Whether the data does."""
+        return self._loader is not None
+
+    def has_batch(self, pipeline: Pipeline, signal: StopSignal, meanwhile: Callable[[], None]) -> bool:
+        """Waits for the next batch; False where there is none, because of a signal or of the data's end."""
+        if self._loader is None:
+            return True
+        while (found := pipeline.peek(_PEEK_SECONDS)) == "waiting":
+            if signal.requested:
+                return False
+            meanwhile()
+        self.has_ended = found == "end"
+        return found == "batch"
+
+    def interrupt(self) -> None:
+        """Whoever waits for files waits no more."""
+        if self._loader is not None:
+            self._loader.interrupt()
