@@ -38,3 +38,16 @@ def test_the_guide_to_serving_is_true(tmp_path: Path) -> None:
     metrics = (tmp_path / "metrics.txt").read_text()
     assert 'nv_inference_request_success{model="first",version="2"}' in metrics
     assert (tmp_path / "requests.safetensors").stat().st_size > 1000
+
+
+def test_the_guide_to_live_updates_is_true(tmp_path: Path) -> None:
+    run_guide("live-updates.md", tmp_path, ports=("8000",))
+    assert "equal: True" in (tmp_path / "equal.txt").read_text()
+    summary = json.loads((tmp_path / "second.json").read_text())
+    assert (summary["step"], summary["finished"], summary["stopped_by"]) == (60, True, "the end of the data")
+    taken = [json.loads(line) for line in (tmp_path / "runs/clicks/taken-files.jsonl").read_text().splitlines()]
+    names = [Path(each["index"]["name"]).name for each in taken]
+    assert names == [f"day-a{letter}.tsv" for letter in "abcdef"]
+    metrics = (tmp_path / "metrics.txt").read_text()
+    assert "megalith_follow_lag_seconds{" in metrics
+    assert 'megalith_follow_ok{model="clicks"' in metrics

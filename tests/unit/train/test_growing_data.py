@@ -1,4 +1,4 @@
-"""Training on a directory that grows: files in order, each row once, whatever is killed, whenever they come."""
+"""Training on a directory that grows: files in order, each row once, whatever is killed meanwhile."""
 
 import json
 import shutil
