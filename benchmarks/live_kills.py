@@ -31,6 +31,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
@@ -328,7 +329,7 @@ def freshness(seen: dict[str, Any]) -> dict[str, Any]:
     kills = [kill["time"] for kill in seen["kills"] if kill["part"] == "trainer"]
     found: dict[str, list[float]] = {"first": [], "all": [], "first_calm": [], "all_calm": []}
     began = answers[0][0]
-    for before, record in zip(published, published[1:], strict=False):
+    for before, record in pairwise(published):
         if before["time"] < began:
             continue
         first = next((at for at, version in answers if version >= record["version"]), None)

@@ -65,16 +65,33 @@ def test_no_rank_of_an_evaluation_holds_all_tables(trained, tiny_data):
         ),
         (("sharding.plan=PLAN",), "is for 3 workers and 2 ranks run; regenerate it with `megalith plan"),
         (("sharding.plan=ELSEWHERE",), "elsewhere.json is not runnable here: its workers are a100-40g, and"),
+        (
+            ("publish={uri: LIVE, every_steps: 5}",),
+            "publish is for a run of one process, whose rows are all in it; train without torchrun",
+        ),
+        (
+            ("data.growing={}", "data.raw={vocabulary_from: DATA}", "train.steps=3"),
+            "data.growing is for a run of one process, which takes files in one order; train without",
+        ),
     ],
-    ids=["unknown key", "no data", "a plan for another number", "a plan for accelerators"],
+    ids=[
+        "unknown key",
+        "no data",
+        "a plan for another number",
+        "a plan for accelerators",
+        "publish",
+        "growing",
+    ],
 )
-def test_a_mistake_is_said_once_and_leaves_no_run(tiny_recipe, tmp_path, arguments, sentence):
+def test_a_mistake_is_said_once_and_leaves_no_run(tiny_data, tiny_recipe, tmp_path, arguments, sentence):
     plan = write_plan(tmp_path / "plan.json", tiny_recipe, 3)
     elsewhere = tmp_path / "elsewhere.json"
     if "sharding.plan=ELSEWHERE" in arguments:
         planned = ("plan", tiny_recipe, "--hardware", "zionex", "--world-size", 2, "--out", elsewhere)
         assert CliRunner().invoke(app, [*map(str, planned)]).exit_code == 0
-    arguments = [one.replace("PLAN", str(plan)).replace("ELSEWHERE", str(elsewhere)) for one in arguments]
+    places = {"PLAN": plan, "ELSEWHERE": elsewhere, "LIVE": tmp_path / "live", "DATA": tiny_data}
+    for name, place in places.items():
+        arguments = [one.replace(name, str(place)) for one in arguments]
     out = tmp_path / "run"
     result = torchrun("-m", "megalith", "train", tiny_recipe, *arguments, "--out", out)
     assert result.returncode != 0
@@ -84,6 +101,7 @@ def test_a_mistake_is_said_once_and_leaves_no_run(tiny_recipe, tmp_path, argumen
     assert "exitcode  : 2" in result.stderr
     assert "new message format" not in result.stderr
     assert not out.exists()
+    assert not (tmp_path / "live").exists()
 
 
 def test_a_run_with_a_plan_of_its_own_resumes_under_another_on_any_number_of_ranks(trained):

@@ -45,8 +45,8 @@ def test_the_guide_to_live_updates_is_true(tmp_path: Path) -> None:
     assert "equal: True" in (tmp_path / "equal.txt").read_text()
     summary = json.loads((tmp_path / "second.json").read_text())
     assert (summary["step"], summary["finished"], summary["stopped_by"]) == (60, True, "the end of the data")
-    taken = [json.loads(line) for line in (tmp_path / "runs/clicks/taken-files.jsonl").read_text().splitlines()]
-    names = [Path(each["index"]["name"]).name for each in taken]
+    lines = (tmp_path / "runs/clicks/taken-files.jsonl").read_text().splitlines()
+    names = [Path(json.loads(line)["index"]["name"]).name for line in lines]
     assert names == [f"day-a{letter}.tsv" for letter in "abcdef"]
     metrics = (tmp_path / "metrics.txt").read_text()
     assert "megalith_follow_lag_seconds{" in metrics

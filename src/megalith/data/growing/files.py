@@ -58,9 +58,8 @@ class GrowingFiles:
             # A pattern or a bucket's folder is there once something is in it.
             listed = []
         self._looked = time.monotonic()
-        self._come.extend(
-            file for file in listed if file.name not in taken and file not in self._come and file.size
-        )
+        # As they are now: one that was there at the last look may have been put there again since.
+        self._come = deque(file for file in listed if file.name not in taken and file.size)
         self._ledger.forget(number, {file.name for file in listed})
         return bool(self._come)
 

@@ -115,7 +115,8 @@ class StreamReader:
         stream, that were found to be damaged, and a sentence about each."""
         refused = refused or {}
         numbers = self.numbers()
-        self._known = {number: one for number, one in self._known.items() if number in numbers}
+        # What was not taken may have been written again since.
+        self._known.clear()
         newest = numbers[-1] if numbers else 0
         deltas: tuple[VersionRecord, ...] = ()
         problem = "" if numbers else f"{self.storage.uri} has no version yet."
