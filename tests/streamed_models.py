@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from tests.served_models import write_model
 from torch import Tensor
 
 from megalith.export.backends.conformance.models import ModelInMemory, probe_model
@@ -25,6 +24,7 @@ from megalith.export.stream.reader import Position, StreamReader
 from megalith.export.stream.records import VersionRecord
 from megalith.export.stream.storage import StreamStorage
 from megalith.export.stream.writer import StreamWriter
+from served_models import write_model
 
 STREAM = "5" * 32
 _PLAIN = ("t_int8", "t_int4", "t_half", "t_float")

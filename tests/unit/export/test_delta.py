@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.served_models import in_process, opened, write_model
 
 from megalith.core.errors import ServeError, StorageError
 from megalith.export.backends.conformance.models import ModelInMemory, probe_model
@@ -16,6 +15,7 @@ from megalith.export.delta import write_delta
 from megalith.export.delta.folder import DELTA, ROWS_FILE, FrozenDelta, content_checksum, read_delta
 from megalith.export.delta.source import DeltaModel
 from megalith.ops.frozen.changed_rows import change_index, changed_numbers, merge_changes
+from served_models import in_process, opened, write_model
 
 
 def with_rows(changes: dict[str, list[int]], weight: float = 0.0) -> ModelInMemory:

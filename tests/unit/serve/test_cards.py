@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.served_models import ask, equal, in_process, opened, submit, write_model
 
 from megalith.core.errors import PlanError, ServeError
 from megalith.export.backends.conformance.models import probe_model
@@ -20,6 +19,7 @@ from megalith.export.partition.served.from_manifest import served_manifest
 from megalith.serve.engine import Engine, EngineSettings
 from megalith.serve.failures import BadRequestError
 from megalith.serve.runtime.placement import place_version
+from served_models import ask, equal, in_process, opened, submit, write_model
 
 MODEL = "probe-float32"
 

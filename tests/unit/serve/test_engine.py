@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.served_models import ask, equal, in_process, opened, submit, write_model
 
 from megalith.export.backends.conformance.models import ModelInMemory, probe_model
 from megalith.export.backends.conformance.requests import RequestMaker
@@ -24,6 +23,7 @@ from megalith.serve.request import InferRequest, TensorView
 from megalith.serve.runtime.recorded import recorded_tensors
 from megalith.serve.runtime.scheduling.request_queue import TURN
 from megalith.serve.runtime.scheduling.work import Pending
+from served_models import ask, equal, in_process, opened, submit, write_model
 
 MODEL = "probe-float32"
 

@@ -10,12 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.served_models import equal, in_process, opened, submit, write_model
 
 from megalith.export.backends.conformance.requests import RequestMaker
 from megalith.serve.engine import Engine, EngineSettings
 from megalith.serve.failures import OverloadedError
 from megalith.serve.runtime.cards.process_card import ProcessCard
+from served_models import equal, in_process, opened, submit, write_model
 
 MODEL = "probe-float32"
 

@@ -12,8 +12,6 @@ from pathlib import Path
 import pyarrow.fs as arrow_fs
 import pytest
 import torch
-from tests.served_models import ask, equal, in_process
-from tests.streamed_models import SmallPublisher, same_content
 
 from megalith.export.backends.conformance.models import probe_model
 from megalith.export.backends.conformance.requests import RequestMaker
@@ -25,6 +23,8 @@ from megalith.serve.follow.follower import StreamFollower
 from megalith.serve.follow.followers import Followers
 from megalith.serve.follow.refusals import Refusals
 from megalith.serve.follow.settings import FollowSettings
+from served_models import ask, equal, in_process
+from streamed_models import SmallPublisher, same_content
 
 MODEL = probe_model().manifest.name
 REQUEST = RequestMaker(probe_model(), "whole").request(40)

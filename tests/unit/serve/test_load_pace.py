@@ -6,12 +6,12 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.served_models import ask, equal, in_process, opened, write_model
 
 from megalith.core.errors import ConfigError
 from megalith.export.backends.conformance.requests import RequestMaker
 from megalith.serve.engine import Engine, EngineSettings
 from megalith.serve.runtime.cards.load_pace import LoadPace
+from served_models import ask, equal, in_process, opened, write_model
 
 MODEL = "probe-float32"
 

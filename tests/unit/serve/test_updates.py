@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.served_models import ask, equal, in_process, opened, write_model
 
 from megalith.core.errors import QualityError, ServeError
 from megalith.export.backends.conformance.models import ModelInMemory, probe_model
@@ -19,6 +18,7 @@ from megalith.export.folder import read_manifest, write_manifest
 from megalith.export.tensor_file import file_record, read_tensors, write_tensors
 from megalith.serve.engine import Engine, EngineSettings
 from megalith.serve.request import Answer
+from served_models import ask, equal, in_process, opened, write_model
 
 MODEL = "probe-float32"
 

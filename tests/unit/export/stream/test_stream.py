@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.streamed_models import STREAM, SmallPublisher, same_content, taken
 
 from megalith.core.errors import ConfigError, ServeError, StorageError
 from megalith.export.delta.folder import FrozenDelta
@@ -21,6 +20,7 @@ from megalith.export.stream.reader import Position, StreamReader
 from megalith.export.stream.records import delta_file, version_file
 from megalith.export.stream.storage import StreamStorage
 from megalith.export.stream.writer import StreamWriter
+from streamed_models import STREAM, SmallPublisher, same_content, taken
 
 
 @pytest.fixture
