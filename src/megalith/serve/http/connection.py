@@ -121,12 +121,9 @@ class HttpConnection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """Says whether to keep the way to the client open: it may have sent all and wait for the answer."""
         self._half_closed = True
-        if self._state is _State.ANSWER:
+        if self._state is _State.ANSWER or self._congested:
             return True
-        if self._state in (_State.BODY, _State.CHUNKS):
-            self._refuse(BadRequestError("The body ended before its length was reached; send all of it."))
-        elif self._state is _State.HEAD and self._end > self._start:
-            self._refuse(BadRequestError("The request ended within its head; send all of it."))
+        self._refuse_unfinished()
         return False
 
     def pause_writing(self) -> None:
@@ -172,12 +169,24 @@ class HttpConnection(asyncio.BufferedProtocol):
                 pass
         finally:
             self._advancing = False
+        if self._half_closed and self._state not in (_State.ANSWER, _State.CLOSING) and not self._congested:
+            # What it needs to go on will never come.
+            self._refuse_unfinished()
+            self._transport.close()
+            return
         if self._state is _State.ANSWER and self._end == len(self._buffer) and not self._paused:
             self._paused = True
             self._transport.pause_reading()
         elif self._paused and self._state is not _State.ANSWER:
             self._paused = False
             self._transport.resume_reading()
+
+    def _refuse_unfinished(self) -> None:
+        """Answers a request that the client has ended too soon, if there is one."""
+        if self._state in (_State.BODY, _State.CHUNKS):
+            self._refuse(BadRequestError("The body ended before its length was reached; send all of it."))
+        elif self._state is _State.HEAD and self._end > self._start:
+            self._refuse(BadRequestError("The request ended within its head; send all of it."))
 
     def _step(self) -> bool:
         if self._transport.is_closing() or self._congested:

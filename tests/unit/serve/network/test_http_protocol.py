@@ -194,6 +194,18 @@ def test_a_half_closed_client_gets_its_answer(client: Client) -> None:
 
 
 @pytest.mark.parametrize("cut", [5, 40, -1])
+def test_what_is_cut_off_behind_a_request_is_refused_when_that_is_answered(client: Client, cut: int) -> None:
+    request = post(INFER, json_body(draw_inputs(2, 1)))
+    client.send(request + request[:cut])
+    client.socket.shutdown(socket.SHUT_WR)
+    assert client.read()[0] == 200
+    status, _, body = client.read()
+    assert status == 400
+    assert "ended" in json.loads(body)["error"]
+    assert client.closed()
+
+
+@pytest.mark.parametrize("cut", [5, 40, -1])
 def test_a_request_that_is_cut_off_is_refused(client: Client, cut: int) -> None:
     client.send(post(INFER, json_body(draw_inputs(2, 1)))[:cut])
     client.socket.shutdown(socket.SHUT_WR)
