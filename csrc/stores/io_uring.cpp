@@ -148,6 +148,7 @@ class IoUring final : public TransferQueue {
     ++to_submit_;
   }
 
+  // Begins what was submitted and waits for `wanted` completions, or for fewer where a signal ends the wait.
   bool enter(uint32_t wanted) {
     for (;;) {
       const uint32_t flags = wanted ? IORING_ENTER_GETEVENTS : 0;
@@ -159,6 +160,8 @@ class IoUring final : public TransferQueue {
         return false;
       }
       reap();
+      // What is reaped here was waited for: so many may not be under way any more.
+      if (wanted) return true;
     }
   }
 
