@@ -201,15 +201,20 @@ def read_totals(path: Path) -> SpanTotals:
 def read_spans(paths: Iterable[Path]) -> list[dict[str, Any]]:
     """The spans of several files, such as one for each rank. Half a line, as a kill leaves it, is passed over
     wherever it is: a resumed run has written on after it."""
-    return [
-        span
-        for span in _entries(paths)
-        if isinstance(span.get("name"), str)
-        and isinstance(span.get("thread"), str)
-        and isinstance(span.get("start"), (int, float))
-        and isinstance(span.get("duration"), (int, float))
-        and all(isinstance(span.get(key, 0), int) for key in ("process", "rank"))
-    ]
+    return list(iterate_spans(paths))
+
+
+def iterate_spans(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
+    """The same one by one, where they are not to be held."""
+    for span in _entries(paths):
+        if (
+            isinstance(span.get("name"), str)
+            and isinstance(span.get("thread"), str)
+            and isinstance(span.get("start"), (int, float))
+            and isinstance(span.get("duration"), (int, float))
+            and all(isinstance(span.get(key, 0), int) for key in ("process", "rank"))
+        ):
+            yield span
 
 
 def to_chrome(spans: list[dict[str, Any]], path: Path) -> None:

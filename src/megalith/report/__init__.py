@@ -4,6 +4,8 @@ network for nothing.
 shell.py         the file around every page: style, sections, charts
 collect.py       what the files of a run say
 timing.py        where its time went, from its trace
+waits.py         where the time of each rank went, and for whom it waited, from the traces of all
+load.py          what a run says of its machine: anomalies, a step, ranks, memory
 tables.py        how large its embedding tables are and how uneven the traffic on them is
 charts/          the charts of a run, as plotly.js figures
 html_tables.py   tables of a page, without empty columns

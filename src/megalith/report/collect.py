@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from megalith.core.errors import ConfigError
 from megalith.report.tables import TablesFacts, collect_tables
 from megalith.report.timing import TimeSpent, read_time_spent
+from megalith.report.waits import RankTimes, Waits, read_rank_times, read_waits
 from megalith.train.recipe import Recipe
 from megalith.train.run.folder import RunFolder
 from megalith.train.run.records import read_evaluation, read_metrics, read_prediction, read_summary
@@ -41,6 +42,12 @@ class RunFacts:
     """What tiers of tables did in the whole run; None where every table is whole in memory."""
     prediction: Values | None = None
     """What they were predicted to do."""
+    anomalies: list[Values] = field(default_factory=list)
+    """Lines with `kind: anomaly`."""
+    rank_times: list[RankTimes] = field(default_factory=list)
+    """Where the time of every rank that left a trace went."""
+    waits: Waits | None = None
+    """Who waited for whom; None with one rank, or without its traces."""
 
     @property
     def step(self) -> int:
@@ -112,6 +119,7 @@ class RunFacts:
         for key in (*METRICS, "best_ne", "best_log_loss", "above_best"):
             if key in source:
                 values[key] = source[key]
+        values["anomalies"] = len(self.anomalies)
         return values
 
 
@@ -144,6 +152,9 @@ def collect(folder: Path) -> RunFacts:
         tables=collect_tables(run, recipe),
         tiers=tier_totals(training),
         prediction=finite(read_prediction(run.prediction)) if run.prediction.exists() else None,
+        anomalies=[entry for entry in entries if entry.get("kind") == "anomaly"],
+        rank_times=read_rank_times(run),
+        waits=read_waits(run),
     )
 
 

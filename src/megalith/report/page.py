@@ -19,6 +19,7 @@ from megalith.report.charts.speed import format_time, rate_chart, time_chart
 from megalith.report.charts.tiers import disk_rows_chart, hit_chart, tier_bytes_chart
 from megalith.report.collect import RunFacts, Values, collect
 from megalith.report.html_tables import NONE, filled_columns, shorten, table_html, text_html
+from megalith.report.load import LoadSections, anomalies_html
 from megalith.report.shell import (
     code_html,
     figures_html,
@@ -61,14 +62,17 @@ def render(facts: RunFacts) -> str:
     adaptive = [live_dims_chart(facts), adaptive_bytes_chart(facts)]
     dynamic = [id_chart(facts), turnover_chart(facts), unknown_chart(facts)]
     tables = [size_chart(facts), traffic_chart(facts)]
+    load = LoadSections(facts)
     body = "\n".join(
         (
             _header(facts),
             _tiles(facts),
+            section_html("Anomalies", anomalies_html(facts)),
             section_html("Evaluations", _evaluations(facts)),
             section_html("Learning", figures_html(learning)),
             section_html("Speed", figures_html(speed)),
-            section_html("Memory and disk", _tiers(facts) + figures_html(tiers)),
+            load.html(),
+            section_html("Rows in memory and on disk", _tiers(facts) + figures_html(tiers)),
             section_html("Adaptive tables", figures_html(adaptive)),
             section_html("Ids without bound", figures_html(dynamic)),
             section_html("Embedding tables", figures_html(tables) + _table_list(facts)),
@@ -77,7 +81,7 @@ def render(facts: RunFacts) -> str:
         )
     )
     title = " · ".join(dict.fromkeys((facts.recipe.name, _folder(facts))))
-    return html_page(title, body, (*learning, *speed, *tiers, *adaptive, *dynamic, *tables))
+    return html_page(title, body, (*learning, *speed, *load.charts, *tiers, *adaptive, *dynamic, *tables))
 
 
 def _header(facts: RunFacts) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from megalith.core.trace import read_totals
@@ -16,6 +16,8 @@ class TimeSpent:
     other_seconds: float
     sessions: int
     steps: int
+    own: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By kind of thread and by span: seconds without those of spans within it."""
 
     @property
     def total_seconds(self) -> float:
@@ -37,4 +39,4 @@ def read_time_spent(trace: Path, session_seconds: float | None = None) -> TimeSp
     # A session that began after the last span of the one before, in a process of the same number, looks like
     # its continuation; parts do not overlap, so that all took at least as long as they did.
     total = max(sum(sessions), in_parts)
-    return TimeSpent(spent, total - in_parts, len(sessions), totals.steps)
+    return TimeSpent(spent, total - in_parts, len(sessions), totals.steps, totals.own)

@@ -27,7 +27,7 @@ def test_the_guide_to_tables_beyond_memory_is_true(tmp_path: Path) -> None:
         assert tiers["memory_bytes"] < summary["table_bytes"] / 3
         assert abs(tiers["hit_rate"] - predicted["hit_rate"]) < 0.1
         assert not list((runs / name / "rows").rglob("*.rows"))
-    assert "Memory and disk" in (runs / "disk/report.html").read_text()
+    assert "Rows in memory and on disk" in (runs / "disk/report.html").read_text()
 
 
 @pytest.mark.slow

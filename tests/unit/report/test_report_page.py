@@ -20,7 +20,8 @@ from megalith.train.recipe import load_recipe
 from megalith.train.run.folder import RunFolder
 from megalith.train.trainer import Trainer
 
-CHARTS = {"ne", "log_loss", "auc", "calibration", "rate", "time", "sizes", "traffic"}
+LEARNING = {"ne", "log_loss", "auc", "calibration"}
+CHARTS = LEARNING | {"rate", "time", "step", "waiting", "rank-memory", "resident", "sizes", "traffic"}
 
 
 @pytest.fixture(scope="module")

@@ -92,7 +92,7 @@ def test_a_prediction_stands_beside_what_happened(run: Path) -> None:
     for key, value in (("hits", 0.25), ("tier-rows", 7.5)):
         dotted = [trace for trace in figures[key]["data"] if trace["line"].get("dash") == "dot"]
         assert [trace["y"] for trace in dotted] == [[value, value]]
-    table = text[text.index("Memory and disk") : text.index("Cache hits</h3>")]
+    table = text[text.index("Rows in memory and on disk") : text.index("Cache hits</h3>")]
     (row,) = re.findall(r"<tr><td>Predicted</td>(.*?)</tr>", table)
     cells = re.findall(r"<td>(.*?)</td>", row)
     assert cells == ["25.0%", "7.50", "125 ms", "3.0 MiB", "\u2013", "\u2013", "disk &lt;reads&gt;"]
@@ -110,4 +110,4 @@ def test_a_run_in_memory_has_nothing_of_it(run: Path) -> None:
     metrics.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
     text, figures = figures_of(run)
     assert not TIER_CHARTS & figures.keys()
-    assert "Memory and disk" not in text
+    assert "Rows in memory and on disk" not in text

@@ -2,6 +2,8 @@
 
     quality.py           loss, metrics and calibration
     speed.py             samples a second, and where the time went
+    step_time.py         the spans of a step, from the reader to the kernels, and waiting
+    ranks.py             time, waiting, lookups and memory of every rank
     embedding_tables.py  sizes of tables, and how skewed their lookups are
     tiers.py             hits, reads and bytes of tables beyond memory
     adaptive.py          live columns and bytes of adaptive tables

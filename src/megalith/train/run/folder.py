@@ -90,11 +90,15 @@ class RunFolder:
         place = self.folder.resolve()
         return memory.path / f"{place.name}-{zlib.crc32(str(place).encode()):08x}"
 
+    def traced_ranks(self) -> list[int]:
+        """The ranks that left a trace."""
+        names = (_RANK.match(path.name) for path in self.folder.glob("trace-rank-*"))
+        numbers = {int(match[1]) for match in names if match}
+        return [rank for rank in (0, *sorted(numbers)) if trace_parts(self.trace_of(rank))]
+
     def traces(self) -> list[Path]:
         """The traces of all ranks that left one, by rank, each in the order in which it was written."""
-        names = (_RANK.match(path.name) for path in self.folder.glob("trace-rank-*"))
-        numbers = {match[1] for match in names if match}
-        return [part for rank in (0, *sorted(map(int, numbers))) for part in trace_parts(self.trace_of(rank))]
+        return [part for rank in self.traced_ranks() for part in trace_parts(self.trace_of(rank))]
 
     def evaluation(self, split: str) -> Path:
         """The file of the full evaluation on a split."""

@@ -73,6 +73,24 @@ class _Dynamic(_Record):
     unknown_share: float | None = None
 
 
+class _RankLoad(_Record):
+    """What one rank carried since the last report; bytes are those at its moment."""
+
+    data_wait_seconds: float
+    rank_wait_seconds: float
+    lookups: int
+    sent_bytes: int
+    table_bytes: dict[str, int]
+    resident_bytes: int | None = None
+
+
+class _Anomaly(_Entry):
+    """What was wrong with the run, from this step on."""
+
+    anomaly: str
+    message: str
+
+
 class _TrainEntry(_Entry):
     samples: int
     loss: float | None = None
@@ -82,6 +100,8 @@ class _TrainEntry(_Entry):
     tiers: _Tiers | None = None
     adaptive: _Adaptive | None = None
     dynamic: _Dynamic | None = None
+    ranks: list[_RankLoad] | None = None
+    wait_share: float | None = None
 
 
 class _EvalEntry(_Entry):
@@ -151,7 +171,7 @@ class _Prediction(_Record):
     bound_by: str
 
 
-_ENTRIES: dict[str, type[_Entry]] = {"train": _TrainEntry, "eval": _EvalEntry}
+_ENTRIES: dict[str, type[_Entry]] = {"train": _TrainEntry, "eval": _EvalEntry, "anomaly": _Anomaly}
 
 
 def read_metrics(path: Path) -> list[Values]:
