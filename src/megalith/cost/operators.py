@@ -18,6 +18,8 @@ from megalith.hardware.cluster import Device
 # operand fewer times (cuBLAS's 256x128 and its smaller siblings).
 _TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.93), (128, 64, 0.8), (64, 128, 0.8), (64, 64, 0.65))
 
+MLP_PEAK_SHARE = 0.5
+"""Share of the reachable FLOP/s of MLPs whose layers are not given, of the widths such models have."""
 BYTES_PER_ELEMENT = {
     "fp32": 4,
     "tf32": 4,
@@ -41,6 +43,11 @@ def peak_flops(device: Device, precision: str) -> float:
         if name in device.flops:
             return device.flops[name]
     return max(device.flops.values())
+
+
+def mlp_seconds(device: Device, constants: Calibration, precision: str, flops: float) -> float:
+    """MLPs of which only the FLOPs are known."""
+    return flops / (peak_flops(device, precision) * gemm_share(device, constants, precision) * MLP_PEAK_SHARE)
 
 
 def gemm_share(device: Device, constants: Calibration, precision: str) -> float:

@@ -102,6 +102,8 @@ class Cluster:
     """The processor beside the devices of the innermost level, where these are cards that serve."""
     uplink: Link | None = None
     """Between that host and the switch behind which its cards are: they share it."""
+    front_end: Link | None = None
+    """Of each member of the innermost level, toward readers and storage; None where that is not known."""
 
     @property
     def devices(self) -> int:

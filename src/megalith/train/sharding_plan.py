@@ -9,13 +9,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import torch
+
 from megalith.comm.ranks import Ranks
 from megalith.core.errors import PlanError
 from megalith.core.schema import TableSpec
-from megalith.data.dataset import Dataset
+from megalith.data.dataset import Dataset, DatasetSchema
 from megalith.embeddings.stores.adaptive.settings import AdaptivePolicy
 from megalith.embeddings.stores.choose import adaptive_bytes, choose_adaptive
 from megalith.hardware.cluster import Cluster
+from megalith.models.base import ModelInputs
+from megalith.models.registry import build_model
 from megalith.sharding.plan import ExchangeConfig, ShardingPlan, read_plan
 from megalith.sharding.planner.inputs import dataset_statistics, local_cluster, plan_inputs
 from megalith.sharding.planner.search import run_search
@@ -67,6 +71,13 @@ def recipe_inputs(
         memory=memory,
         adaptive_share=adaptive_bytes(tables, recipe.embeddings.optimizer, adaptive).share,
     )
+
+
+def dense_mflops(recipe: Recipe, schema: DatasetSchema) -> float:
+    """MFLOPs of a sample in the layers, forward: two for each weight of the dense part."""
+    with torch.device("meta"):
+        dense = build_model(recipe.model, ModelInputs(len(schema.numeric), schema.categorical))
+    return 2e-6 * sum(parameter.numel() for parameter in dense.parameters())
 
 
 def runtime_memory(recipe: Recipe) -> MemoryPolicy:

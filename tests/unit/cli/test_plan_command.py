@@ -149,3 +149,48 @@ def test_the_local_cluster_needs_a_number_of_ranks(tables: Path) -> None:
     done = run("--tables", tables, "--hardware", "local", "--world-size", "2", "--seconds", "0.5", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["estimate"]["hardware"] == "these hosts"
+
+
+def test_a_plan_says_how_many_readers_it_needs(tables: Path) -> None:
+    arguments = (
+        "--tables",
+        str(tables),
+        "--world-size",
+        "4",
+        "--seconds",
+        "1",
+        "--samples-per-second",
+        "1e9",
+    )
+    done = run(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["ingestion"]
+    # A label, 22 ids, and where those of three features begin.
+    assert found["sample_bytes"] == 4 + 8 * 22 + 8 * 3
+    assert found["bytes_per_second"] == pytest.approx(204e9)
+    assert found["front_end"] == "ethernet-100x4"
+    assert found["front_end_share"] == pytest.approx(204e9 / (0.84 * 50e9))
+    assert found["readers"]["cores"] == 70
+    words = unwrapped(run(*arguments, "--raw").stdout)
+    assert "The front-end network is too narrow" in words
+    assert "Readers, from raw files: 420 cores" in words
+
+
+def test_a_plan_is_compared_with_parameter_servers(tables: Path, tmp_path: Path) -> None:
+    arguments = ("--tables", str(tables), "--world-size", "4", "--seconds", "1", "--against", "cpu-servers")
+    refused = run(*arguments)
+    assert refused.returncode == 2
+    assert "mflops_per_sample" in refused.stderr
+    tables.write_text(yaml.safe_dump({**TABLES, "numbers": 13, "mflops_per_sample": 50}))
+    done = run(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout)
+    systems = printed["against"]["systems"]
+    assert [one["samples_per_second"] for one in systems] == sorted(
+        one["samples_per_second"] for one in systems
+    )
+    fed = printed["ingestion"]["fed_samples_per_second"]
+    closest = min(systems, key=lambda one: abs(one["trainers"] - printed["against"]["trainers_at_40x"]))
+    assert fed / closest["samples_per_second"] == pytest.approx(closest["speedup"])
+    assert "40 times quicker" in unwrapped(run(*arguments).stdout)
+    assert run("--tables", str(tables), "--trainers", "4").returncode == 2

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from megalith.cli.output import JsonFlag, print_json, say
+from megalith.cli.plan.feeding import FedPlan, FeedingOptions, feed, show_feeding
 from megalith.cli.plan.inputs import PlanRequest
 from megalith.cli.plan.one_worker import with_one_worker
 
@@ -82,6 +83,32 @@ def plan(
     plan_file: Annotated[
         Path | None, typer.Option("--plan", help="With --dry-run: check this plan instead of making one.")
     ] = None,
+    readers: Annotated[
+        str, typer.Option(help="The hosts that read: a cluster of processors, by name or YAML file.")
+    ] = "cpu-servers",
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Readers take raw files instead of prepared ones.")
+    ] = False,
+    samples_per_second: Annotated[
+        float | None,
+        typer.Option(min=1, help="The rate that readers are to feed [default: that of the predicted step]."),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            help="Compare with an asynchronous parameter-server system on this cluster of processors, such "
+            "as cpu-servers."
+        ),
+    ] = None,
+    trainers: Annotated[
+        int | None, typer.Option(min=1, help="With --against: its trainers [default: several numbers].")
+    ] = None,
+    servers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="With --against: its servers [default: as many as hold the tables and keep up]."
+        ),
+    ] = None,
     json_output: JsonFlag = False,
 ) -> None:
     """Place every embedding table on the workers of a cluster; with --dry-run, check that it would work."""
@@ -94,6 +121,9 @@ def plan(
         raise ConfigError("--plan names a plan to check; add --dry-run.")
     if out is not None:
         check_target(out)
+    if against is None and (trainers is not None or servers is not None):
+        raise ConfigError("--trainers and --servers are of the system that --against names; add it.")
+    options = FeedingOptions(readers, raw, samples_per_second, against, trainers, servers)
     request = PlanRequest(
         recipe, overrides or [], tables, hardware, world_size, workers_per_node, global_batch, pipelined
     )
@@ -109,10 +139,12 @@ def plan(
         made.write(out)
     if dry_run:
         _check(made, inputs, request, json_output)
-    elif json_output:
-        _print(made, inputs)
+        return
+    fed = None if made.estimate is None else feed(made, inputs, request, options)
+    if json_output:
+        _print(made, inputs, fed)
     else:
-        _show(made, inputs, out)
+        _show(made, inputs, fed, out)
 
 
 def _check(made: ShardingPlan, inputs: PlanInputs, request: PlanRequest, json_output: bool) -> None:
@@ -139,18 +171,22 @@ def _check(made: ShardingPlan, inputs: PlanInputs, request: PlanRequest, json_ou
         show_dry_run(checked)
 
 
-def _print(made: ShardingPlan, inputs: PlanInputs) -> None:
+def _print(made: ShardingPlan, inputs: PlanInputs, fed: FedPlan | None) -> None:
     shown = {**made.model_dump(mode="json"), "global_batch": inputs.workload.global_batch}
     if made.estimate is not None:
         shown["step_parts_seconds"] = made.estimate.step_parts()
         shown["one_worker_suffices"] = made.estimate.one_worker_suffices
+    if fed is not None:
+        shown |= fed.to_dict()
     print_json(shown)
 
 
-def _show(made: ShardingPlan, inputs: PlanInputs, out: Path | None) -> None:
+def _show(made: ShardingPlan, inputs: PlanInputs, fed: FedPlan | None, out: Path | None) -> None:
     from megalith.cli.plan.tables import show_plan
 
     if made.estimate is not None:
         show_plan(made, made.estimate, inputs.workload.global_batch)
+    if fed is not None:
+        show_feeding(fed)
     if out is not None:
         say(f"Wrote {out}; `megalith report {shlex.quote(str(out))}` draws it.")

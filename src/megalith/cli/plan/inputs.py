@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from megalith.cost.ingestion import SampleShape
     from megalith.hardware.cluster import Cluster
     from megalith.sharding.planner.search import SearchSettings
     from megalith.sharding.planner.types import PlanInputs
@@ -45,6 +46,31 @@ class PlanRequest:
         if self.pipelined:
             inputs = replace(inputs, workload=replace(inputs.workload, pipelined=True))
         return inputs
+
+    def model_facts(self, inputs: PlanInputs) -> tuple[SampleShape, float | None]:
+        """What readers send of a sample, and MFLOPs of its layers, forward; None where nobody says."""
+        from megalith.cost.ingestion import SampleShape
+
+        # Features that several tables read come once.
+        ids = {table.features: inputs.statistics[table.name].lookups for table in inputs.tables}
+        features = len({feature for names in ids for feature in names})
+        numbers, mflops = self._layers()
+        return SampleShape(numbers, features, sum(ids.values())), mflops
+
+    def _layers(self) -> tuple[int, float | None]:
+        if self.tables is not None:
+            from megalith.sharding.planner.table_file import find_table_file, read_table_file
+
+            file = read_table_file(find_table_file(self.tables))
+            return file.numbers, file.mflops_per_sample
+        from megalith.train.loaders import open_dataset
+        from megalith.train.recipe import load_recipe
+        from megalith.train.sharding_plan import dense_mflops
+
+        assert self.recipe is not None
+        settings = load_recipe(self.recipe, self.overrides)
+        schema = open_dataset(settings.data).schema
+        return len(schema.numeric), dense_mflops(settings, schema)
 
     def search(
         self, inputs: PlanInputs, algorithm: str, improve: bool, seconds: float | None

@@ -24,13 +24,10 @@ from megalith.cost.collectives import (
     group_size,
 )
 from megalith.cost.embedding import CACHE_SHARE, SKEW, lookup_bytes, state_bytes, tier_seconds, update_bytes
-from megalith.cost.operators import BYTES_PER_ELEMENT, gemm_seconds, peak_flops
+from megalith.cost.operators import BYTES_PER_ELEMENT, MLP_PEAK_SHARE, gemm_seconds, peak_flops
 from megalith.explore.job import DlrmModel
 from megalith.explore.pipeline.costs import Collective, StepCosts
 from megalith.hardware.cluster import Cluster
-
-PEAK_SHARE = 0.5
-"""Share of the reachable FLOP/s of MLPs whose layers are not given, of the widths such models have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +211,7 @@ def _mlp_seconds(plan: DlrmPlan) -> tuple[float, float]:
     if model.mflops_per_sample is None:
         return bottom, top
     # Only the total is known: keep the proportion of the two.
-    reach = peak_flops(device, plan.precision) * constants.gemm_fraction * PEAK_SHARE
+    reach = peak_flops(device, plan.precision) * constants.gemm_fraction * MLP_PEAK_SHARE
     total = max(plan.batch * model.mflops_per_sample * 1e6 / reach, 0.0)
     share = bottom / sum((bottom, top))
     return total * share, total * (1 - share)

@@ -152,6 +152,8 @@ class ClusterSpec(Config):
     links: tuple[SiteLinkSpec, ...] = ()
     host: str | None = None
     uplink: str | None = None
+    front_end: str | None = None
+    """The link over which training data comes to each member of the innermost level."""
 
     @model_validator(mode="after")
     def _levels_or_sites(self) -> ClusterSpec:
@@ -221,6 +223,7 @@ class Catalog:
             loopback=self.link(LOOPBACK),
             host=None if spec.host is None else self.device(spec.host),
             uplink=None if spec.uplink is None else self.link(spec.uplink),
+            front_end=None if spec.front_end is None else self.link(spec.front_end),
         )
 
     def build_sites(self, spec: ClusterSpec) -> SiteCluster:

@@ -1,8 +1,9 @@
 """Tables described in a YAML file: what `megalith plan --tables` reads.
 
 A list under `tables:`, each as TableSpec and, if known, `lookups` (ids a sample), `skew` (Zipf) and `count`
-(so many alike); beside it `optimizer`, `batch_size` (of a worker) and `exchange`. Tables of published
-models ship with the package, in `sharding/models`.
+(so many alike); beside it `optimizer`, `batch_size` (of a worker), `exchange`, and of the rest of the model
+`numbers` (of a sample) and `mflops_per_sample` (of its layers, forward). Tables of published models ship with
+the package, in `sharding/models`.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ class TableFile:
     batch_size: int
     """Samples of one worker."""
     exchange: ExchangeConfig | None
+    numbers: int = 0
+    """Numeric features of a sample."""
+    mflops_per_sample: float | None = None
+    """Of the layers, forward; None where the file does not say."""
 
 
 def find_table_file(name_or_path: str) -> Path:
@@ -57,12 +62,17 @@ def read_table_file(path: Path) -> TableFile:
             tables.append(table)
             statistics[table.name] = known
     exchange = content.get("exchange")
+    numbers, mflops = content.get("numbers", 0), content.get("mflops_per_sample")
+    if not isinstance(numbers, int) or not isinstance(mflops, (int, float, type(None))):
+        raise ConfigError(f"{path}: numbers must be a whole number and mflops_per_sample a number.")
     return TableFile(
         tables=tuple(tables),
         statistics=statistics,
         optimizer=str(content.get("optimizer", "rowwise_adagrad")),
         batch_size=int(content.get("batch_size", 2048)),
         exchange=None if exchange is None else parse_config(ExchangeConfig, exchange, f"{path}, exchange"),
+        numbers=numbers,
+        mflops_per_sample=None if mflops is None else float(mflops),
     )
 
 
