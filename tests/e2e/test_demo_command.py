@@ -36,6 +36,24 @@ def test_the_demo_makes_a_report_and_runs_again_in_its_own_folder(tmp_path: Path
     assert "best possible" in unwrapped(again.stdout)
 
 
+@pytest.mark.slow
+def test_the_full_demo_ends_with_one_page_of_all(tmp_path: Path) -> None:
+    done = megalith_from_nothing("demo", "--full", "--rows", "60000", "--json")
+    assert done.returncode == 0, done.stderr
+    steps = json.loads(done.stdout)["steps"]
+    assert steps["train-disk"]["tiers"]["hit_rate"] < 1
+    assert steps["eval-disk"]["log_loss"] == steps["eval"]["log_loss"]
+    assert steps["train-small"]["adaptive"]["ratio"] > 15
+    assert steps["export"]["gate"]["ne_loss"] <= 0.01
+    assert steps["loadtest"]["answers"] > 0
+    assert steps["loadtest"]["failures"] == {}
+    page = (tmp_path / "demo" / "report.html").read_text()
+    for command in ("megalith train demo", "megalith export demo/small", "megalith loadtest"):
+        assert command in page
+    assert "the same bits as in memory" in page
+    assert "Live dims by table" in page
+
+
 def test_the_demo_leaves_a_folder_that_it_did_not_make_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("keep")

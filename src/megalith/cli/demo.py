@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -16,19 +16,34 @@ from typing import Annotated, Any
 
 import typer
 
+from megalith.cli.full_demo import MADE, Command, full_steps, load_step, served, stored_bytes
 from megalith.cli.output import JsonFlag, note, print_json
 from megalith.cli.output import say as print_line
 
 MARKER = "demo.json"
-_MADE = ("data", "run", "report.html", MARKER)
+ROWS, FULL_ROWS = 2_000_000, 1_000_000
+_MADE = ("data", "run", "report.html", *MADE, MARKER)
 
 Result = dict[str, Any]
 Say = Callable[..., None]
+Step = tuple[str, float, str]
+"""A command, its seconds, what came of it."""
 
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for everything the demo makes.")] = Path("demo"),
-    rows: Annotated[int, typer.Option(min=10_000, help="Rows to train on.")] = 2_000_000,
+    rows: Annotated[
+        int | None,
+        typer.Option(min=10_000, help="Rows to train on [default: 2,000,000, half of them with --full]."),
+    ] = None,
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full",
+            help="Also train with a tenth of the memory and with tables sixteen times smaller, freeze and "
+            "serve the small ones; one page of all.",
+        ),
+    ] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Use the folder even if no demo made it.")
     ] = False,
@@ -39,13 +54,25 @@ def demo(
 
     from megalith.core.files import write_atomic
 
+    rows = rows or (FULL_ROWS if full else ROWS)
     _check_folder(out, overwrite)
     say: Say = (lambda *parts: None) if json_output else print_line
     began = perf_counter()
     # The marker goes first: a demo that was stopped half-way may be started again.
     write_atomic(out / MARKER, json.dumps({"rows": rows}) + "\n")
-    results = _run_steps(out, rows, say)
-    seconds, page = perf_counter() - began, out / "report.html"
+    results, page = {}, out / "report.html"
+    steps = _run_steps(_first_steps(out, rows), results, out, say)
+    if full:
+        results["train_bytes"] = stored_bytes(out / "run")
+        steps += _run_steps(full_steps(out, results), results, out, say)
+        with served(out / "models") as (command, url):
+            say((f"\n$ megalith {command}", "bold"))
+            steps += _run_steps([load_step(url)], results, out, say)
+        _write_journey(page, out, steps, results)
+    else:
+        words = ["report", str(out / "run"), "--out", str(page)]
+        steps += _run_steps([("report", words, _report)], results, out, say)
+    seconds = perf_counter() - began
     if json_output:
         print_json({"out": str(out), "report": str(page), "seconds": seconds, "steps": results})
         return
@@ -72,29 +99,62 @@ def _check_folder(out: Path, overwrite: bool) -> None:
         )
 
 
-def _run_steps(out: Path, rows: int, say: Say) -> Result:
-    """Every command in turn, shown before and summed up after it ran; what each gave, by name."""
-    from time import perf_counter
-
-    data, run, page = out / "data", out / "run", out / "report.html"
-    results: Result = {}
-    for name, command, sentence in (
-        ("synth", ["data", "synth", "criteo", "--rows", rows, "--out", data, "--overwrite"], _synth),
+def _first_steps(out: Path, rows: int) -> list[Command]:
+    """Data, a model, how good it is."""
+    data, run = str(out / "data"), str(out / "run")
+    return [
+        ("synth", ["data", "synth", "criteo", "--rows", str(rows), "--out", data, "--overwrite"], _synth),
         ("stats", ["data", "stats", data, "--save"], _stats),
         ("train", ["train", "demo", f"data.path={data}", "--out", run, "--overwrite"], _train),
         ("eval", ["eval", run, "--split", "test"], _eval),
-        ("report", ["report", run, "--out", page], _report),
-    ):
-        words = [str(word) for word in command]
+    ]
+
+
+def _run_steps(commands: Iterable[Command], results: Result, out: Path, say: Say) -> list[Step]:
+    """Every command in turn, shown before and summed up after it ran; what each gave goes to `results`."""
+    from time import perf_counter
+
+    steps = []
+    for name, words, sentence in commands:
         say((f"\n$ megalith {shlex.join(words)}", "bold"))
         start = perf_counter()
         results[name] = _run(words)
-        if name == "train" and not results[name]["finished"]:
+        if not results[name].get("finished", True):
             note(f"Stopped; start again with: megalith demo --out {shlex.quote(str(out))}")
             raise typer.Exit(130)
-        seconds = perf_counter() - start
-        say("  ", ("✓", "green"), f" {sentence(results[name])} ", (f"({seconds:.1f} s)", "dim"))
-    return results
+        seconds, found = perf_counter() - start, sentence(results[name])
+        steps.append((shlex.join(words), seconds, found))
+        say("  ", ("✓", "green"), f" {found} ", (f"({seconds:.1f} s)", "dim"))
+    return steps
+
+
+def _write_journey(page: Path, out: Path, steps: Sequence[Step], results: Result) -> None:
+    from megalith.core.units import format_bytes
+    from megalith.report.compare.journey import JourneyStep, write_journey
+
+    whole, small = results["eval"], results["eval-small"]
+    tiers, adaptive = results["train-disk"]["tiers"], results["train-small"]["adaptive"]
+    same = "the same bits as in memory" if results["eval-disk"]["ne"] == whole["ne"] else "not that in memory"
+    tiles = [
+        ("NE on rows never seen", f"{whole['ne']:.4f}", f"best possible {whole['best_ne']:.4f}"),
+        ("NE with rows on disk", f"{results['eval-disk']['ne']:.4f}", same),
+        (
+            "Rows kept in memory",
+            format_bytes(tiers["memory_bytes"]),
+            f"{tiers['hit_rate']:.1%} of lookups hit",
+        ),
+        ("Tables smaller", f"{adaptive['ratio']:.1f}x", "while they train, all bytes counted"),
+        ("NE with small tables", f"{small['ne']:.4f}", f"{100 * (small['ne'] / whole['ne'] - 1):+.2f}%"),
+        ("Frozen, on disk", format_bytes(results["export"]["bytes"]), "tables of int8"),
+        ("Requests answered", f"{results['loadtest']['answers']:,}", "of 64 samples each, in 5 s"),
+        (
+            "Median answer",
+            f"{1e3 * results['loadtest']['latency_seconds']['p50']:.1f} ms",
+            f"p99 {1e3 * results['loadtest']['latency_seconds']['p99']:.1f} ms",
+        ),
+    ]
+    runs = [out / name for name in ("run", "disk", "small")]
+    write_journey(page, [JourneyStep(*step) for step in steps], runs, tiles)
 
 
 def _next_commands(out: Path) -> tuple[tuple[str, str], ...]:

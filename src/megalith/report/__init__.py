@@ -26,6 +26,7 @@ from typing import Any
 _HOMES = {
     "write_bench_report": "bench_page",
     "write_comparison": "compare",
+    "write_journey": "compare.journey",
     "write_model_report": "model_page",
     "write_plan_report": "plan_page",
     "write_prediction_report": "explore",
@@ -35,6 +36,7 @@ _HOMES = {
 __all__ = [
     "write_bench_report",
     "write_comparison",
+    "write_journey",
     "write_model_report",
     "write_plan_report",
     "write_prediction_report",

@@ -89,8 +89,8 @@ def step_chart(facts: RunFacts) -> Chart | None:
     caption = (
         f"Mean of {spent.steps:,} steps"
         + (" of rank 0" if len(facts.rank_times) > 1 else "")
-        + f", {format_time(whole)} each: seconds of each span without those of spans within it, evaluations included. "
-        "What other threads do ahead costs a step nothing until `read` waits for it."
+        + f", {format_time(whole)} each: seconds of each span without those of spans within it, "
+        "evaluations included. What other threads do ahead costs a step nothing until `read` waits for it."
     )
     return Chart(
         "step", "Where a step's time goes", caption, {"data": data, "layout": layout}, 110 + 27 * len(bars)

@@ -41,16 +41,16 @@ def render_comparison(comparison: RunComparison) -> str:
     body = "\n".join(
         (
             header,
-            section_html("Results", _results(comparison) + notes),
+            section_html("Results", results_html(comparison) + notes),
             section_html("Learning", figures_html(charts)),
-            section_html("What differs in their recipes", _differences(comparison)),
+            section_html("What differs in their recipes", differences_html(comparison)),
             footer_html(),
         )
     )
     return html_page(title, body, charts)
 
 
-def _results(comparison: RunComparison) -> str:
+def results_html(comparison: RunComparison) -> str:
     """A row a run; the best of each column is marked."""
     rows = [
         [name, *(cell(column, row) for column in comparison.columns)]
@@ -66,7 +66,7 @@ def _results(comparison: RunComparison) -> str:
     )
 
 
-def _differences(comparison: RunComparison) -> str:
+def differences_html(comparison: RunComparison) -> str:
     """A row a key, a column a run."""
     if not comparison.differences:
         return '<p class="note-line">Nothing: their recipes are the same.</p>'
