@@ -229,3 +229,17 @@ def test_mistakes_get_one_sentence(arguments: list[str], words: str) -> None:
 
 def test_an_unknown_scenario_is_refused_before_any_is_run() -> None:
     assert "70b-2-buildings-1k-1to1" in refused("scenarios", "70b-2-building-1k-1to1")
+
+
+def test_jobs_that_share_a_link_are_predicted_together(tmp_path: Path) -> None:
+    parallel = {"tp": 2, "dp": 4, "global_batch": 16}
+    jobs = [tmp_path / "a.yaml", tmp_path / "b.yaml"]
+    for job in jobs:
+        settings = {key: value for key, value in SMALL.items() if key not in ("global_batch", "constraints")}
+        job.write_text(yaml.safe_dump({**settings, "parallel": parallel}))
+    both = answered("share", *jobs)
+    alone = answered("predict", jobs[0])
+    assert len(both["jobs"]) == 2
+    for job in both["jobs"]:
+        assert job["alone_seconds"] == alone["step_seconds"]
+        assert job["shared_seconds"] >= job["alone_seconds"]
