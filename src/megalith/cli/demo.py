@@ -60,7 +60,8 @@ def demo(
     began = perf_counter()
     # The marker goes first: a demo that was stopped half-way may be started again.
     write_atomic(out / MARKER, json.dumps({"rows": rows}) + "\n")
-    results, page = {}, out / "report.html"
+    results: dict[str, Any] = {}
+    page = out / "report.html"
     steps = _run_steps(_first_steps(out, rows), results, out, say)
     if full:
         results["train_bytes"] = stored_bytes(out / "run")
