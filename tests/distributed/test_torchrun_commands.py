@@ -108,8 +108,8 @@ def test_a_run_with_a_plan_of_its_own_resumes_under_another_on_any_number_of_ran
     folder = trained.folder
     refused = CliRunner().invoke(app, ["train", str(folder), "train.steps=30"])
     assert (
-        "all but sharding.*, ingest, memory, publish, embeddings.stores and train.pipeline; "
-        "leave train.steps=30 out" in str(refused.exception)
+        "all but sharding.*, ingest, memory, publish, checkpoint, embeddings.stores, train.pipeline and "
+        "train.keep_checkpoints; leave train.steps=30 out" in str(refused.exception)
     )
     before = trained.recipe()
     back = ("sharding.plan=auto", "--from-step", "10")

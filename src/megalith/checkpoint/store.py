@@ -180,8 +180,8 @@ class CheckpointStore:
         if self.changes is not None:
             # Until `follow`, the rows are those of no checkpoint.
             self.changes.forget()
-        fix = self._fix(step)
-        chain = self._chain(step)
+        fix = self.advice(step)
+        chain = self.chain(step)
         self._verify_mine(chain)
 
         def read() -> None:
@@ -195,15 +195,15 @@ class CheckpointStore:
         """Says that `state` is that of a step, which was loaded: the next differential one is over it."""
         if self.changes is None:
             return
-        chain = self._chain(step)
+        chain = self.chain(step)
         sizes = self.ranks.from_first(lambda: [folder_bytes(link.folder) for link in chain])
         changes = self.changes
         fits = self.ranks.from_each(lambda: changes.continues(chain, state))
         changes.follow(chain, sizes, state, fits=all(fits))
 
-    def _chain(self, step: int) -> list[ChainLink]:
+    def chain(self, step: int) -> list[ChainLink]:
         """A checkpoint and what it is over, as all ranks see it."""
-        return self.ranks.from_first(lambda: read_chain(self.path, step, self._fix))
+        return self.ranks.from_first(lambda: read_chain(self.path, step, self.advice))
 
     def _verify_mine(self, chain: list[ChainLink]) -> None:
         """Reads this rank's share of the files."""
@@ -211,17 +211,20 @@ class CheckpointStore:
         mine = files[self.ranks.rank :: self.ranks.world_size]
         self.ranks.from_each(lambda: self._verify(mine))
 
+    def manifest(self, step: int) -> Manifest:
+        """What a checkpoint says of itself, as far as it is believed without reading its other files."""
+        return read_manifest(self.path(step), step, self.advice(step))
+
     def saved_tables(self, step: int) -> dict[str, TableState]:
         """The tables of a checkpoint by path, as it describes them; they hold no row."""
-        manifest = read_manifest(self.path(step), step, self._fix(step))
-        return {path: saved_table(record) for path, record in manifest.tables.items()}
+        return {path: saved_table(record) for path, record in self.manifest(step).tables.items()}
 
     def saved_blocks(self, step: int, path: str) -> Iterator[RowBlock]:
         """The rows of a table that are in blocks, some at a time, without anything to load them into.
 
         Rows of stores that keep files are in no block. Checksums of what is read are verified first.
         """
-        chain = read_chain(self.path, step, self._fix)
+        chain = read_chain(self.path, step, self.advice)
         for link in chain:
             if path in link.manifest.tables:
                 blocks = link.manifest.tables[path].blocks
@@ -232,9 +235,9 @@ class CheckpointStore:
         """Reads all of a checkpoint and of what it is over, rows that a load would only link included; raises
         what is damaged."""
         self.wait()
-        chain = self._chain(step)
+        chain = self.chain(step)
         self._verify_mine(chain)
-        (folder, manifest), fix = chain[-1], self._fix(chain[-1].manifest.step)
+        (folder, manifest), fix = chain[-1], self.advice(chain[-1].manifest.step)
         own = manifest.pools[self.ranks.rank :: self.ranks.world_size]
         self.ranks.from_each(lambda: PoolReader(folder, own, fix).verify())
 
@@ -245,12 +248,17 @@ class CheckpointStore:
                 remove_folder(self.path(later))
 
     def prune(self, keep: int, protect: int | None = None) -> list[int]:
-        """Removes all but the newest `keep`, that of step `protect` and what these are over; what it removed,
-        the newest first, so that nothing is there without what it is over."""
+        """Removes all but the newest `keep`, that of step `protect` and what these are over; returns what it
+        removed."""
         steps = self.steps()
         newest = steps[max(0, len(steps) - keep) :]
-        kept = needed_by(self.path, {*newest, *(step for step in steps if step == protect)})
-        removed = [step for step in reversed(steps) if step not in kept]
+        return self.keep_only({*newest, *(step for step in steps if step == protect)})
+
+    def keep_only(self, wanted: Iterable[int]) -> list[int]:
+        """Removes all but some steps and what these are over; what it removed, the newest first, so that
+        nothing is there without what it is over."""
+        kept = needed_by(self.path, wanted)
+        removed = [step for step in reversed(self.steps()) if step not in kept]
         for step in removed:
             remove_folder(self.path(step))
         return removed
@@ -315,10 +323,10 @@ class CheckpointStore:
     def _verify(self, files: Iterable[tuple[ChainLink, str]]) -> None:
         for (folder, manifest), name in files:
             if not is_intact(folder / name, manifest.files[name]):
-                fix = self._fix(manifest.step)
+                fix = self.advice(manifest.step)
                 raise CheckpointError(f"Checkpoint file {folder / name} is damaged or missing; {fix}.")
 
-    def _fix(self, step: int) -> str:
+    def advice(self, step: int) -> str:
         """The end of a sentence about a damaged checkpoint: what to do without it."""
         older = [other for other in self.steps() if other < step]
         if not older:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from megalith.cli.bench import bench
+from megalith.cli.checkpoint import checkpoint
 from megalith.cli.data import data
 from megalith.cli.demo import demo
 from megalith.cli.doctor import doctor
@@ -37,6 +38,7 @@ app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")
 app.add_typer(explore, name="explore")
 app.add_typer(ids, name="ids")
+app.add_typer(checkpoint, name="checkpoint")
 app.command()(plan)
 app.command("train")(train)
 app.command("eval")(evaluate)

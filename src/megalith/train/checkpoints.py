@@ -1,11 +1,16 @@
-"""Opening the checkpoints of a run: which step to load, and a learner with its weights."""
+"""The checkpoints of a run: which step to load, a learner with its weights, and which steps to keep."""
 
 from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
+from megalith.checkpoint.differential.chain import needed_by
 from megalith.checkpoint.store import CheckpointStore
 from megalith.comm.ranks import Ranks
 from megalith.core.errors import CheckpointError, ConfigError, MegalithError
@@ -95,3 +100,64 @@ def choose_step(run: RunFolder, recipe: Recipe, store: CheckpointStore, wanted: 
             f"{run.folder} has no checkpoint yet; train it with `megalith train {run.folder}`."
         )
     return latest
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What `prune_checkpoints` removed and what it left, or would."""
+
+    removed: list[int]
+    kept: dict[int, str]
+    """By step, why: it was asked for, is the best one, or another one needs it."""
+    freed_bytes: int
+
+
+def prune_checkpoints(
+    run: RunFolder, keep: int | None, keep_steps: Sequence[int] = (), dry_run: bool = False
+) -> Pruned:
+    """Removes all checkpoints of a run but its newest `keep`, those of `keep_steps`, that of its best
+    evaluation, and what these are over. Nobody may train the run meanwhile."""
+    if keep is None and not keep_steps:
+        raise ConfigError("Nothing says what to keep; give --keep N for the newest, --keep-step N, or both.")
+    # A folder that is no run is not to become one by the lock.
+    run.recipe()
+    store = CheckpointStore(run.checkpoints)
+    with run.locked(store.ranks):
+        steps = store.steps()
+        wanted = dict.fromkeys(steps[max(0, len(steps) - (keep or 0)) :], "asked")
+        wanted |= {existing_step(run, store, step): "asked" for step in keep_steps}
+        for best in _best_steps(run, store).intersection(steps):
+            wanted.setdefault(best, "best evaluation")
+        needs = {each: needed_by(store.path, [each]) - {each} for each in wanted}
+        kept = {
+            step: wanted.get(step) or f"step {next(each for each in needs if step in needs[each])} needs it"
+            for step in steps
+            if step in wanted or any(step in own for own in needs.values())
+        }
+        removed = [step for step in steps if step not in kept]
+        freed = _unshared_bytes(map(store.path, removed), map(store.path, kept))
+        if not dry_run:
+            store.keep_only(wanted)
+        return Pruned(removed, kept, freed)
+
+
+def _unshared_bytes(folders: Iterable[Path], others: Iterable[Path]) -> int:
+    """Of the files of some folders that are not in others too, by links."""
+    sizes: list[dict[tuple[int, int], int]] = [{}, {}]
+    for found, group in zip(sizes, (folders, others), strict=True):
+        for path in (path for folder in group for path in folder.rglob("*") if path.is_file()):
+            status = path.stat()
+            found[status.st_dev, status.st_ino] = status.st_size
+    return sum(size for file, size in sizes[0].items() if file not in sizes[1])
+
+
+def _best_steps(run: RunFolder, store: CheckpointStore) -> set[int]:
+    """Those of the best evaluation so far: as the summary tells it, which knows of the last evaluation, and
+    as the newest checkpoint that can be read does, which may be of a run that went on."""
+    told: list[object] = [read_summary(run.summary).get("best_step")] if run.summary.exists() else []
+    for step in reversed(store.steps()):
+        with suppress(CheckpointError):
+            best = store.manifest(step).about.get("best")
+            told.append(best.get("step") if isinstance(best, dict) else None)
+            break
+    return {step for step in told if isinstance(step, int)}

@@ -32,6 +32,7 @@ from megalith.train.trainer import Trainer
 _FREE = (
     *("sharding.", "ingest.", "ingest=", "memory.", "memory=", "publish.", "publish="),
     *("train.pipeline=", "embeddings.stores", "embeddings.log_evicted"),
+    *("checkpoint.", "checkpoint=", "train.keep_checkpoints="),
 )
 """Settings that may change when a run is resumed: those that results do not depend on, and what holds rows,
 as the bound of a dynamic table; a checkpoint that does not fit is refused when it is loaded."""
@@ -123,7 +124,8 @@ def _names_a_run(request: TrainRequest) -> bool:
     if named_run and fixed:
         raise ConfigError(
             f"{request.recipe} resumes with its own settings, all but sharding.*, ingest, memory, publish, "
-            f"embeddings.stores and train.pipeline; leave {fixed[0]} out or start a new run."
+            f"checkpoint, embeddings.stores, train.pipeline and train.keep_checkpoints; leave {fixed[0]} out "
+            "or start a new run."
         )
     return named_run
 
@@ -131,13 +133,16 @@ def _names_a_run(request: TrainRequest) -> bool:
 def _check_same_recipe(ranks: Ranks, run: RunFolder, recipe: Recipe) -> None:
     # Where rows lie may change at every start; what is learnt may not.
     stored = ranks.from_first(run.recipe)
-    loop = stored.train.model_copy(update={"pipeline": recipe.train.pipeline})
+    loop = stored.train.model_copy(
+        update={name: getattr(recipe.train, name) for name in ("pipeline", "keep_checkpoints")}
+    )
     held = {"stores": recipe.embeddings.stores, "log_evicted": recipe.embeddings.log_evicted}
     free: dict[str, Any] = {
         "sharding": recipe.sharding,
         "ingest": recipe.ingest,
         "memory": recipe.memory,
         "publish": recipe.publish,
+        "checkpoint": recipe.checkpoint,
         "train": loop,
         "embeddings": stored.embeddings.model_copy(update=held),
     }
