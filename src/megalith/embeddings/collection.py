@@ -331,6 +331,7 @@ class EmbeddingCollection(SteppingTables):
         batch = resolved.batch
         # Another batch may have taken a step since this one was read.
         self._every_step.catch_up(self.num_steps, chosen, batch)
+        self.stores.updating(resolved)
         self.num_steps += 1
         try:
             if self._native is not None:

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import threading
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from megalith.checkpoint.differential.chain import folder_bytes, needed_by
 from megalith.checkpoint.differential.settings import CheckpointConfig
 from megalith.checkpoint.manifest import read_manifest
 from megalith.core.errors import CheckpointError, StorageError
+from megalith.embeddings.changes.row_snapshot import RowSnapshot
 
 
 def kinds_of(store):
@@ -179,9 +181,10 @@ def test_what_a_kept_step_is_over_stays(tmp_path):
 
 
 def test_rows_that_wait_to_be_written_stay_within_the_bound(tmp_path):
+    """Of tables all of whose rows take every step, rows are copied before training goes on."""
     memory = 1 << 20
-    table = mg.TableSpec(name="t", rows=40_000, dim=16, features=("f",), pooling="sum")
-    embeddings = mg.EmbeddingCollection([table], mg.RowWiseAdaGrad(lr=0.1), seed=0)
+    table = mg.TableSpec(name="t", rows=20_000, dim=16, features=("f",), pooling="sum")
+    embeddings = mg.EmbeddingCollection([table], mg.Adam(lr=0.1, rows="all"), seed=0)
     store = differential(tmp_path, memory=memory)
     for step in (1, 2):
         ids = torch.arange(0, table.rows, step)
@@ -190,6 +193,42 @@ def test_rows_that_wait_to_be_written_stay_within_the_bound(tmp_path):
     store.close()
     assert folder_bytes(store.path(2)) > memory
     assert memory // 4 < store.changes.peak_bytes <= memory // 2
+
+
+def test_steps_taken_while_a_checkpoint_is_written_are_not_in_it(tmp_path, monkeypatch):
+    """The writer stops in the middle of a table until training has changed what it has not read."""
+    rows, read = 40_000, RowSnapshot._read
+    monkeypatch.setattr("megalith.embeddings.changes.row_snapshot._LOCKED_BYTES", 4 * 17 * 1000)
+    may_go_on = threading.Semaphore(0)
+
+    def slow_read(snapshot, begin, *others):
+        # Once in each save.
+        if begin == 9000:
+            assert may_go_on.acquire(timeout=30)
+        read(snapshot, begin, *others)
+
+    monkeypatch.setattr(RowSnapshot, "_read", slow_read)
+    table = mg.TableSpec(name="t", rows=rows, dim=16, features=("f",), pooling="sum")
+    embeddings = mg.EmbeddingCollection([table], mg.RowWiseAdaGrad(lr=0.1), seed=0)
+    store, expected = differential(tmp_path), {}
+
+    def train(seed):
+        ids = torch.randint(0, rows, (15_000,), generator=torch.Generator().manual_seed(seed))
+        embeddings(ids, torch.arange(len(ids) + 1)).sum().backward()
+
+    for step in (1, 2, 3):
+        train(step)
+        expected[step] = embeddings.weight("t").clone()
+        store.save(step, {"tables": embeddings.table_states()}, {}, background=True)
+        train(10 + step)
+        may_go_on.release()
+    store.close()
+    assert kinds_of(store) == ["full", "delta", "delta"]
+    assert 0 < store.changes.peak_bytes <= 2 * 15_000 * (17 * 4 + 8)
+    for step, weight in expected.items():
+        loaded = mg.EmbeddingCollection([table], mg.RowWiseAdaGrad(lr=0.1), seed=0)
+        store.load(step, {"tables": loaded.table_states()})
+        assert torch.equal(loaded.weight("t"), weight)
 
 
 def test_a_save_that_failed_is_followed_by_a_whole_one(tmp_path):

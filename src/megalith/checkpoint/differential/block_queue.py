@@ -38,7 +38,7 @@ class BlockQueue:
     """First in, first out; at most `max_bytes` wait, or one block that is larger."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes, self._bytes = max_bytes, 0
+        self.max_bytes, self._bytes = max_bytes, 0
         self._blocks: deque[TableBlock] = deque()
         self._changed = threading.Condition()
         self._is_complete = self._is_abandoned = False
@@ -51,7 +51,7 @@ class BlockQueue:
         size = block.bytes
         with self._changed:
             self._changed.wait_for(
-                lambda: self._is_abandoned or not self._blocks or self._bytes + size <= self._max_bytes
+                lambda: self._is_abandoned or not self._blocks or self._bytes + size <= self.max_bytes
             )
             if not self._is_abandoned:
                 self._blocks.append(block)

@@ -2,13 +2,15 @@
 
     tracker.follow(state)                    # what was loaded is what the next one is over
     taken = tracker.take(state, delta)       # dense part copied; rows not yet
-    taken.feed()                             # the thread that trains: rows into a queue of bounded size
-    taken.write(folder, ...)                 # the thread that saves: from the queue to files
+    taken.feed()                             # the thread that trains: snapshots, and a queue of bounded size
+    taken.write(folder, ...)                 # the thread that saves: from both to files
     tracker.keep(taken)                      # it is on disk: the next one is over it
 
 Of tables whose rows are marked as they are touched (`TouchedRows`), marks say what changed; all others are
-compared by content (`RowDigests`). Rows in segment files are put on disk and linked by `feed`, and read back
-by `write`, from the files that are new since the last time.
+compared by content (`RowDigests`). Marked rows in memory are read by `write` while training goes on, which
+copies those that it is about to change (`RowSnapshot`). Compared rows are copied into the queue. Rows in
+segment files are put on disk and linked by `feed`, and read back by `write`, from the files that are new since
+the last time.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ from megalith.checkpoint.state import Leaves, leaves_of
 from megalith.checkpoint.tensor_file import write_tensors
 from megalith.checkpoint.writer import RowFiles, WrittenFiles, sparse_record, write_pools
 from megalith.embeddings.changes.row_digests import RowDigests
+from megalith.embeddings.changes.row_snapshot import CopiedBytes, RowSnapshot
 from megalith.embeddings.row_block import RowBlock, kept_parts
+from megalith.embeddings.stores.dense_shard import DenseShard
 from megalith.embeddings.stores.row_files import Holds, RowPool, SegmentRows
 from megalith.embeddings.table_state import ReadableShard, TableShard
 
@@ -105,6 +109,8 @@ class TakenRows:
         self.compared: list[RowDigests] = []
         self.pools: dict[RowPool, dict[int, str]] = {}
         """Of pools whose files have rows of this process, by number the paths of their tables."""
+        self._copies = CopiedBytes(queue.max_bytes)
+        self._snapshots: list[tuple[str, TableShard, RowSnapshot]] = []
         self._wanted: dict[tuple[RowPool, int], Tensor] = {}
         """By table of a pool, which of its rows changed."""
         self._piece, self._tracker = piece, tracker
@@ -116,6 +122,9 @@ class TakenRows:
             for path, shard in _written_shards(self.leaves):
                 if shard.files is not None:
                     self._hold(path, shard)
+                    continue
+                if isinstance(shard, DenseShard) and shard.touched and not shard.touched.every_row:
+                    self._snapshot(path, shard)
                     continue
                 for block in self._blocks(path, shard):
                     self.queue.put(TableBlock(path, block, shard.sparse))
@@ -137,11 +146,16 @@ class TakenRows:
         if rank == 0:
             written.files[DENSE_FILE] = write_tensors(folder / DENSE_FILE, self.leaves.tensors)
         rows = RowFiles(folder, rank, min(file_bytes, self._tracker.file_bytes), written)
+        # What waits in the queue holds the trainer up; snapshots do not.
         for each in self.queue:
             if each.deleted:
                 rows.add(each.table, each.block, each.sparse, deleted=True)
             else:
                 self._add(rows, each)
+        for path, shard, snapshot in self._snapshots:
+            for block in snapshot.blocks(self._piece):
+                self._add(rows, TableBlock(path, block, shard.sparse))
+            self._release(shard, snapshot)
         if self.delta is not None:
             for each in self._pooled():
                 self._add(rows, each)
@@ -153,11 +167,20 @@ class TakenRows:
                 written.sparse.setdefault(path, []).append(sparse_record(shard))
         return written
 
+    @property
+    def peak_bytes(self) -> int:
+        """The most rows that waited to be written, in bytes."""
+        return self.queue.peak_bytes + self._copies.peak_bytes
+
     def __enter__(self) -> None:
         """Nothing is to be done."""
 
     def __exit__(self, *_: object) -> None:
         self.queue.abandon()
+        self._copies.close()
+        for _, shard, snapshot in self._snapshots:
+            snapshot.close()
+            self._release(shard, snapshot)
         self.holds.release()
 
     def _add(self, rows: RowFiles, each: TableBlock) -> None:
@@ -179,6 +202,21 @@ class TakenRows:
                 )
         else:
             yield from touched_blocks(shard, shard.touched.take(CONSUMER), self._piece)
+
+    def _snapshot(self, path: str, shard: DenseShard) -> None:
+        touched = shard.touched
+        assert touched is not None
+        chosen = None if self.delta is None else touched.take(CONSUMER)
+        if chosen is None:
+            touched.watch(CONSUMER)
+        snapshot = RowSnapshot(shard, chosen, self._copies)
+        self._snapshots.append((path, shard, snapshot))
+        touched.hold(snapshot)
+
+    @staticmethod
+    def _release(shard: TableShard, snapshot: RowSnapshot) -> None:
+        if shard.touched is not None:
+            shard.touched.release(snapshot)
 
     def _hold(self, path: str, shard: TableShard) -> None:
         assert shard.files is not None

@@ -117,7 +117,7 @@ class DifferentialSaves:
     def keep(self, step: int, crc32: int, size: int, taken: TakenRows) -> None:
         """A checkpoint is on disk."""
         self._tracker.keep(taken)
-        self.peak_bytes = max(self.peak_bytes, taken.queue.peak_bytes)
+        self.peak_bytes = max(self.peak_bytes, taken.peak_bytes)
         before, delta = self._before, taken.delta
         if delta is None or before is None:
             self._previous = _Previous(step, crc32, step, size, 0, is_exact=True, is_own=True)

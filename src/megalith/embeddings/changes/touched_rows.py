@@ -3,6 +3,7 @@
     touched.watch("checkpoint")                    # from now on; nothing is marked while nobody watches
     ids = touched.take("checkpoint")               # rows since the last call, rising, and unmarks them
     touched.give_back("checkpoint", ids)           # where what was to be done with them failed
+    touched.hold(snapshot)                         # told of rows before they change, until it is released
 
 A byte for each row, with a bit for each consumer: a step sets all bits, a consumer clears its own. For tables
 whose ids are rows of a rectangle, in memory or over a disk. Stores in which rows come, go and are cut into
@@ -11,10 +12,22 @@ chunks are compared by content instead: see `row_digests`.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
 _MOST_CONSUMERS = 8
+
+
+class ToldBefore(Protocol):
+    """Who needs rows as they are before a step changes them: `RowSnapshot`."""
+
+    def before(self, positions: Tensor) -> None:
+        """These are about to change."""
+
+    def wait(self) -> None:
+        """Any may change: returns when none is needed as it is."""
 
 
 class TouchedRows:
@@ -25,6 +38,7 @@ class TouchedRows:
         self.rows, self.every_row = rows, every_row
         self._marks: Tensor | None = None
         self._bits: dict[str, int] = {}
+        self._told: tuple[ToldBefore, ...] = ()
 
     @property
     def is_watched(self) -> bool:
@@ -47,6 +61,29 @@ class TouchedRows:
         self._bits.pop(consumer, None)
         if not self._bits:
             self._marks = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether anybody is to be told before rows change."""
+        return bool(self._told)
+
+    def hold(self, told: ToldBefore) -> None:
+        """From now on somebody is told before rows change."""
+        self._told = (*self._told, told)
+
+    def release(self, told: ToldBefore) -> None:
+        """No more; of no effect where it was not. Any thread may call it."""
+        self._told = tuple(each for each in self._told if each is not told)
+
+    def before(self, positions: Tensor) -> None:
+        """Rows are about to take a step."""
+        for each in self._told:
+            each.before(positions)
+
+    def before_all(self) -> None:
+        """Any rows are about to change: something is loaded into them."""
+        for each in self._told:
+            each.wait()
 
     def touch(self, positions: Tensor | slice) -> None:
         """Rows took a step, or were loaded."""

@@ -87,6 +87,8 @@ class DenseShard:
         taken = take(block, Rectangle(self.rows, self.columns), self.specs)
         if taken is None:
             return 0
+        if self.touched is not None:
+            self.touched.before_all()
         for name, (values, columns) in taken.parts.items():
             target = self.parts[name] if columns is None else self.parts[name][:, columns]
             if isinstance(taken.rows, slice):
@@ -106,6 +108,7 @@ class DenseShard:
         if self.start is None:
             raise ValueError(f"the start values of rows {self.rows} are not known")
         if self.touched is not None:
+            self.touched.before_all()
             self.touched.touch_all()
         for name, part in self.parts.items():
             if name != WEIGHT:
@@ -118,6 +121,7 @@ class DenseShard:
     def clear(self) -> None:
         """Makes every number 0."""
         if self.touched is not None:
+            self.touched.before_all()
             self.touched.touch_all()
         for part in self.parts.values():
             part.zero_()

@@ -5,7 +5,7 @@ Where every id is its own row, which is so for dense tables, a batch passes thro
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -174,6 +174,12 @@ class TableStores:
         of_each = [(steps.get(id(store)), own) for store, own in self._places]
         return [given[own] if given else ChunkStep() for given, own in of_each]
 
+    def updating(self, resolved: ResolvedIds) -> None:
+        """The rows of a batch are about to take a step."""
+        for touched, values in self._given_rows(resolved):
+            if touched.is_held:
+                touched.before(values)
+
     def updated(self, resolved: ResolvedIds, step: int) -> None:
         """The rows of a batch took step number `step`; ranks chunks of adaptive tables when it is time."""
         for held in resolved.held:
@@ -249,13 +255,18 @@ class TableStores:
 
     def _touch(self, resolved: ResolvedIds) -> None:
         """Marks the rows of a batch that took a step, for whoever watches."""
+        for touched, values in self._given_rows(resolved):
+            touched.touch(values)
+
+    def _given_rows(self, resolved: ResolvedIds) -> Iterator[tuple[TouchedRows, Tensor]]:
+        """Of each table that somebody watches, the rows of a batch, feature by feature."""
         values, offsets, _ = resolved.given
         batch = (len(offsets) - 1) // max(1, self._given_features)
         for table, feature in self._given_tables:
             touched = self.touched[table]
             if touched is not None and touched.is_watched:
                 first, last = (int(offsets[(feature + edge) * batch]) for edge in (0, 1))
-                touched.touch(values[first:last])
+                yield touched, values[first:last]
 
     def _ranges(self, offsets: Tensor) -> list[tuple[RowStore, Tensor]]:
         """Of each store that resolves ids: int64 rows (table, first value, last value)."""
