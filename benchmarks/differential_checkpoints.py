@@ -1,15 +1,15 @@
 """What do differential checkpoints cost in bytes, time and memory, and what does rounding cost in quality?
 
-    python benchmarks/differential_checkpoints.py cost --workdir /tmp/ck --out benchmarks/results/differential-checkpoints.json
-    python benchmarks/differential_checkpoints.py restore --workdir /tmp/ck --out ...
-    python benchmarks/differential_checkpoints.py quality --workdir /tmp/ck --out ...
+    cd benchmarks
+    python differential_checkpoints.py cost --workdir /tmp/ck --out results/differential-checkpoints.json
+    python differential_checkpoints.py quality --workdir /tmp/ck --out results/differential-checkpoints.json
 
 The recipe criteo-dlrm with vectors of 64 and row-wise AdaGrad on a generated Criteo-like stream: 3.4 million
-rows in 26 tables. `cost` trains with whole checkpoints, with exact deltas and with rounded ones, 200 steps
-apart, in which at least 15% of the rows are touched. Stall is the time that the thread that trains spends in
-a save, and in copying rows before a step changes them. `restore` loads a whole checkpoint and chains of the
-runs that `cost` left, in turn, and compares every number. `quality` trains through crashes and restores, and
-holds NE on later rows against an undisturbed run of the same seed.
+rows in 26 tables. `cost` trains 600 steps and saves every 200, in which at least 15% of the rows are touched:
+exact deltas in the background, and in a pause that is not counted the same rows in 8 and 4 bits. Stall is the
+time that the thread that trains spends in a save, and in copying rows before a step changes them. Then whole
+checkpoints and chains are loaded in turn. `quality` trains through crashes and restores, and holds NE on
+later rows against an undisturbed run of the same seed.
 
 Each part is kept in the file by itself; runs of `quality` that are in it are not repeated.
 """
@@ -17,6 +17,7 @@ Each part is kept in the file by itself; runs of `quality` that are in it are no
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import shutil
 import statistics
@@ -31,20 +32,24 @@ from typing import Any
 import torch
 
 from megalith.bench.runner import result, save_result
+from megalith.checkpoint.differential.changes import CONSUMER
+from megalith.checkpoint.differential.settings import CheckpointConfig
 from megalith.checkpoint.inspection import kept_steps
 from megalith.checkpoint.manifest import DENSE_FILE
 from megalith.checkpoint.store import CheckpointStore
 from megalith.comm.ranks import Ranks
 from megalith.embeddings.changes.row_snapshot import RowSnapshot
 from megalith.embeddings.changes.touched_rows import TouchedRows
+from megalith.train.learner.learner import Learner
 from megalith.train.loaders import open_dataset, train_loader
 from megalith.train.recipe import Recipe, load_recipe
 from megalith.train.run.folder import RunFolder
 from megalith.train.trainer import Trainer
 
 ROWS, TEST_ROWS, SCALE = 1_500_000, 200_000, "0.1"
-EVERY = 200
-"""Steps between checkpoints of `cost`."""
+EVERY, STEPS = 200, 600
+"""Steps between checkpoints of `cost`, and of its run."""
+BITS = {"exact": 32, "int8": 8, "int4": 4}
 ROW_BYTES = {32: 64 * 4 + 4 + 8, 8: 64 + 8 + 4 + 8, 4: 32 + 8 + 4 + 8}
 """Of a touched row: weight or codes with their scale, state and id."""
 GOALS = {
@@ -80,8 +85,8 @@ def recipe_of(data: Path, *overrides: str) -> Recipe:
     )
 
 
-def touched_rows(recipe: Recipe, last_step: int) -> tuple[list[int], int]:
-    """Rows that each interval touches, found in the batches themselves, and rows in all."""
+def touched_rows(recipe: Recipe, last_step: int) -> list[int]:
+    """Rows that each interval touches, found in the batches themselves."""
     dataset = open_dataset(recipe.data)
     tables = recipe.model.tables(dataset.schema.categorical)
     loader = train_loader(recipe.data, dataset, Ranks(), recipe.train.seed)
@@ -96,7 +101,7 @@ def touched_rows(recipe: Recipe, last_step: int) -> tuple[list[int], int]:
         if step == last_step:
             break
     loader.close()
-    return counts, sum(table.rows for table in tables)
+    return counts
 
 
 class Stopwatch:
@@ -131,162 +136,180 @@ def status(key: str) -> int:
     raise KeyError(key)
 
 
-def train_saving(recipe: Recipe, folder: Path) -> dict[str, Any]:
-    """One run: what each save took of the thread that trains, of time and of memory."""
-    shutil.rmtree(folder, ignore_errors=True)
-    trainer, watch = Trainer(recipe, folder), Stopwatch()
-    undo = [
-        watch.wrap(RowSnapshot, "before", "copying"),
-        watch.wrap(TouchedRows, "touch", "marking"),
-    ]
-    saves: list[dict[str, Any]] = []
-    starts: list[float] = []
-    step, save = trainer.learner.step, trainer.store.save
+def touched_marks(learner: Learner) -> list[tuple[TouchedRows, torch.Tensor]]:
+    """What the next delta will have, which stays marked."""
+    taken = []
+    for state in learner.embeddings.table_states().values():
+        for shard in state.shards:
+            if shard.touched is not None and shard.touched.is_watched:
+                positions = shard.touched.take(CONSUMER)
+                shard.touched.give_back(CONSUMER, positions)
+                taken.append((shard.touched, positions))
+    return taken
 
-    def timed_step(*arguments: Any) -> Any:
-        starts.append(time.perf_counter())
-        return step(*arguments)
 
-    def timed_save(*arguments: Any, **options: Any) -> Any:
+class MeasuredSaves:
+    """Stands before the saves of a trainer: writes the same rows rounded as well, and measures."""
+
+    def __init__(self, trainer: Trainer, sides: dict[str, CheckpointStore]) -> None:
+        self.saves: list[dict[str, Any]] = []
+        self.paused, self.starts = 0.0, list[float]()
+        self._trainer, self._sides = trainer, sides
+        self._save, self._step = trainer.store.save, trainer.learner.step
+        trainer.store.save, trainer.learner.step = self.save, self.step
+
+    def step(self, *arguments: Any) -> Any:
+        """A step of the learner."""
+        self.starts.append(time.perf_counter() - self.paused)
+        return self._step(*arguments)
+
+    def save(self, step: int, state: dict[str, Any], *arguments: Any, **options: Any) -> Any:
+        """A save of the trainer."""
+        if self.saves and self.saves[-1]["step"] == step:
+            return None
+        began = time.perf_counter()
+        marks = touched_marks(self._trainer.learner)
+        for store in self._sides.values():
+            store.save(step, state, {})
+            for touched, positions in marks:
+                touched.give_back(CONSUMER, positions)
+        self.paused += time.perf_counter() - began
+        own: dict[str, Any] = {"step": step, "marked": sum(len(positions) for _, positions in marks)}
+        self.saves.append(own)
         resident = status("VmRSS")
         Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
         began = time.perf_counter()
-        own: dict[str, Any] = {"step": arguments[0], "first": len(starts)}
-        saves.append(own)
 
         def ended(_: object = None) -> None:
             own["writing_seconds"] = time.perf_counter() - began
             own["extra_bytes"] = status("VmHWM") - resident
 
-        try:
-            return save(*arguments, **options)
-        finally:
-            own["save_seconds"] = time.perf_counter() - began
-            saving = trainer.store._saving
-            if saving is None:
-                ended()
-            else:
-                saving.add_done_callback(ended)
-
-    trainer.learner.step, trainer.store.save = timed_step, timed_save
-    copied = []
-    for name in ("wait",):
-        watch.wrap(trainer.store, name, "waiting")
-    trainer.train()
-    for each in undo:
-        each()
-    steps = [b - a for a, b in zip(starts, starts[1:], strict=False)]
-    # The last save is in the foreground, after the last step.
-    background = [own for own in saves if own["step"] % EVERY == 0]
-    first, last = background[0]["first"], background[-1]["first"]
-    lasts = [own["first"] for own in background]
-    quiet = [each for number, each in enumerate(steps) if not any(0 <= number + 1 - at < 40 for at in lasts)]
-    changes = trainer.store.changes
-    del copied
-    return {
-        "saves": background,
-        "train_seconds": starts[-1] - starts[0],
-        "step_seconds": statistics.median(quiet),
-        "trainer_seconds": watch.seconds,
-        "interval_seconds": (starts[last] - starts[first]) / max(1, len(background) - 1),
-        "copied_bytes": 0 if changes is None else changes.peak_bytes,
-    }
+        result = self._save(step, state, *arguments, **options)
+        own["save_seconds"] = time.perf_counter() - began
+        saving = self._trainer.store._saving
+        if saving is None:
+            ended()
+        else:
+            saving.add_done_callback(ended)
+        return result
 
 
 def cost(data: Path, workdir: Path) -> dict[str, Any]:
-    """Bytes, stall and memory of whole checkpoints, and of exact and rounded deltas."""
-    counts, rows = touched_rows(recipe_of(data), 4 * EVERY)
-    found: dict[str, Any] = {"rows": rows, "touched": counts}
-    for name, deltas in (("whole", 2), ("exact", 3), ("int8", 2), ("int4", 2)):
-        bits = {"exact": 32, "int8": 8, "int4": 4}.get(name)
-        settings = "{differential: no}" if bits is None else f"{{differential: yes, bits: {bits}}}"
-        # One step more: rounded runs end with a whole checkpoint.
-        steps = (1 + deltas) * EVERY + 1 if bits is not None else 2 * EVERY + 1
-        recipe = recipe_of(
-            data, f"train.steps={steps}", f"train.checkpoint_every={EVERY}", f"checkpoint={settings}"
+    """Bytes of exact and rounded deltas, stall and memory of the exact ones, times of loads."""
+    folder = workdir / "cost"
+    shutil.rmtree(folder, ignore_errors=True)
+    recipe = recipe_of(
+        data,
+        *(f"train.steps={STEPS}", f"train.checkpoint_every={EVERY}", "data.eval=valid"),
+        "checkpoint={differential: yes}",
+    )
+    sides = {
+        name: CheckpointStore(folder / name, 100, config=CheckpointConfig(differential=True, bits=bits))
+        for name, bits in BITS.items()
+        if bits != 32
+    }
+    trainer, watch = Trainer(recipe, folder / "run"), Stopwatch()
+    measured = MeasuredSaves(trainer, sides)
+    undo = [watch.wrap(RowSnapshot, "before", "copying"), watch.wrap(TouchedRows, "touch", "marking")]
+    watch.wrap(trainer.store, "wait", "waiting")
+    trainer.train()
+    for each in undo:
+        each()
+    stores = {"exact": trainer.store, **sides}
+    rows = sum(table.rows for table in trainer.learner.embeddings.tables)
+    found = {"rows": rows, **times(measured, watch)}
+    found |= {"sizes": sizes(stores, touched_rows(recipe, STEPS), rows)}
+    return found | {"restore": restore(trainer, stores, folder / "whole")}
+
+
+def times(measured: MeasuredSaves, watch: Stopwatch) -> dict[str, Any]:
+    """What saves took of the thread that trains."""
+    starts, saves = measured.starts, measured.saves
+    seconds = starts[-1] - starts[0]
+    steps = sorted(b - a for a, b in itertools.pairwise(starts))
+    stall = sum(save["save_seconds"] for save in saves) + watch.seconds.get("copying", 0.0)
+    for save in saves:
+        print(
+            f"step {save['step']}: in save {1e3 * save['save_seconds']:.0f} ms, written in "
+            f"{save['writing_seconds']:.2f} s, extra memory {save['extra_bytes'] / (1 << 20):.0f} MiB"
         )
-        folder = workdir / f"run-{name}"
-        own = train_saving(recipe, folder)
-        listed = {each.step: each for each in kept_steps(CheckpointStore(folder / "checkpoints"))}
-        for save in own["saves"]:
-            kept = listed[save["step"]]
-            save |= {"kind": kept.kind, "bytes": kept.bytes}
-            dense = folder / "checkpoints" / f"step-{save['step']:08d}" / DENSE_FILE
-            save["dense_bytes"] = dense.stat().st_size
-            if bits is not None and kept.kind == "delta":
-                touched = counts[save["step"] // EVERY - 1]
-                save["touched"] = touched
-                save["over_touched"] = save["bytes"] / (touched * ROW_BYTES[bits] + save["dense_bytes"])
-        spent = own["trainer_seconds"]
-        own["stall_share"] = (
-            sum(save["save_seconds"] for save in own["saves"]) + spent.get("copying", 0.0)
-        ) / own["train_seconds"]
-        own["marking_share"] = spent.get("marking", 0.0) / own["train_seconds"]
-        found[name] = own
-        show_cost(name, own)
-    whole = found["whole"]["saves"][-1]["bytes"]
-    for name in ("exact", "int8", "int4"):
-        deltas_of = [save["bytes"] for save in found[name]["saves"] if save["kind"] == "delta"]
-        found[name]["times_smaller"] = whole / max(deltas_of)
-        print(f"{name}: {found[name]['times_smaller']:.1f} times fewer bytes than a whole one")
+    spent = {label: f"{1e3 * each:.0f} ms" for label, each in watch.seconds.items()}
+    print(f"{seconds:.1f} s, a step {1e3 * steps[len(steps) // 2]:.1f} ms; of the trainer {spent}")
+    print(f"stall {stall / seconds:.3%} of the time, marking {watch.seconds['marking'] / seconds:.3%}")
+    return {
+        "saves": saves,
+        "train_seconds": seconds,
+        "step_seconds": statistics.median(steps),
+        "trainer_seconds": watch.seconds,
+        "stall_share": stall / seconds,
+        "marking_share": watch.seconds["marking"] / seconds,
+    }
+
+
+def sizes(stores: dict[str, CheckpointStore], touched: list[int], rows: int) -> dict[str, Any]:
+    """Bytes of each delta, beside those of touched rows and of a whole checkpoint."""
+    found: dict[str, Any] = {"touched": touched}
+    for name, store in stores.items():
+        whole = 0
+        for each in kept_steps(store):
+            if each.kind == "baseline":
+                whole = each.bytes
+                continue
+            own_touched = touched[each.step // EVERY - 1]
+            dense = (store.path(each.step) / DENSE_FILE).stat().st_size
+            over = each.bytes / (own_touched * ROW_BYTES[BITS[name]] + dense)
+            found[f"{name} {each.step}"] = {
+                "bytes": each.bytes,
+                "dense_bytes": dense,
+                "touched_share": own_touched / rows,
+                "over_touched": over,
+                "times_smaller": whole / each.bytes,
+            }
+            print(
+                f"{name} {each.step}: {each.bytes / 1e6:.1f} MB, {own_touched / rows:.1%} of rows touched, "
+                f"{over:.4f} of their bytes, {whole / each.bytes:.1f} times fewer than a whole one"
+            )
     return found
 
 
-def show_cost(name: str, own: dict[str, Any]) -> None:
-    """A line for each save, and one for the run."""
-    for save in own["saves"]:
-        over = f", {save['over_touched']:.4f} of touched rows" if "over_touched" in save else ""
-        print(
-            f"{name} step {save['step']}: {save['kind']} of {save['bytes'] / 1e6:.1f} MB{over}; in save "
-            f"{1e3 * save['save_seconds']:.0f} ms, written in {save['writing_seconds']:.2f} s, extra memory "
-            f"{save['extra_bytes'] / (1 << 20):.0f} MiB"
-        )
-    seconds = {label: round(1e3 * each) for label, each in own["trainer_seconds"].items()}
-    print(
-        f"{name}: {own['train_seconds']:.1f} s, a step {1e3 * own['step_seconds']:.1f} ms, stall "
-        f"{own['stall_share']:.3%}, marking {own['marking_share']:.3%}; ms of the trainer {seconds}"
-    )
-
-
-def restore(data: Path, workdir: Path) -> dict[str, Any]:
-    """Times of loads in turn, and whether an exact chain is what whole checkpoints hold."""
-    learner_state = Trainer(recipe_of(data), workdir / "none").learner
-    stores = {
-        name: CheckpointStore(workdir / f"run-{name}" / "checkpoints")
-        for name in ("whole", "exact", "int8", "int4")
-    }
-    loads = [("whole", 2 * EVERY)]
-    loads += [("exact", step * EVERY) for step in (2, 3, 4)] + [("int8", 3 * EVERY), ("int4", 3 * EVERY)]
+def restore(trainer: Trainer, stores: dict[str, CheckpointStore], folder: Path) -> dict[str, Any]:
+    """Times of loads in turn, and whether an exact chain is what is in memory."""
+    state = trainer.state_dict()
+    stores = {"whole": CheckpointStore(folder), **stores}
+    stores["whole"].save(STEPS, state, {})
+    expected = contents(trainer.learner)
+    loads = [("whole", STEPS), *(("exact", step) for step in range(EVERY, STEPS + 1, EVERY))]
+    loads += [(name, STEPS) for name in ("int8", "int4")]
     seconds: dict[str, list[float]] = {f"{name} {step}": [] for name, step in loads}
+    is_exact = False
     for _ in range(4):
         for name, step in loads:
-            state = {"learner": learner_state.state_dict()}
+            state = trainer.state_dict()
             began = time.perf_counter()
             stores[name].load(step, state)
             seconds[f"{name} {step}"].append(time.perf_counter() - began)
+            if (name, step) == ("exact", STEPS):
+                is_exact = all(map(torch.equal, contents(trainer.learner), expected))
     # The first round reads the files into memory and is left out.
     medians = {name: statistics.median(each[1:]) for name, each in seconds.items()}
-    full = medians[f"whole {2 * EVERY}"]
-    contents = []
-    for name in ("whole", "exact"):
-        stores[name].load(2 * EVERY, {"learner": learner_state.state_dict()})
-        contents.append(
-            [
-                part.clone()
-                for table in learner_state.embeddings.table_states().values()
-                for block in table.blocks(1 << 40)
-                for part in block.parts.values()
-            ]
-        )
-    same = all(torch.equal(a, b) for a, b in zip(*contents, strict=True))
-    ratios = {name: each / full for name, each in medians.items()}
+    ratios = {name: each / medians[f"whole {STEPS}"] for name, each in medians.items()}
     for name, each in medians.items():
         print(f"load {name}: {each:.2f} s, {ratios[name]:.2f} of a whole one")
-    print(f"exact chain {'is' if same else 'IS NOT'} the whole checkpoint, bit for bit")
-    return {"seconds": seconds, "ratio_to_whole": ratios, "is_exact": same}
+    print(f"the exact chain {'is' if is_exact else 'IS NOT'} what is in memory, bit for bit")
+    return {"seconds": seconds, "ratio_to_whole": ratios, "is_exact": is_exact}
 
 
-class _Crash(Exception):
+def contents(learner: Learner) -> list[torch.Tensor]:
+    """Every weight and every number of optimizer state, copied."""
+    return [
+        part.clone()
+        for table in learner.embeddings.table_states().values()
+        for block in table.blocks(1 << 40)
+        for part in block.parts.values()
+    ]
+
+
+class _CrashError(Exception):
     """Ends a run between two steps, as a kill would."""
 
 
@@ -315,13 +338,13 @@ def train_through(data: Path, folder: Path, bits: int, restores: int, seed: int)
         def crashing(*arguments: Any, step: Any = step, trainer: Trainer = trainer, at: Any = crash) -> Any:
             if trainer.step == at:
                 trainer.store.wait()
-                raise _Crash
+                raise _CrashError
             return step(*arguments)
 
         trainer.learner.step = crashing
         try:
             summary = trainer.train()
-        except _Crash:
+        except _CrashError:
             continue
     shutil.rmtree(folder)
     return {
@@ -333,47 +356,48 @@ def train_through(data: Path, folder: Path, bits: int, restores: int, seed: int)
     }
 
 
-def quality(data: Path, workdir: Path, known: list[dict[str, Any]], keep: Callable[[Any], None]) -> None:
+def quality(data: Path, workdir: Path, known: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
     """NE of undisturbed runs, and of those that were restored from rounded rows."""
-    for seed in range(3):
-        for bits, restores in ((32, 0), (4, 1), (8, 10)):
-            if (bits, restores, seed) not in {(run["bits"], run["restores"], run["seed"]) for run in known}:
-                known.append(train_through(data, workdir / "quality", bits, restores, seed))
-                keep(known)
-            own = next(
-                run for run in known if (run["bits"], run["restores"], run["seed"]) == (bits, restores, seed)
-            )
-            base = next(run for run in known if run["restores"] == 0 and run["seed"] == seed)
-            change = own["evaluation"]["ne"] / base["evaluation"]["ne"] - 1
-            print(
-                f"seed {seed}, {bits} bits, {restores} restores: NE {own['evaluation']['ne']:.6f} ({change:+.4%})"
-            )
+    wanted = [(bits, restores, seed) for seed in range(3) for bits, restores in ((32, 0), (8, 10), (4, 1))]
+    found = {(run["bits"], run["restores"], run["seed"]): run for run in known}
+    for case in [each for each in wanted if each not in found][:most]:
+        found[case] = train_through(data, workdir / "quality", *case)
+    for bits, restores, seed in (case for case in wanted if case in found):
+        own, base = found[bits, restores, seed], found.get((32, 0, seed))
+        ne = own["evaluation"]["ne"]
+        change = "" if base is None else f" ({ne / base['evaluation']['ne'] - 1:+.4%})"
+        print(f"seed {seed}, {bits} bits, {restores} restores: NE {ne:.6f}{change}")
+    return list(found.values())
 
 
 def main() -> None:
     """Runs a part and keeps it beside the others."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("part", choices=("cost", "restore", "quality"))
+    parser.add_argument("part", choices=("cost", "quality"))
     parser.add_argument("--workdir", type=Path, required=True, help="for data and runs, kept and reused")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--runs", type=int, default=9, help="of quality: at most so many that are not there")
     options = parser.parse_args()
     data = data_in(options.workdir)
     parts: dict[str, Any] = {}
     if options.out.exists():
         parts = json.loads(options.out.read_text(encoding="utf-8"))["results"]
 
-    def keep(content: Any) -> None:
-        parts[options.part] = content
-        settings = {
-            **{"recipe": "criteo-dlrm", "dim": 64, "batch_size": 2048, "rows": ROWS, "scale": SCALE},
-            **{"test_rows": TEST_ROWS, "every": EVERY, "goals": GOALS},
-        }
-        save_result(options.out, result("differential-checkpoints", settings, parts, data))
-
     if options.part == "quality":
-        quality(data, options.workdir, parts.get("quality", []), keep)
+        parts["quality"] = quality(data, options.workdir, parts.get("quality", []), options.runs)
     else:
-        keep((cost if options.part == "cost" else restore)(data, options.workdir))
+        parts["cost"] = cost(data, options.workdir)
+    settings = {
+        "recipe": "criteo-dlrm",
+        "dim": 64,
+        "batch_size": 2048,
+        "rows": ROWS,
+        "test_rows": TEST_ROWS,
+        "scale": SCALE,
+        "every": EVERY,
+        "goals": GOALS,
+    }
+    save_result(options.out, result("differential-checkpoints", settings, parts, data))
 
 
 if __name__ == "__main__":

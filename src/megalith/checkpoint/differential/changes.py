@@ -178,7 +178,7 @@ class TakenRows:
     def __exit__(self, *_: object) -> None:
         self.queue.abandon()
         self._copies.close()
-        for _, shard, snapshot in self._snapshots:
+        for _path, shard, snapshot in self._snapshots:
             snapshot.close()
             self._release(shard, snapshot)
         self.holds.release()
