@@ -9,8 +9,8 @@
 Of tables whose rows are marked as they are touched (`TouchedRows`), marks say what changed; all others are
 compared by content (`RowDigests`). Marked rows in memory are read by `write` while training goes on, which
 copies those that it is about to change (`RowSnapshot`). Compared rows are copied into the queue. Rows in
-segment files are put on disk and linked by `feed`, and read back by `write`, from the files that are new since
-the last time.
+segment files are put on disk and linked by `feed`, and read back by `write`, from the files that are new
+since the last time.
 """
 
 from __future__ import annotations
@@ -152,7 +152,8 @@ class TakenRows:
                 rows.add(each.table, each.block, each.sparse, deleted=True)
             else:
                 self._add(rows, each)
-        for path, shard, snapshot in self._snapshots:
+        # Small ones first: then steps have fewer tables to look through.
+        for path, shard, snapshot in sorted(self._snapshots, key=lambda each: each[2].rows):
             for block in snapshot.blocks(self._piece):
                 self._add(rows, TableBlock(path, block, shard.sparse))
             self._release(shard, snapshot)

@@ -176,8 +176,8 @@ class TableStores:
 
     def updating(self, resolved: ResolvedIds) -> None:
         """The rows of a batch are about to take a step."""
-        for touched, values in self._given_rows(resolved):
-            if touched.is_held:
+        if any(touched is not None and touched.is_held for touched in self.touched):
+            for touched, values in self._given_rows(resolved):
                 touched.before(values)
 
     def updated(self, resolved: ResolvedIds, step: int) -> None:
@@ -262,11 +262,14 @@ class TableStores:
         """Of each table that somebody watches, the rows of a batch, feature by feature."""
         values, offsets, _ = resolved.given
         batch = (len(offsets) - 1) // max(1, self._given_features)
+        edges: list[int] = []
         for table, feature in self._given_tables:
             touched = self.touched[table]
             if touched is not None and touched.is_watched:
-                first, last = (int(offsets[(feature + edge) * batch]) for edge in (0, 1))
-                yield touched, values[first:last]
+                if not edges:
+                    ends = offsets[::batch] if batch else offsets.new_zeros(self._given_features + 1)
+                    edges = ends.tolist()
+                yield touched, values[edges[feature] : edges[feature + 1]]
 
     def _ranges(self, offsets: Tensor) -> list[tuple[RowStore, Tensor]]:
         """Of each store that resolves ids: int64 rows (table, first value, last value)."""
