@@ -14,8 +14,9 @@ from megalith.checkpoint.store import CheckpointStore
 @pytest.mark.slow
 def test_the_guide_to_checkpoints_is_true(tmp_path: Path) -> None:
     run_guide("checkpoints.md", tmp_path)
-    stores = {name: CheckpointStore(tmp_path / "runs" / name / "checkpoints") for name in ("exact", "rounded")}
-    damaged = verified(CheckpointStore(tmp_path / "runs/damaged/checkpoints"))
+    runs = tmp_path / "runs"
+    stores = {name: CheckpointStore(runs / name / "checkpoints") for name in ("exact", "rounded")}
+    damaged = verified(CheckpointStore(runs / "damaged/checkpoints"))
     assert sum(len(each.damaged) for each in damaged) == 1
     assert all(each.can_be_restored for store in stores.values() for each in verified(store))
     assert 40 in stores["exact"].steps()
