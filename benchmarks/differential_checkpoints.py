@@ -218,6 +218,9 @@ def cost(data: Path, workdir: Path) -> dict[str, Any]:
     stores = {"exact": trainer.store, **sides}
     rows = sum(table.rows for table in trainer.learner.embeddings.tables)
     found = {"rows": rows, **times(measured, watch)}
+    if trainer.store.changes is not None:
+        found["copied_bytes"] = trainer.store.changes.peak_bytes
+        print(f"at most {found['copied_bytes'] / (1 << 20):.1f} MiB of rows copied by the trainer")
     found |= {"sizes": sizes(stores, touched_rows(recipe, STEPS), rows)}
     return found | {"restore": restore(trainer, stores, folder / "whole")}
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from megalith.checkpoint.differential.row_codec import QuantisedPart
 from megalith.checkpoint.manifest import TableRecord
 from megalith.embeddings.row_block import RowBlock
 
@@ -87,6 +88,8 @@ class _ChosenPart:
     def __getitem__(self, where: Any) -> Tensor:
         rows, *columns = where if isinstance(where, tuple) else (where,)
         positions = self._positions[rows]
+        if isinstance(self._part, QuantisedPart):
+            return self._part.chosen(positions, *columns or (slice(None),))
         first, last = (int(positions[0]), int(positions[-1]) + 1) if len(positions) else (0, 0)
         content: Tensor = self._part[(slice(first, last), *columns)] if columns else self._part[first:last]
         return content[positions - first]

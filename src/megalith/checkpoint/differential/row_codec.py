@@ -61,7 +61,14 @@ class QuantisedPart:
 
     def __getitem__(self, where: slice | tuple[slice, slice]) -> Tensor:
         rows, columns = where if isinstance(where, tuple) else (where, slice(None))
-        codes: Tensor = self._codes[rows]
+        return self._decoded(self._codes[rows], columns)
+
+    def chosen(self, positions: Tensor, columns: slice) -> Tensor:
+        """Some rows, rising, of which only these are decoded."""
+        first, last = (int(positions[0]), int(positions[-1]) + 1) if len(positions) else (0, 0)
+        return self._decoded(self._codes[first:last][positions - first], columns)
+
+    def _decoded(self, codes: Tensor, columns: slice) -> Tensor:
         if not len(codes):
             return torch.empty(0, self._columns, dtype=self._dtype)[:, columns]
         return decode_rows(codes, self._form, self._columns)[:, columns].to(self._dtype)

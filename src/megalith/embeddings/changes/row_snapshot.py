@@ -145,6 +145,7 @@ class RowSnapshot:
                 self._read(
                     at, min(at + locked, end), {name: part[at - begin :] for name, part in parts.items()}
                 )
+            self._put_copies(begin, end, parts)
             ids: range | Tensor
             if self._chosen is None:
                 ids = range(first_row + begin, first_row + end)
@@ -153,19 +154,27 @@ class RowSnapshot:
             yield RowBlock(ids, self._shard.columns, parts)
 
     def _read(self, begin: int, end: int, into: dict[str, Tensor]) -> None:
-        """Rows number `begin` to `end` of those that are wanted: from the table, or as they were copied."""
-        rows = slice(begin, end) if self._chosen is None else self._chosen[begin:end]
+        """Rows number `begin` to `end` of those that are wanted, as they are now."""
+        rows = self._rows(begin, end)
         with self._lock:
             for name, part in self._parts.items():
                 into[name][: end - begin].copy_(part[rows])
             # When they are read: who sees that a row is not pending may change it.
             self._pending[rows if isinstance(rows, slice) else rows.numpy()] = False
-            copies = tuple(self._copies)
+
+    def _put_copies(self, begin: int, end: int, into: dict[str, Tensor]) -> None:
+        """Puts in what was copied of rows that were read: these may have changed before."""
+        rows = self._rows(begin, end)
         first, last = (begin, end - 1) if isinstance(rows, slice) else (int(rows[0]), int(rows[-1]))
+        with self._lock:
+            copies = tuple(self._copies)
         for positions, parts in copies:
-            low, high = torch.searchsorted(positions, torch.tensor([first, last + 1])).tolist()
+            low, high = np.searchsorted(positions.numpy(), (first, last + 1)).tolist()
             if low < high:
                 own = positions[low:high]
                 where = own - begin if isinstance(rows, slice) else torch.searchsorted(rows, own)
                 for name, part in parts.items():
                     into[name][where] = part[low:high]
+
+    def _rows(self, begin: int, end: int) -> slice | Tensor:
+        return slice(begin, end) if self._chosen is None else self._chosen[begin:end]

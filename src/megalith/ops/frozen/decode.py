@@ -20,9 +20,15 @@ def decode_rows(rows: Tensor, form: RowFormat, dim: int) -> Tensor:
         return _read(rows, getattr(torch, form.precision)).view(len(rows), dim)
     header = _read(rows[:, : form.header_bytes], form.scale_dtype).view(len(rows), 2)
     codes = rows[:, form.header_bytes :]
+    # In the memory of the answer: there are gigabytes of rows where a checkpoint is restored.
     if form.precision == "int4":
-        codes = torch.stack([codes & 15, codes >> 4], dim=2).flatten(1)[:, :dim]
-    return header[:, :1] * codes.float() + header[:, 1:]
+        pairs = torch.empty(*codes.shape, 2)
+        pairs[:, :, 0] = codes & 15
+        pairs[:, :, 1] = codes >> 4
+        weights = pairs.flatten(1)[:, :dim].contiguous()
+    else:
+        weights = codes.float()
+    return weights.mul_(header[:, :1]).add_(header[:, 1:])
 
 
 def _read(held: Tensor, dtype: torch.dtype) -> Tensor:
