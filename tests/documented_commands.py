@@ -16,8 +16,8 @@ _FENCE = re.compile(r"^```(\w*)(?: title=\"[^\"]+\")?\n(.*?)^```$", re.MULTILINE
 _SPAN = re.compile(r"`([^`\n]+)`")
 _COMMAND = re.compile(r"(?:^|[\s;(]|-m )megalith ([a-z-].*)$")
 _END = re.compile(r"\s(?:&&|\|\||[|;&]|\d?>+|#)(?:\s|$).*$")
-OPEN = ("...", "…")
-"""What says that something is left out."""
+OPEN = ("...", "…", "$")
+"""What says that something is left out, or is known only when the line before has run."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import typer
 from megalith.cli.bench import bench
 from megalith.cli.checkpoint import checkpoint
 from megalith.cli.data import data
-from megalith.cli.demo import demo
+from megalith.cli.demo.command import demo
 from megalith.cli.doctor import doctor
 from megalith.cli.embeddings import embeddings
 from megalith.cli.evaluate import evaluate

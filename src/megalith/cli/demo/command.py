@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from megalith.cli.full_demo import MADE, Command, full_steps, load_step, served, stored_bytes
+from megalith.cli.demo.full import MADE, Command, full_steps, load_step, served, stored_bytes
 from megalith.cli.output import JsonFlag, note, print_json
 from megalith.cli.output import say as print_line
 
