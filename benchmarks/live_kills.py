@@ -247,7 +247,9 @@ def disturbed(arguments: argparse.Namespace, work: Path, days: Path) -> dict[str
             kills.append({"part": part.name, "time": time.time()})
             part.kill()
             print(f"{len(kills)} of {arguments.kills}: {part.name} killed", file=sys.stderr, flush=True)
-        wait_for(writer.ended, "the writer", 600 + 2 * arguments.file_seconds * len(list(days.iterdir())))
+        assert writer.process is not None
+        writer.process.kill()
+        writer.process.wait()
         (logs / "_END").touch()
         wait_for(trainer.ended, "the trainer", 600)
         newest = max(int(path.stem) for path in (live / "versions").glob("*.json"))
@@ -296,11 +298,10 @@ def _answer_of_the_only(client: Client, newest: int) -> list[float]:
     raise SystemExit("A server gave no answer while it was alone.")
 
 
-def undisturbed(work: Path, days: Path) -> tuple[Path, list[float]]:
+def undisturbed(work: Path) -> tuple[Path, list[float]]:
     """The run that had all files; its folder, and its scores."""
     calm = work / "calm"
-    shutil.copytree(days, calm / "logs")
-    (calm / "logs" / "_END").touch()
+    shutil.copytree(work / "logs", calm / "logs")
     (calm / "live.yaml").write_text(RECIPE.format(logs=calm / "logs"))
     for command in (
         megalith("train", calm / "live.yaml", "--out", calm / "run", "--json"),
@@ -372,10 +373,12 @@ def main() -> None:
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     began = time.time()
-    count = int((arguments.kills + 1) * arguments.pause / arguments.file_seconds)
+    # More than can be needed: each kill may be followed by a wait for a server.
+    count = int((arguments.kills + 1) * (arguments.pause + AFTER_KILL) / arguments.file_seconds)
     make_days(work / "days", count, arguments.rows)
     seen = disturbed(arguments, work, work / "days")
-    calm, scores = undisturbed(work, work / "days")
+    calm, scores = undisturbed(work)
+    files = len(list((work / "logs").glob("day-*.tsv")))
     kills = [kill["part"] for kill in seen["kills"]]
     outcome = {
         "kills": {name: kills.count(name) for name in sorted(set(kills))},
@@ -386,7 +389,8 @@ def main() -> None:
         "asked_again": seen["asked_again"],
         "longest_answer_seconds": round(seen["longest_answer_seconds"], 3),
         "versions": seen["newest"],
-        "rows_trained": count * arguments.rows // 100 * 100,
+        "files": files,
+        "rows_trained": files * arguments.rows // 100 * 100,
         "freshness": freshness(seen),
         "starts": seen["starts"],
         "seconds": round(time.time() - began, 1),
