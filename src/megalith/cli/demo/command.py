@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from megalith.cli.demo.full import MADE, Command, full_steps, load_step, served, stored_bytes
+from megalith.cli.demo.full import MADE, Command, full_steps, load_step, served
 from megalith.cli.output import JsonFlag, note, print_json
 from megalith.cli.output import say as print_line
 
@@ -64,7 +64,6 @@ def demo(
     page = out / "report.html"
     steps = _run_steps(_first_steps(out, rows), results, out, say)
     if full:
-        results["train_bytes"] = stored_bytes(out / "run")
         steps += _run_steps(full_steps(out, results), results, out, say)
         with served(out / "models") as (command, url):
             say((f"\n$ megalith {command}", "bold"))

@@ -26,7 +26,7 @@ MADE = ("disk", "small", "models")
 def full_steps(out: Path, results: Result) -> Iterator[Command]:
     """The commands after those of the demo, which has filled `results`; each adds its own before the next."""
     data, disk, small = f"data.path={out / 'data'}", out / "disk", out / "small"
-    memory = sum(results["train_bytes"].values()) // MEMORY_SHARE
+    memory = stored_bytes(out / "run") // MEMORY_SHARE
     cache = f"memory.dram={max(1, memory >> 20)}MiB"
     yield (
         "train-disk",
@@ -78,11 +78,12 @@ def load_step(url: str) -> Command:
     return "loadtest", ["loadtest", url, "--rate", "100", "--seconds", "5"], _load
 
 
-def stored_bytes(run: Path) -> dict[str, int]:
-    """Bytes of a run's tables in memory, by what they are, as its last report has them."""
+def stored_bytes(run: Path) -> int:
+    """Bytes of weights and optimizer state of a run's tables, as its last report has them."""
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     ranks = [entry["ranks"] for entry in map(json.loads, lines) if entry.get("ranks")]
-    return {name: size for name, size in ranks[-1][0]["table_bytes"].items() if name in ("weights", "state")}
+    taken = ranks[-1][0]["table_bytes"]
+    return int(taken["weights"] + taken["state"])
 
 
 def _disk(result: Result, whole: Result) -> str:
