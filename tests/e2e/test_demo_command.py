@@ -38,7 +38,7 @@ def test_the_demo_makes_a_report_and_runs_again_in_its_own_folder(tmp_path: Path
 
 @pytest.mark.slow
 def test_the_full_demo_ends_with_one_page_of_all(tmp_path: Path) -> None:
-    done = megalith_from_nothing("demo", "--full", "--rows", "60000", "--json")
+    done = megalith_from_nothing("demo", "--full", "--rows", "200000", "--json")
     assert done.returncode == 0, done.stderr
     steps = json.loads(done.stdout)["steps"]
     assert steps["train-disk"]["tiers"]["hit_rate"] < 1
