@@ -80,8 +80,10 @@ def test_commands_that_are_shown_whole_are_parsed_as_they_are() -> None:
         if is_group(real) or not left or is_open(command):
             continue
         try:
-            # N stands for a number, other capitals for names.
-            real.make_context(" ".join(path), ["1" if word == "N" else word for word in left])
+            # N and variables stand for numbers, other capitals for names.
+            real.make_context(
+                " ".join(path), ["1" if word == "N" or word[0] == "$" else word for word in left]
+            )
         except Exception as error:
             # `--help` and the like end the program; they are taken.
             taken = {"Exit", *(("MissingParameter", "BadOptionUsage") if command.is_named else ())}
