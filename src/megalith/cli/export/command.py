@@ -16,13 +16,21 @@ def export(
         str,
         typer.Argument(
             metavar="MODEL",
-            help="Folder of a run; without --out also that of a frozen model; with --hardware also a recipe, "
-            "a YAML file of tables, or a shape that ships: rm1, rm2, rm3, dlrm-v2, large.",
+            help="Folder of a run; without --out or with --over that of a frozen model; with --hardware also "
+            "a recipe, a YAML file of tables, or a shape that ships: rm1, rm2, rm3, dlrm-v2, large.",
         ),
     ],
     out: Annotated[
         Path | None,
         typer.Option(help="Folder to write; it appears when it is complete and passed its gate."),
+    ] = None,
+    over: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="BASE",
+            help="Write to --out only what changed since this frozen model: a delta, which `megalith serve` "
+            "loads over it.",
+        ),
     ] = None,
     tables: Annotated[
         list[str] | None,
@@ -105,13 +113,31 @@ def export(
 
     The frozen model is compared with the trained one on a held-out split. Where it loses more than the
     budget, nothing is written. --tune and --check run it on this machine's backends, --hardware predicts it
-    on cards; without --out they take a folder that was written before.
+    on cards; without --out they take a folder that was written before. --over compares two of these.
     """
     from megalith.cli.export.backends import TuneOptions, check_folder, tune_folder
     from megalith.cli.export.freeze import freeze_folder
     from megalith.cli.export.plan import ExportPlanOptions, plain_precision, plan_export
     from megalith.core.errors import ConfigError
 
+    if over is not None:
+        from megalith.cli.export.delta import export_delta
+
+        others = {
+            "--tables": tables,
+            "--dense": dense,
+            "--checkpoint": checkpoint,
+            "--split": split,
+            "--data": data,
+            "--user": user,
+            "--name": name,
+            "--tune": tune,
+            "--check": check,
+            "--hardware": hardware,
+        }
+        meant = [option for option, value in others.items() if value]
+        export_delta(over, Path(model), out, meant, json_output)
+        return
     if out is None and not (tune or check or hardware):
         raise ConfigError(
             "Name the folder to write with --out, or ask of a frozen one with --tune, --check or --hardware."

@@ -4,7 +4,8 @@
     rows.safetensors        `TABLE/changed` (int64, rising) and `TABLE/rows` of tables of which some rows
                             changed; all tensors of tables that changed otherwise
     dense.safetensors       weights of the program, where they changed
-    checks.safetensors, inputs/, report.json     those of the new version, where they changed
+    checks.safetensors, report.json     those of the new version, where they changed
+    inputs/                 all of it, where any of it changed
 
 The base is named by a checksum over the files of its tables and weights, so that a delta is applied to what
 it was made from and to nothing else; the result has the checksum of the new version, over which the next
@@ -29,8 +30,8 @@ from megalith.checkpoint.tensor_file import is_intact
 from megalith.core.config import Config, parse_config
 from megalith.core.errors import ServeError, StorageError
 from megalith.core.files import new_folder, read_json_object, remove_partials, write_atomic
-from megalith.export.folder import FrozenModel, list_files
-from megalith.export.manifest import CHECKS_FILE, DENSE_FILE, FrozenTableRecord, ModelManifest
+from megalith.export.folder import FrozenModel, is_model, list_files
+from megalith.export.manifest import CHECKS_FILE, DENSE_FILE, INPUTS, FrozenTableRecord, ModelManifest
 from megalith.export.tensor_file import create_tensors, read_tensors
 
 DELTA, ROWS_FILE = "delta.json", "rows.safetensors"
@@ -84,10 +85,11 @@ def is_delta(path: Path) -> bool:
 
 def write_delta(old: Path | str, new: Path | str, out: Path | str) -> DeltaManifest:
     """Writes what turns one frozen model into another of the same tables; the delta that was written."""
-    before, after, target = FrozenModel(old), FrozenModel(new), Path(out)
-    _refuse_other_model(before, after)
+    target = Path(out)
     if target.exists() and not is_delta(target):
         raise StorageError(f"{target} exists and is no delta; choose another folder.")
+    before, after = _frozen(Path(old)), _frozen(Path(new))
+    _refuse_other_model(before, after)
     tables, tensors = [], dict[str, Tensor]()
     for record in after.manifest.tables:
         found = _changes(before, after, record)
@@ -96,11 +98,9 @@ def write_delta(old: Path | str, new: Path | str, out: Path | str) -> DeltaManif
             tensors |= {f"{record.name}/{key}": tensor for key, tensor in found[1].items()}
 
     def fill(folder: Path) -> None:
-        skipped = {table.file for table in after.manifest.tables}
-        for name, file in after.manifest.files.items():
-            if name not in skipped and before.manifest.files.get(name) != file:
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(after.folder / name, folder / name)
+        for name in _changed_files(before.manifest, after.manifest):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(after.folder / name, folder / name)
 
     return save_delta(target, content_checksum(before.manifest), after.manifest, tables, tensors, fill)
 
@@ -187,12 +187,32 @@ class FrozenDelta:
         return read_tensors(self.folder / CHECKS_FILE) if CHECKS_FILE in self.delta.files else None
 
 
+def _frozen(folder: Path) -> FrozenModel:
+    """A version that is compared, with a sentence for what people name instead of one."""
+    if is_delta(folder):
+        raise ServeError(f"{folder} is a delta itself; name the whole folder of that version.")
+    if not is_model(folder):
+        raise ServeError(f"{folder} is no exported model; make one with `megalith export RUN --out DIR`.")
+    return FrozenModel(folder)
+
+
 def _refuse_other_model(before: FrozenModel, after: FrozenModel) -> None:
     names = [{table.name for table in model.manifest.tables} for model in (before, after)]
-    if before.manifest.name != after.manifest.name or names[0] != names[1]:
+    if names[0] != names[1]:
+        different = ", ".join(f"'{name}'" for name in sorted(names[0] ^ names[1])[:3])
         raise ServeError(
-            f"{after.folder} has another name or other tables than {before.folder}; serve it as a whole."
+            f"{after.folder} has other tables than {before.folder} ({different}); serve it as a whole."
         )
+
+
+def _changed_files(before: ModelManifest, after: ModelManifest) -> list[str]:
+    """Files that the delta has a copy of. Schema and vocabulary are read as one, so they come together."""
+    tables = {table.file for table in after.tables}
+    changed = [name for name, file in after.files.items() if before.files.get(name) != file]
+    inputs = f"{INPUTS}/"
+    if any(name.startswith(inputs) for name in {*changed, *(before.files.keys() - after.files.keys())}):
+        changed += [name for name in after.files if name.startswith(inputs) and name not in changed]
+    return [name for name in changed if name not in tables]
 
 
 def _changes(

@@ -2,6 +2,7 @@
 
 models/first/manifest.json              one model, given as `models/first`
 models/first/3/manifest.json            model `first`, version 3, of the repository `models`
+models/first/4/delta.json               version 4, as what changed since version 3
 models/second/manifest.json             model `second` of the repository `models`, without versions
 """
 
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from megalith.core.errors import ServeError, nearest
+from megalith.export.delta.folder import content_checksum, is_delta, read_delta
 from megalith.export.folder import is_model, read_manifest
 from megalith.serve.failures import UnknownModelError
 
@@ -26,6 +28,8 @@ class ModelFolder(NamedTuple):
     version: str | None
     """None where the folder does not say."""
     folder: Path
+    below: tuple[ModelFolder, ...] = ()
+    """Of a delta, the versions that it rests on, from a whole one up."""
 
 
 class ModelFolders:
@@ -45,6 +49,10 @@ class ModelFolders:
         found: list[ModelFolder] = []
         for folder in self._folders:
             models = self._of(folder)
+            if is_delta(folder):
+                raise ServeError(
+                    f"{folder} is a delta; put it beside the version that it is over, as MODEL/VERSION."
+                )
             if not models:
                 raise ServeError(
                     f"{folder} is no exported model and holds none; make one with `megalith export RUN --out "
@@ -84,15 +92,47 @@ class ModelFolders:
             if is_model(inner):
                 found.append(ModelFolder(inner.name, None, inner))
                 continue
-            versions = [path for path in inner.iterdir() if path.name.isdigit() and is_model(path)]
-            versions.sort(key=lambda path: int(path.name))
-            found += [ModelFolder(inner.name, path.name, path) for path in versions[-self._versions :]]
+            found += _versions(inner)[-self._versions :]
         return found
 
 
+def _versions(folder: Path) -> list[ModelFolder]:
+    """All versions of a model, the oldest first."""
+    paths = [path for path in folder.iterdir() if path.name.isdigit()]
+    found: list[ModelFolder] = []
+    for path in sorted(paths, key=lambda path: int(path.name)):
+        if is_delta(path):
+            found.append(ModelFolder(folder.name, path.name, path, _below(path, found)))
+        elif is_model(path):
+            found.append(ModelFolder(folder.name, path.name, path))
+    return found
+
+
+def _below(delta: Path, earlier: Sequence[ModelFolder]) -> tuple[ModelFolder, ...]:
+    """What a delta rests on; nothing where that is not here."""
+    base = read_delta(delta).base
+    for each in reversed(earlier):
+        if _checksum(each.folder) == base:
+            return (*each.below, each)
+    return ()
+
+
+def _checksum(folder: Path) -> int:
+    return read_delta(folder).result if is_delta(folder) else content_checksum(read_manifest(folder))
+
+
 def load_folder(engine: Engine, model: ModelFolder, versions: int = 1) -> None:
-    """Has an engine serve a version, and of those before it the newest, `versions` in all."""
-    engine.load(model.folder, model.name, model.version, keep=versions > 1)
-    served = engine.models()[model.name].versions
+    """Has an engine serve a version, and of those before it the newest, `versions` in all. A delta brings
+    what it rests on with it, where that is not served."""
+    served = _served(engine, model.name)
+    known = [place for place, each in enumerate(model.below) if each.version in served]
+    for each in [*model.below[known[-1] + 1 if known else 0 :], model]:
+        engine.load(each.folder, each.name, each.version, keep=versions > 1)
+    served = _served(engine, model.name)
     for old in served[:-versions]:
         engine.unload(model.name, old)
+
+
+def _served(engine: Engine, name: str) -> tuple[str, ...]:
+    described = engine.models().get(name)
+    return () if described is None else described.versions

@@ -24,7 +24,7 @@ from megalith.data.raw.id_rows import PlainIdRows
 from megalith.data.raw.record_files import table_records
 from megalith.data.raw.row_source import RowSource
 from megalith.export.folder import is_model
-from megalith.export.manifest import INPUTS
+from megalith.export.manifest import INPUTS, ModelManifest
 from megalith.serve.failures import BadRequestError
 from megalith.serve.protocol.datatypes import BYTES, DATATYPES
 from megalith.serve.protocol.message import InferMessage, InputTensor
@@ -40,6 +40,15 @@ def is_raw(message: InferMessage, model: ModelDescription) -> bool:
     """Whether a request is of raw columns."""
     own = {tensor.name for tensor in model.inputs} | set(MODEL_INPUTS)
     return bool(message.inputs) and not any(tensor.name in own for tensor in message.inputs)
+
+
+def same_inputs(first: ModelManifest, second: ModelManifest) -> bool:
+    """Whether two versions have the same schema and vocabulary."""
+    own, other = (
+        {name: record for name, record in manifest.files.items() if name.startswith(f"{INPUTS}/")}
+        for manifest in (first, second)
+    )
+    return own == other
 
 
 class RawFeatures:

@@ -18,7 +18,7 @@ from megalith.core.trace import Tracer
 from megalith.serve.failures import BadRequestError, DeadlineError, RequestError, UnknownModelError
 from megalith.serve.front.completions import Completions
 from megalith.serve.front.model_folders import ModelFolders
-from megalith.serve.front.raw_features import RawFeatures, is_raw
+from megalith.serve.front.raw_features import RawFeatures, is_raw, same_inputs
 from megalith.serve.protocol.errors import UnsupportedError, failure_of
 from megalith.serve.protocol.message import InferMessage
 from megalith.serve.protocol.place import place_inputs
@@ -222,11 +222,17 @@ class InferenceService:
 
     def _transform(self, call: InferCall, message: InferMessage, done: Done) -> None:
         """Raw columns to the model's inputs on another thread, then into the engine."""
+        served = self.engine.manifest(call.model.name, call.version)
 
         def ready(future: Future[InferMessage]) -> None:
             self.under_way -= 1
             try:
                 made = future.result()
+                now = self.engine.manifest(call.model.name, call.version)
+                if not same_inputs(served.manifest, now.manifest):
+                    # A version with another vocabulary has taken over since.
+                    self._transform(call, message, done)
+                    return
                 self._release(call)
                 self._submit(call, made, done)
                 if call.cancelled:
