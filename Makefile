@@ -77,7 +77,7 @@ build: .venv/.install
 
 .venv/.bench: .venv/.install
 	$(PIP) --editable ".[bench,serve]"
-	$(PIP) fbgemm-gpu-cpu==1.8.0 tensordict torchmetrics==1.0.3 tqdm pyre-extensions iopath onnx onnxruntime openvino rocksdict torchao fastapi uvicorn[standard] mlcommons-loadgen
+	$(PIP) fbgemm-gpu-cpu==1.8.0 tensordict torchmetrics==1.0.3 tqdm pyre-extensions iopath onnx onnxruntime openvino rocksdict torchao fastapi uvicorn[standard] litserve mlcommons-loadgen
 	$(PIP) --no-deps torchrec==1.8.0
 	touch $@
 

@@ -31,6 +31,9 @@ def test_the_guide_to_serving_is_true(tmp_path: Path) -> None:
     np.testing.assert_allclose(curl["outputs"][0]["data"], triton, rtol=1e-5)
     assert (curl["id"], curl["model_version"], second["model_version"]) == ("one", "1", "2")
     assert second["outputs"] == curl["outputs"]
+    third = json.loads((tmp_path / "third.json").read_text())
+    assert third["model_version"] == "3"
+    assert third["outputs"] != second["outputs"]
     raw = json.loads((tmp_path / "raw-scores.json").read_text())["outputs"][0]["data"]
     assert len(raw) == 4
     assert all(0 < score < 1 for score in raw)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from commands import megalith
+from megalith.bench.peers.candidates import choose_peers, skipped_peers
+from megalith.bench.serve.network.answers import answer_check
+from megalith.bench.serve.network.goals import goals, ratios, without_client
 from megalith.bench.serve.network.loadgen import read_summary
 from megalith.bench.serve.network.models import user_request, user_tables, write_shape
-from megalith.bench.serve.network.suite import ratios, without_client
+from megalith.bench.serve.network.onnx_model import BINARY, peer_scores
 from megalith.bench.serve.shapes import served_shape
 from megalith.bench.serve.weights import ServedWeights
 from megalith.export.backends.base import LoadSettings
@@ -45,9 +49,10 @@ def test_ratios_compare_ours_with_the_engine_and_with_peers() -> None:
             "in-process": rate(100, 100),
             "http": rate(85, 95),
             "grpc": rate(80, 90),
-            "fastapi, product": rate(40, 50),
-            "fastapi, dequantised": rate(30, 30),
-            "fastapi-json, product": rate(9, 10),
+            "fastapi": rate(40, 50),
+            "litserve": rate(30, 30),
+            "fastapi-json": rate(9, 10),
+            "litserve-json": rate(8, 8),
         }
     )
     assert found["http / in-process"] == pytest.approx(0.85)
@@ -55,6 +60,47 @@ def test_ratios_compare_ours_with_the_engine_and_with_peers() -> None:
     assert found["ours / best peer"] == pytest.approx(1.9)
     assert found["ours / plain peer"] == pytest.approx(9.5)
     assert without_client(50.0, 0.0) == 50.0
+
+
+def test_goals_have_the_figure_beside_them_and_say_whether_it_is_met() -> None:
+    names = ("http / in-process", "grpc / in-process")
+    figures = dict.fromkeys(names, 0.85) | {f"{name}, without client": 0.95 for name in names}
+    run = {"p99_seconds": 0.07, "rate": 10.0}
+    measured = {
+        "shape": "rm2",
+        "ratios": {**figures, "ours / best peer": 1.4},
+        "loadgen": {"p99_bound_seconds": 0.06, "valid": None, "runs": [run]},
+        "user_once": {"bytes_ratio": 9.0, "rate_ratio": 2.5},
+    }
+    found = {each["goal"]: (each["figure"], each["asked"], each["met"]) for each in goals(measured)}
+    assert found == {
+        "HTTP over the in-process rate": (0.85, 0.8, True),
+        "HTTP over the in-process rate, without the client's CPU time": (0.95, 0.9, True),
+        "gRPC over the in-process rate": (0.85, 0.8, True),
+        "gRPC over the in-process rate, without the client's CPU time": (0.95, 0.9, True),
+        "times the rate of the best tuned server": (1.4, 1.5, False),
+        "LoadGen's Server scenario, p99 in seconds": (0.07, 0.06, False),
+        "user features once: times fewer bytes": (9.0, 5.0, True),
+        "user features once: times the rate of tiled input": (2.5, 3.0, False),
+    }
+    assert len(goals({**measured, "shape": "rm1"})) == len(found) - 2
+
+
+def test_an_answer_with_other_scores_than_torch_is_told() -> None:
+    right = np.array([0.2, 0.9], np.float32)
+    check = answer_check([right], partial(peer_scores, form=BINARY))
+    assert check(0, (right + 0.001).tobytes())
+    assert not check(0, right[::-1].tobytes())
+    assert not check(0, right[:1].tobytes())
+
+
+def test_a_peer_that_is_not_installed_is_left_out_with_a_sentence() -> None:
+    known = ("fastapi", "litserve")
+    sentences = skipped_peers([], known)
+    chosen = choose_peers([], known)
+    assert len(sentences) + len(chosen) == len(known)
+    assert all(any(line.startswith(f"{name} ") for line in sentences) for name in known if name not in chosen)
+    assert skipped_peers(["none"], known) == []
 
 
 def test_a_summary_of_loadgen_is_read() -> None:
@@ -83,9 +129,7 @@ def test_a_shape_is_measured_over_the_network() -> None:
     done = megalith("bench", "serve", *words)
     assert done.returncode == 0, done.stderr
     measured = json.loads(done.stdout)["results"]["measured"][0]
-    assert {"in-process", "http", "grpc", "fastapi, product", "fastapi-json, product"} <= set(
-        measured["rates"]
-    )
+    assert {"in-process", "http", "grpc", "fastapi", "fastapi-json"} <= set(measured["rates"])
     assert all(each["failures"] == 0 and each["rate"] > 0 for each in measured["rates"].values())
     assert measured["loadgen"]["runs"][0]["failures"] == 0
     assert measured["user_once"]["bytes_ratio"] > 1

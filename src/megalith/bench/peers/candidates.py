@@ -22,6 +22,8 @@ _PACKAGES = {
     "torchao": "torchao",
     "fastapi": "fastapi",
     "fastapi-json": "fastapi",
+    "litserve": "litserve",
+    "litserve-json": "litserve",
 }
 
 
@@ -36,6 +38,14 @@ def choose_peers(wanted: Sequence[str], known: Sequence[str]) -> list[str]:
     if names:
         return [name for name in known if name in names]
     return [name for name in known if find_spec(_PACKAGES[name])]
+
+
+def skipped_peers(wanted: Sequence[str], known: Sequence[str]) -> list[str]:
+    """A sentence for each peer that is left out because it is not installed."""
+    if wanted:
+        return []
+    missing = [name for name in known if find_spec(_PACKAGES[name]) is None]
+    return [f"{name} is left out: it is not installed; `make bench` installs it." for name in missing]
 
 
 def unsupported(peer: str, shape: LookupShape) -> str | None:

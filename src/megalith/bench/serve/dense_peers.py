@@ -9,6 +9,7 @@ activations, compiled.
 from __future__ import annotations
 
 import copy
+import logging
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -177,5 +178,11 @@ def _quantised(graph: Any, quantise: Callable[[str, str], None]) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         source, target = (str(Path(folder) / name) for name in ("float32.onnx", "int8.onnx"))
         onnx.save(graph, source)
-        quantise(source, target)
+        # It advises on every graph.
+        before = logging.root.manager.disable
+        logging.disable(logging.WARNING)
+        try:
+            quantise(source, target)
+        finally:
+            logging.disable(before)
         return onnx.load(target)

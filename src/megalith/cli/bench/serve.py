@@ -31,7 +31,8 @@ def serve(
         list[str] | None,
         typer.Option(
             help="Run beside this, or several as a,b: fbgemm, onnxruntime, openvino, torchao, torch; over "
-            "the network fastapi, fastapi-json; `none` for nobody [default: all installed]."
+            "the network fastapi, litserve, fastapi-json, litserve-json; `none` for nobody [default: all "
+            "installed]."
         ),
     ] = None,
     rows: Annotated[
@@ -46,12 +47,12 @@ def serve(
     as_json: JsonFlag = False,
 ) -> None:
     """Requests of whole models a second: in process beside FBGEMM, onnxruntime, OpenVINO and torchao, or over
-    the network beside FastAPI with onnxruntime.
+    the network beside FastAPI and LitServe with onnxruntime.
 
-    Without --in-process servers are started, each model behind our HTTP and gRPC and behind `--peer fastapi`
-    (binary bodies) and `fastapi-json`, and asked in turns with requests of `--batch` samples.
+    Without --in-process servers are started, each model behind our HTTP and gRPC, and behind FastAPI and
+    LitServe, plain (JSON) and tuned (binary bodies), and asked in turns with requests of `--batch` samples.
     """
-    from megalith.bench.peers.candidates import choose_peers
+    from megalith.bench.peers.candidates import choose_peers, skipped_peers
     from megalith.bench.runner import save_result
     from megalith.bench.serve.suite import PEERS, ServeSettings, bench_serve
     from megalith.core.errors import ConfigError
@@ -77,6 +78,8 @@ def serve(
             concurrency=concurrency,
             loadgen=loadgen,
         )
+        for sentence in skipped_peers(peer or [], SERVERS):
+            note((sentence, "dim"))
         content = bench_network(network, lambda message: note((message, "dim")))
         if out is not None:
             save_result(out, content)
@@ -155,8 +158,8 @@ def show_network(results: dict[str, Any]) -> None:
     print_table("Requests a second over the network", columns, rows)
     for measured in results["measured"]:
         name = measured["shape"]
-        for what, ratio in measured["ratios"].items():
-            say(f"{name}: {what} {ratio:.2f}")
+        for goal in measured["goals"]:
+            say(f"{name}: {_goal_line(goal)}")
         loadgen = measured.get("loadgen")
         if loadgen is not None:
             valid, bound = loadgen["valid"], 1e3 * loadgen["p99_bound_seconds"]
@@ -168,6 +171,12 @@ def show_network(results: dict[str, Any]) -> None:
                 f"{name}: user features once: {once['bytes_ratio']:.1f} times fewer bytes, "
                 f"{once['rate_ratio']:.2f} times the rate of tiled input"
             )
+
+
+def _goal_line(goal: dict[str, Any]) -> str:
+    bound = f"at most {goal['asked']:g}" if goal["at_most"] else f"{goal['asked']:g}"
+    figure = "unknown" if goal["figure"] is None else f"{goal['figure']:.3g}"
+    return f"{goal['goal']} {figure} (asked: {bound}{'' if goal['met'] else ', which it is not'})"
 
 
 def _loadgen_line(run: dict[str, Any]) -> str:

@@ -2,7 +2,8 @@
 
 Every candidate is asked by one client with so many requests at a time, for some seconds, again and again in
 turn. The client runs on the same cores, so its CPU time is measured, and each rate is given twice: as it was,
-and as it would be with the client's share of the cores given to the server.
+and as it would be with the client's share of the cores given to the server. Answers of the first turn are
+compared with the scores of torch. All peers run the graph that is quickest on onnxruntime here, found first.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,25 +23,34 @@ import numpy as np
 
 from megalith.bench.memory import check_memory
 from megalith.bench.runner import result
+from megalith.bench.serve.network.answers import (
+    Scores,
+    answer_check,
+    grpc_scores,
+    http_scores,
+    reference_scores,
+)
+from megalith.bench.serve.network.goals import P99_SECONDS, goals, is_plain, ratios, without_client
 from megalith.bench.serve.network.in_process import EngineCaller
 from megalith.bench.serve.network.loadgen import server_scenario
 from megalith.bench.serve.network.models import Arrays, tiled_request, user_request, user_tables, write_shape
+from megalith.bench.serve.network.onnx_model import BINARY, JSON, graph_seconds, peer_payload, peer_scores
 from megalith.bench.serve.network.servers import RunningPeer, started_server
-from megalith.bench.serve.shapes import ShapeName, served_shape
+from megalith.bench.serve.shapes import ShapeName, draw_request, served_shape
 from megalith.bench.serve.weights import ServedWeights
+from megalith.core.errors import MegalithError
 from megalith.serve.engine import Engine
 from megalith.serve.loadtest.clients import open_client
-from megalith.serve.loadtest.loads import LoadResult, closed_loop
+from megalith.serve.loadtest.loads import Check, LoadResult, closed_loop
 from megalith.serve.loadtest.payloads import grpc_payload, http_payload
 from megalith.serve.settings import EngineSettings
 
-PEERS = ("fastapi", "fastapi-json")
-P99_SECONDS: dict[str, float] = {"rm1": 0.06, "rm2": 0.25, "rm3": 0.06, "dlrm-v2": 0.25, "dlrm-v2-half": 0.06}
+PEERS = ("fastapi", "litserve", "fastapi-json", "litserve-json")
 _REQUESTS = 16
 _QUERY_SIZES = (100, 150, 200, 250, 270, 300, 350, 400, 700)
 _USER_SHARE = 0.9
 Say = Callable[[str], None]
-Turn = Callable[[], LoadResult]
+Turn = Callable[[Check | None], LoadResult]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +84,10 @@ class _Shape:
         self.settings, self.say = settings, say
         self.shape = served_shape(name, settings.rows)
         table_bytes = self.shape.num_rows * (self.shape.dim + 12)
-        # The folder's pages, cards of two servers, and two workers of each peer.
-        check_memory(f"The model {name} behind its servers", table_bytes * (4 + 2 * len(settings.peers)))
+        # The folder's pages, cards of two servers, and a table of floats in each worker of a peer.
+        peers = self.shape.num_rows * 4 * self.shape.dim * settings.cards * len(settings.peers)
+        check_memory(f"The model {name} behind its servers", 4 * table_bytes + peers)
+        self.ways: dict[str, float] = {}
 
     def measure(self) -> dict[str, Any]:
         """All of it."""
@@ -91,14 +104,21 @@ class _Shape:
                 if settings.user_once
                 else None
             )
+            if settings.peers:
+                self.ways = graph_seconds(
+                    weights, [draw_request(shape, settings.samples, seed) for seed in range(2)]
+                )
+            right = [reference_scores(weights, request) for request in requests]
             del weights
             found: dict[str, Any] = {"shape": shape.name, "request_bytes": _size(requests[0])}
-            found["rates"] = self._rates(held, model, requests)
+            found["onnxruntime_seconds"] = self.ways
+            found["rates"] = self._rates(held, model, requests, right)
             found["ratios"] = ratios(found["rates"])
             if settings.loadgen:
                 found["loadgen"] = self._loadgen(model, found["rates"]["http"]["rate"])
             if shared is not None and user_side:
                 found["user_once"] = self._user_once(shared, user_side)
+        found["goals"] = goals(found)
         return found
 
     def _serve(self, folder: Path) -> Sequence[str]:
@@ -107,54 +127,59 @@ class _Shape:
             *("--http", "0", "--grpc", "0", "--json"),
         ]
 
-    def _rates(self, held: ExitStack, model: Path, requests: Sequence[Arrays]) -> dict[str, Any]:
+    def _rates(
+        self, held: ExitStack, model: Path, requests: Sequence[Arrays], right: Sequence[Scores]
+    ) -> dict[str, Any]:
         settings, name = self.settings, self.shape.name
         turns: dict[str, Turn] = {}
         servers: dict[str, RunningPeer] = {}
         engine = held.enter_context(Engine(EngineSettings(cards=settings.cards)))
         engine.load(model)
         caller = EngineCaller(engine, name, requests)
-        turns["in-process"] = lambda: caller.closed_loop(settings.concurrency, settings.seconds)
+        turns["in-process"] = lambda check: caller.closed_loop(settings.concurrency, settings.seconds)
         self.say(f"{name}: starting our server")
         ours = held.enter_context(started_server(self._serve(model), "ours"))
         path = f"/v2/models/{name}/infer"
         servers["http"] = servers["grpc"] = ours
+        checks = {"http": answer_check(right, http_scores), "grpc": answer_check(right, grpc_scores)}
         turns["http"] = self._turn("http", ours, [http_payload(path, each) for each in requests])
         turns["grpc"] = self._turn("grpc", ours, [grpc_payload(name, each) for each in requests])
         for peer in settings.peers:
-            form = "json" if peer.endswith("json") else "binary"
-            for way in ("product", "dequantised") if form == "binary" else ("product",):
-                label = f"{peer}, {way}"
-                self.say(f"{name}: starting {label}")
-                rows = str(settings.rows or 0)
-                module = "megalith.bench.serve.network.onnx_peer"
-                command = ["-m", module, name, rows, way, form, str(settings.cards)]
-                servers[label] = held.enter_context(started_server(command, label))
-                payloads = [peer_payload(each, form) for each in requests]
-                turns[label] = self._turn("http", servers[label], payloads)
-        return self._take_turns(turns, servers)
+            form = JSON if is_plain(peer) else BINARY
+            way = min(self.ways, key=self.ways.__getitem__)
+            self.say(f"{name}: starting {peer}, tables as {way}")
+            module = f"megalith.bench.serve.network.{peer.removesuffix('-json')}_peer"
+            command = ["-m", module, name, str(settings.rows or 0), way, form, str(settings.cards)]
+            servers[peer] = held.enter_context(started_server(command, peer))
+            checks[peer] = answer_check(right, partial(peer_scores, form=form))
+            turns[peer] = self._turn("http", servers[peer], [peer_payload(each, form) for each in requests])
+        return self._take_turns(turns, servers, checks)
 
     def _turn(self, scheme: str, server: RunningPeer, payloads: Sequence[bytes]) -> Turn:
         settings = self.settings
 
-        async def run() -> LoadResult:
+        async def run(check: Check | None) -> LoadResult:
             client = open_client(scheme, "127.0.0.1", server.ports[scheme], 256)
             try:
-                return await closed_loop(client, payloads, settings.concurrency, settings.seconds)
+                return await closed_loop(client, payloads, settings.concurrency, settings.seconds, check)
             finally:
                 await client.close()
 
-        return lambda: asyncio.run(run())
+        return lambda check: asyncio.run(run(check))
 
-    def _take_turns(self, turns: dict[str, Turn], servers: dict[str, RunningPeer]) -> dict[str, Any]:
+    def _take_turns(
+        self, turns: dict[str, Turn], servers: dict[str, RunningPeer], checks: dict[str, Check]
+    ) -> dict[str, Any]:
         taken: dict[str, list[dict[str, float]]] = {name: [] for name in turns}
         for number in range(1 + self.settings.repeats):
             for name, turn in turns.items():
                 before = servers[name].cpu_seconds() if name in servers else 0.0
-                loaded = turn()
+                loaded = turn(None if number else checks.get(name))
                 after = servers[name].cpu_seconds() if name in servers else 0.0
                 if loaded.failures:
                     self.say(f"{self.shape.name}: {name} failed {dict(loaded.failures)}")
+                if loaded.wrong:
+                    raise MegalithError(f"{name} gave {loaded.wrong} answers with other scores than torch.")
                 if number:
                     client = loaded.client_cpu_seconds / loaded.seconds if name in servers else 0.0
                     taken[name].append(
@@ -209,7 +234,7 @@ class _Shape:
                 for kind, requests in kinds.items()
             }
             turns = {kind: self._turn("http", server, each) for kind, each in payloads.items()}
-            rates = self._take_turns(turns, dict.fromkeys(turns, server))
+            rates = self._take_turns(turns, dict.fromkeys(turns, server), {})
         sizes = {kind: float(np.mean([len(each) for each in made])) for kind, made in payloads.items()}
         return {
             "user_tables": user_side,
@@ -218,48 +243,6 @@ class _Shape:
             "bytes_ratio": sizes["tiled"] / sizes["once"],
             "rate_ratio": rates["once"]["rate_without_client"] / rates["tiled"]["rate_without_client"],
         }
-
-
-def without_client(rate: float, client_cores: float) -> float:
-    """The rate with the client's share of the cores given to the server."""
-    cores = float(os.cpu_count() or 1)
-    return rate * cores / max(cores - client_cores, 0.1 * cores)
-
-
-def ratios(rates: dict[str, Any]) -> dict[str, float]:
-    """Ours over the in-process rate, and over the best and the plain peer."""
-    inside = rates["in-process"]["rate"]
-    found: dict[str, float] = {}
-    for ours in ("http", "grpc"):
-        found[f"{ours} / in-process"] = rates[ours]["rate"] / inside
-        found[f"{ours} / in-process, without client"] = rates[ours]["rate_without_client"] / inside
-    best = max(rates["http"]["rate_without_client"], rates["grpc"]["rate_without_client"])
-    for kind, plain in (("best peer", False), ("plain peer", True)):
-        others = [
-            each["rate_without_client"]
-            for name, each in rates.items()
-            if name not in ("in-process", "http", "grpc") and ("json" in name) == plain
-        ]
-        if others:
-            found[f"ours / {kind}"] = best / max(others)
-    return found
-
-
-def peer_payload(arrays: Arrays, form: str) -> bytes:
-    """The same request as a FastAPI server takes it."""
-    import json
-
-    dense, values = arrays["dense"], arrays["values"]
-    if form == "binary":
-        body = len(dense).to_bytes(4, "little") + dense.tobytes() + values.tobytes()
-        kind = "application/octet-stream"
-    else:
-        body = json.dumps({"dense": dense.tolist(), "values": values.tolist()}).encode()
-        kind = "application/json"
-    head = (
-        f"POST /infer HTTP/1.1\r\nHost: peer\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    return head.encode() + body
 
 
 def _size(arrays: Arrays) -> int:
