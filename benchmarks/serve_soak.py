@@ -26,18 +26,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
-import torch
-
 from megalith.bench.runner import result, save_result
+from megalith.bench.serve.network.answers import frozen_scores
 from megalith.bench.serve.network.models import tiled_request, write_shape
 from megalith.bench.serve.network.servers import RunningPeer, started_server
 from megalith.bench.serve.shapes import SHAPES, served_shape
 from megalith.bench.serve.weights import ServedWeights
-from megalith.export.backends.base import LoadSettings
-from megalith.export.backends.inputs import ScoreRequest
-from megalith.export.backends.kernels.native import NativeBackend
-from megalith.export.folder import FrozenModel
 from megalith.serve.loadtest.clients import HttpLoadClient
 from megalith.serve.loadtest.loads import LoadResult, closed_loop, open_loop
 from megalith.serve.loadtest.payloads import http_payload
@@ -55,14 +49,8 @@ class Versions:
         self._right = []
         for seed, path in enumerate(self._held):
             write_shape(path, ServedWeights(shape, seed), "int8")
-            part = NativeBackend().load(FrozenModel(path), "whole", LoadSettings(threads=1))
-            self._right.append([self._scores(part, request) for request in self.requests])
-            part.close()
+            self._right.append([scores.tobytes() for scores in frozen_scores(path, self.requests)])
         self.newest = 0
-
-    def _scores(self, part: Any, request: Any) -> bytes:
-        given = {name: torch.from_numpy(np.array(array)) for name, array in request.items()}
-        return bytes(part.run(ScoreRequest(**given))["score"].numpy().tobytes())
 
     def add(self) -> int:
         """Puts the next version into the repository, and takes away the one before the last."""

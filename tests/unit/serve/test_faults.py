@@ -6,8 +6,10 @@ import random
 import signal
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,6 +128,39 @@ def test_a_card_that_hangs_is_fenced_and_its_requests_are_answered(
         assert not load.wrong, load.wrong[:3]
         assert any("no sign" in sentence for sentence in said)
         assert engine.status()["queue"]["rooms"] == 0
+
+
+def test_a_request_whose_pooled_vectors_lay_on_a_lost_card_runs_again(folder: Path) -> None:
+    request = RequestMaker(opened(folder), "whole").request(40)
+    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    with Engine(EngineSettings(cards=2, partitions=2, hang_seconds=300.0)) as engine:
+        engine.load(folder)
+        held, scheduler = _cards(engine)[1], engine._scheduler
+        os.kill(held, signal.SIGSTOP)
+        submit(engine, MODEL, request, answers.put)
+
+        def pooled_on() -> list[int]:
+            """Cards that have done their part of the request, which waits for the one that was stopped."""
+            with scheduler.lock:
+                works = [work for card in scheduler.cards for work in card.tasks.values() if work]
+                return [card.process for work in works for card, _ in work.pooled.values()]
+
+        _until(lambda: bool(pooled_on()))
+        [lost] = pooled_on()
+        assert lost != held
+        os.kill(lost, signal.SIGKILL)
+        _until(lambda: engine.status()["lost_cards"] == 1)
+        os.kill(held, signal.SIGCONT)
+        answer = answers.get(timeout=120)
+        assert equal(answer, in_process(opened(folder), request))
+        assert engine.manifest(MODEL).statistics.retried == 1
+
+
+def _until(reached: Callable[[], bool]) -> None:
+    limit = time.monotonic() + 60
+    while not reached():
+        assert time.monotonic() < limit
+        time.sleep(0.005)
 
 
 def test_a_card_that_hangs_idle_is_found_without_a_request(folder: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,6 +13,10 @@ from numpy.typing import NDArray
 from megalith.bench.serve.network.models import Arrays
 from megalith.bench.serve.shapes import Request
 from megalith.bench.serve.weights import ServedWeights, pooled
+from megalith.export.backends.base import LoadSettings
+from megalith.export.backends.inputs import ScoreRequest
+from megalith.export.backends.kernels.native import NativeBackend
+from megalith.export.folder import FrozenModel
 from megalith.serve.loadtest.loads import Check
 
 Scores = NDArray[np.float32]
@@ -25,6 +30,18 @@ def reference_scores(weights: ServedWeights, arrays: Arrays) -> Scores:
     request = Request(dense, values, torch.empty(0, dtype=torch.int32), lengths)
     with torch.inference_mode():
         found: Scores = torch.sigmoid(weights.model(dense, pooled(weights, request))).numpy()
+    return found
+
+
+def frozen_scores(folder: Path, requests: Sequence[Arrays]) -> list[Scores]:
+    """Scores of requests to the frozen model of a folder, by the native backend in this process: what its
+    server gives, to the last bit."""
+    part = NativeBackend().load(FrozenModel(folder), "whole", LoadSettings(threads=1))
+    found = []
+    for arrays in requests:
+        given = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+        found.append(part.run(ScoreRequest(**given))["score"].numpy().copy())
+    part.close()
     return found
 
 

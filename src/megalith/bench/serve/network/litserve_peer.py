@@ -27,7 +27,7 @@ async def read_body(request: Request) -> bytes:
     return await request.body()
 
 
-class JsonApi(litserve.LitAPI):  # type: ignore[misc]
+class JsonApi(litserve.LitAPI):
     """JSON in, JSON out."""
 
     def __init__(self, shape: str, rows: int | None, way: str) -> None:
@@ -55,7 +55,7 @@ class JsonApi(litserve.LitAPI):  # type: ignore[misc]
 class BinaryApi(JsonApi):
     """Bytes in, floats out."""
 
-    def decode_request(self, request: Annotated[bytes, Depends(read_body)]) -> Any:  # type: ignore[override]
+    def decode_request(self, request: Annotated[bytes, Depends(read_body)]) -> Any:
         """The body as it came."""
         return request
 

@@ -35,6 +35,10 @@ class RunningPeer:
         """Memory of its own, of all its processes."""
         return sum(_resident(process) for process in process_tree(self.process.pid))
 
+    def proportional_bytes(self) -> int:
+        """Memory of all its processes, of shared pages each its share."""
+        return sum(_proportional(process) for process in process_tree(self.process.pid))
+
 
 @contextmanager
 def started_server(command: Sequence[str], name: str) -> Iterator[RunningPeer]:
@@ -103,3 +107,11 @@ def _resident(process: int) -> int:
     except OSError:
         return 0
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
+
+
+def _proportional(process: int) -> int:
+    try:
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
