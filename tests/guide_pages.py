@@ -20,7 +20,8 @@ _BLOCK = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILI
 
 def run_guide(name: str, folder: Path, ports: tuple[str, ...] = ()) -> None:
     """`ports` are those of the page that are to be free ones here."""
-    script = ["set -euo pipefail"]
+    # A page that fails half-way ends the servers it has started, so that what they said is read.
+    script = ["set -euo pipefail", "trap 'jobs=$(jobs -p); [ -z \"$jobs\" ] || kill $jobs' EXIT"]
     page = (GUIDES / name).read_text(encoding="utf-8")
     for port, free in zip(ports, free_ports(len(ports)), strict=True):
         page = page.replace(port, str(free))

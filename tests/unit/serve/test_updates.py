@@ -17,6 +17,7 @@ from megalith.export.delta import write_delta
 from megalith.export.folder import read_manifest, write_manifest
 from megalith.export.tensor_file import file_record, read_tensors, write_tensors
 from megalith.serve.engine import Engine, EngineSettings
+from megalith.serve.protocol.errors import failure_of
 from megalith.serve.request import Answer
 from served_models import ask, equal, in_process, opened, write_model
 
@@ -100,13 +101,18 @@ def test_a_version_that_scores_recorded_requests_much_higher_does_not_take_over(
         model.manifest, model.tables, {name: one * 9 + 0.4 for name, one in model.dense.items()}
     )
     folder = write_model(tmp_path / "far", far)
-    with Engine(EngineSettings(cards=0, calibration_bound=0.01)) as engine:
+    said: list[str] = []
+    with Engine(EngineSettings(cards=0, calibration_bound=0.01), said.append) as engine:
         engine.load(folders[0])
         request = RequestMaker(opened(folders[0]), "whole").request(50)
         ask(engine, MODEL, request)
         assert engine.load(folders[1]).checks["requests"] == 1
-        with pytest.raises(QualityError, match="times as high"):
+        with pytest.raises(QualityError, match="times as high") as refused:
             engine.load(folder)
+        # Whoever asked for it is told what is wrong, and so is the operator.
+        told = failure_of(refused.value)
+        assert (told.status, told.sentence) == (400, str(refused.value))
+        assert said[-1].endswith(str(refused.value))
         assert ask(engine, MODEL, request).version == "2"
         assert engine.statistics()[MODEL, "2"]["success"] == 1
 

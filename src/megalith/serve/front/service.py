@@ -7,13 +7,14 @@ engine or a transform computes happens elsewhere. So its counts need no locks.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from megalith.core.errors import nearest
+from megalith.core.errors import nearest, sentence_of
 from megalith.core.trace import Tracer
 from megalith.serve.failures import BadRequestError, DeadlineError, RequestError, UnknownModelError
 from megalith.serve.front.completions import Completions
@@ -35,6 +36,7 @@ USUAL_PRIORITY = 100
 """Of requests that name none; 1 is the most urgent."""
 MAX_REQUEST_BYTES = 64 << 20
 """Most bytes of a request, compressed or not, unless told otherwise."""
+_log = logging.getLogger(__name__)
 _DESCRIPTIONS_SECONDS = 0.25
 
 Done = Callable[["Answer | BaseException"], None]
@@ -166,7 +168,10 @@ class InferenceService:
 
         def finish(future: Future[Any]) -> None:
             self.forget_descriptions()
-            done(future.exception())
+            error = future.exception()
+            if error is not None and sentence_of(error) is None:
+                _log.error("the %s of '%s' failed", change, model, exc_info=error)
+            done(error)
 
         work.add_done_callback(lambda future: self.completions.post(finish, future))
 

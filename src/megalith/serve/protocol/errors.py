@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from megalith.core.errors import ConfigError, DataError, ServeError, sentence_of
+from megalith.core.errors import ConfigError, DataError, QualityError, ServeError, sentence_of
 from megalith.serve.failures import BadRequestError, RequestError
 
 
@@ -75,6 +75,6 @@ def failure_of(error: BaseException) -> Failure:
             retry_after = 1.0
         seconds = None if retry_after is None else max(1, math.ceil(retry_after))
         return Failure(error.status, _CODES.get(error.status, "INTERNAL"), error.reason, sentence, seconds)
-    if isinstance(error, (ServeError, DataError, ConfigError)):
+    if isinstance(error, (ServeError, DataError, ConfigError, QualityError)):
         return Failure(400, "INVALID_ARGUMENT", "OTHER", sentence)
     return Failure(500, "INTERNAL", "BACKEND", sentence)

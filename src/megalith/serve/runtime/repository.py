@@ -116,7 +116,8 @@ class Repository:
             served.bytes = self._fleet.load(served.number, folder, base, served.spec)
             try:
                 findings = self._switch(models, served, opened if check else None, live)
-            except BaseException:
+            except BaseException as error:
+                self._says(f"Version {served.version} of '{served.model}' does not take over: {error}")
                 self._fleet.unload(served.number)
                 raise
             for old in before.values():
