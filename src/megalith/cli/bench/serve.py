@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -78,6 +80,8 @@ def serve(
             concurrency=concurrency,
             loadgen=loadgen,
         )
+        # SIGTERM ends the servers as Ctrl-C does.
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
         for sentence in skipped_peers(peer or [], SERVERS):
             note((sentence, "dim"))
         content = bench_network(network, lambda message: note((message, "dim")))
