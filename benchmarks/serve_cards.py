@@ -66,7 +66,7 @@ def serve_shape(shape: ServedShape, cards: int, seconds: float) -> list[dict[str
         frozen = FrozenModel(model)
         right = frozen_scores(model, requests)
         sizes = [table.bytes for table in frozen.manifest.tables]
-        # Room for as many tables as six cards must have each; fewer cards may do where tables are few and large.
+        # Room for the tables that each of six cards must have; fewer cards may do where these are few.
         memory = -(-len(sizes) // cards) * max(sizes) + frozen.manifest.files["dense.safetensors"].bytes
         found = []
         for mode, options in (

@@ -119,8 +119,8 @@ class Engine:
         """Counts since the start, by model and version."""
         return self._repository.statistics()
 
-    def status(self) -> dict[str, Any]:
-        """Cards, queue, memory and how models lie on cards: one JSON object."""
+    def status(self, memory: bool = True) -> dict[str, Any]:
+        """Cards, queue, memory and how models lie on cards: one JSON object. Without `memory` it is cheap."""
         scheduler = self._scheduler
         with scheduler.lock:
             queue = {
@@ -136,7 +136,7 @@ class Engine:
             "draining": self._draining,
             "uptime_seconds": time.time() - self.started,
             "queue": queue,
-            **self._fleet.status(),
+            **self._fleet.status(memory),
             "models": self._repository.status(),
         }
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from megalith.core.errors import nearest, sentence_of
@@ -76,7 +77,7 @@ class InferenceService:
         self.max_request_bytes = max_request_bytes
         self.folders = folders or ModelFolders(())
         self.statistics = ServerStatistics()
-        self.load = LoadSamples(engine.status)
+        self.load = LoadSamples(partial(engine.status, memory=False))
         self.completions = Completions(loop)
         self.workers = ThreadPoolExecutor(1, thread_name_prefix="transforms")
         """Transforms and loads, one at a time: cards need the cores."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from megalith.core.errors import ConfigError
+from megalith.serve.allocator import keep_freed_memory
 from megalith.serve.front.service import InferenceService
 
 if TYPE_CHECKING:
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
 FIX = "install it with `pip install 'megalith[serve]'`, or start with --grpc -1"
 _OVERHEAD_BYTES = 1 << 20
 _MAX_CALLS = 1024
+_FRAME_BYTES = (1 << 24) - 1
+"""Of HTTP/2 at most."""
+_WINDOW_BYTES = 4 << 20
+"""That a call may send ahead of what was read."""
 
 
 def check_installed() -> None:
@@ -44,6 +49,7 @@ async def listen(service: InferenceService, host: str, port: int, tls: TlsFiles 
 
     from megalith.serve.grpc.servicer import InferenceServicer
 
+    keep_freed_memory()
     limit = service.max_request_bytes + _OVERHEAD_BYTES
     server = grpc.aio.server(
         options=[
@@ -51,6 +57,9 @@ async def listen(service: InferenceService, host: str, port: int, tls: TlsFiles 
             ("grpc.max_send_message_length", limit),
             ("grpc.so_reuseport", 0),
             ("grpc.max_metadata_size", 16 << 10),
+            # Frames of 16 KiB, the default, cost a fifth more CPU time with requests of 700 KB.
+            ("grpc.http2.max_frame_size", _FRAME_BYTES),
+            ("grpc.http2.lookahead_bytes", _WINDOW_BYTES),
         ],
         maximum_concurrent_rpcs=_MAX_CALLS,
     )

@@ -128,8 +128,8 @@ class Fleet:
         self._unloaded &= set(self._loads)
         self.maker.unload(number)
 
-    def status(self) -> dict[str, Any]:
-        """What each card does."""
+    def status(self, memory: bool = True) -> dict[str, Any]:
+        """What each card does; reading the memory of processes takes some milliseconds."""
         with self._scheduler.lock:
             cards = [
                 {
@@ -148,7 +148,7 @@ class Fleet:
             "cards": cards,
             "lost_cards": self.lost_cards,
             "threads_a_card": self.settings.card_threads,
-            "memory": self.maker.memory(),
+            "memory": self.maker.memory() if memory else {},
         }
 
     def close(self) -> None:
