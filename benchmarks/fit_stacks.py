@@ -24,6 +24,7 @@ from megalith.cost import calibration as shares
 from megalith.explore import intervals
 from megalith.explore.calibrate.fit import FittedConstant, StepFit, Values, Vector, stack_constants
 from megalith.explore.calibrate.left_out import left_out_errors
+from megalith.explore.stacks import load_stack
 from megalith.explore.stacks import profile as stacks
 from megalith.explore.stacks.profile import ConstantPrior
 from megalith.explore.validation.measurements import shipped_steps
@@ -73,7 +74,8 @@ def write(values: Values) -> None:
 def fit_all(rounds: int) -> tuple[StepFit, Values]:
     """Every stack but the one of decision 6, and the devices' shares; with `rounds` 0 as they are."""
     steps = [step for step in shipped_steps() if step.stack not in KEPT]
-    constants = stack_constants(sorted({step.stack for step in steps}))
+    owners = {load_stack(step.stack).fitted_as for step in steps}
+    constants = stack_constants(sorted(owners))
     constants += [FittedConstant(owner, name, prior) for (owner, name), prior in DEVICES.items()]
     fit = StepFit(steps, constants, use_devices)
     values = fit.start() | {key: shares._entries()[key[0]][key[1]] for key in DEVICES}

@@ -25,9 +25,11 @@ class Calibration:
     gemm_fraction_fp4: float
     gemm_half_depth: float
     attention_fraction: float
+    exponential_depth: float
     power_watts: float
     memory_fraction: float
     kernel_seconds: float
+    launch_seconds: float
     inside_fraction: float
     inside_rank_exponent: float
     between_fraction: float

@@ -132,6 +132,8 @@ def flash_attention_seconds(
     flops = 4.0 * heads * queries * keys * head_dim * (0.5 if causal else 1.0)
     narrow = "bf16" if precision in QUANTISED else precision
     peak = peak_flops(device, narrow) * constants.attention_fraction
-    # Heads of 64 leave the exponentials as the bound, heads of 128 and more the products.
-    fill = head_dim / (head_dim + 32) / (128 / 160)
+    # The exponential of a score takes as long as its products over so many columns of a head; heads of 128
+    # are the measure.
+    depth = constants.exponential_depth
+    fill = head_dim / (head_dim + depth) / (128 / (128 + depth))
     return flops * (2.5 / 0.85 if backward else 1.0) / (peak * min(fill, 1.1)) + constants.kernel_seconds

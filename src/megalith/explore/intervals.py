@@ -86,7 +86,7 @@ def band_of(plan: Plan) -> ErrorBand:
 def kind_of(plan: Plan) -> StepKind:
     """The kind of step that a plan makes."""
     return StepKind(
-        plan.stack.name,
+        plan.stack.fitted_as,
         plan.cluster.device.generation,
         plan.precision in QUANTISED,
         plan.sharding in ("zero2", "zero3", "hybrid"),

@@ -82,13 +82,14 @@ def make_plan(job: Job, micro_batch: int, recompute: str, sharding: str | None =
     if not isinstance(model, TransformerModel) or parallel is None:
         raise ConfigError("job: key 'parallel' is missing; add it, or let `megalith explore search` find it.")
     cluster = resolve_cluster(job.cluster, job.hardware)
+    stack = stack_of(job)
+    traits = stack.traits
+    parallel = _expert_cut(model, parallel, traits.expert_tp)
     _check(model, parallel, cluster)
     layers = layers_of(model, parallel)
     training = job.training
     _check_chunks(training.schedule, parallel.vpp)
     _check_rounds(job, parallel, micro_batch)
-    stack = stack_of(job)
-    traits = stack.traits
     # What a job leaves out is as its stack does it.
     overlap = training.overlap if "overlap" in training.model_fields_set else traits.overlap
     by_stack = training.tensor_overlap == "auto" and traits.tensor_overlap
@@ -103,7 +104,7 @@ def make_plan(job: Job, micro_batch: int, recompute: str, sharding: str | None =
             job.network.routing,
             job.network.multipath,
             job.network.collectives,
-            software=stack.constants(cluster.device),
+            software=stack.constants(cluster.device, training.precision, model.experts > 0),
         ),
         shape=LayerShape(
             parallel.tp,
@@ -138,6 +139,13 @@ def make_plan(job: Job, micro_batch: int, recompute: str, sharding: str | None =
         offload=training.offload,
         offload_share=training.offload_share,
     )
+
+
+def _expert_cut(model: TransformerModel, parallel: Parallel, ranks: int | None) -> Parallel:
+    """The ranks that cut an expert, as the stack's recipes have them where the job leaves them out."""
+    if not model.experts or ranks is None or parallel.etp is not None:
+        return parallel
+    return parallel.model_copy(update={"etp": ranks})
 
 
 def _check(model: TransformerModel, parallel: Parallel, cluster: Cluster) -> None:

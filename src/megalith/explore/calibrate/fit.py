@@ -55,7 +55,7 @@ Values = dict[tuple[str, str], float]
 
 def stack_with(stack: Stack, values: Values) -> Stack:
     """The stack with fitted constants in place of its own."""
-    given = {name: value for (owner, name), value in values.items() if owner == stack.name}
+    given = {name: value for (owner, name), value in values.items() if owner in (stack.name, stack.fitted_as)}
     constants = {**stack.profile.constants.given(), **given}
     profile = stack.profile.model_copy(update={"constants": StackConstants.model_validate(constants)})
     return Stack(profile)
@@ -114,7 +114,7 @@ class StepFit:
             concerned = [
                 number
                 for number, step in enumerate(self.steps)
-                if constant.owner in (step.stack, self.plans[step.id].cluster.device.generation)
+                if constant.owner in (step.stack, *_owners(self.plans[step.id]))
             ]
             if not concerned:
                 continue
@@ -196,7 +196,8 @@ class StepFit:
         name = plan.stack.name
         if name not in stacks:
             stacks[name] = stack_with(plan.stack, values)
-        software = stacks[name].constants(plan.cluster.device)
+        experts = plan.transformer.experts > 0
+        software = stacks[name].constants(plan.cluster.device, plan.precision, experts)
         return replace(plan, stack=stacks[name], fabric=replace(plan.fabric, software=software))
 
 
@@ -207,6 +208,11 @@ def stack_constants(stacks: Sequence[str], names: Sequence[str] | None = None) -
         for stack in stacks
         for name in (names or _profile_constants(stack))
     ]
+
+
+def _owners(plan: Plan) -> tuple[str, str]:
+    """Whose constants a plan's time depends on beside its stack's own."""
+    return plan.stack.fitted_as, plan.cluster.device.generation
 
 
 def _profile_constants(owner: str) -> dict[str, float]:

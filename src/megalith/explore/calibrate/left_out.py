@@ -18,8 +18,9 @@ def left_out_errors(fit: StepFit, values: Values) -> Vector:
     """Logarithm of predicted over measured of every step, by constants fitted without its model."""
     errors, columns = fit.jacobian(values)
     found = np.zeros(len(errors))
-    for model in sorted({(step.stack, step.model) for step in fit.steps}):
-        keep = np.array([(step.stack, step.model) != model for step in fit.steps])
+    models = [(fit.plans[step.id].stack.fitted_as, step.model) for step in fit.steps]
+    for model in sorted(set(models)):
+        keep = np.array([one != model for one in models])
         without = fit_without(fit, values, errors, columns, keep)
         steps = [step for step, kept in zip(fit.steps, keep, strict=True) if not kept]
         found[~keep] = fit.errors(without, steps)

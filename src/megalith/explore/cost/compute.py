@@ -22,8 +22,6 @@ CAST_BYTES = {"fp8": (4.0, 4.0, 2.0), "mxfp8": (4.0, 4.0, 0.0), "nvfp4": (5.0, 7
 and of the input again going backward. FP8 reads two bytes and writes one, and one more for the transposed
 copy; MXFP8 writes both ways of blocks at once; NVFP4 rotates what its weight gradients read (Hadamard) and
 writes that too."""
-LAUNCH_SECONDS = 5e-6
-"""Least time between two kernels of a group, which the host queues one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +96,7 @@ def _product_seconds(
 
     def launched(seconds: float) -> float:
         """A grouped product is launched expert by expert, each while the one before computes."""
-        return max(seconds, batch * LAUNCH_SECONDS) if product.grouped else seconds
+        return max(seconds, batch * constants.launch_seconds) if product.grouped else seconds
 
     ahead, behind = gemm(rows, columns, depth), gemm(rows, depth, columns)
     if not product.weights:

@@ -12,7 +12,8 @@ from megalith.explore.stacks.profile import (
     StackProfile,
     default_stack,
     load_stack,
+    release_of,
     stack_names,
 )
 
-__all__ = ["PRIORS", "Stack", "StackProfile", "default_stack", "load_stack", "stack_names"]
+__all__ = ["PRIORS", "Stack", "StackProfile", "default_stack", "load_stack", "release_of", "stack_names"]

@@ -16,6 +16,7 @@ from pydantic import Field
 from megalith.core.config import Config, load_yaml, parse_config
 from megalith.core.errors import ConfigError, nearest
 from megalith.cost.calibration import Calibration, calibration
+from megalith.cost.operators import QUANTISED
 from megalith.hardware.cluster import Device
 
 FOLDER = Path(__file__).parent
@@ -23,6 +24,8 @@ MOST_CONSTANTS = 6
 ATTENTION_CEILING = 0.75
 """Share of peak that no fused attention of any stack is known to pass."""
 POWER_EXPONENT = 0.75
+GRAPHED_KERNEL_SECONDS = 3e-6
+"""From a kernel of a graph to the next: no host in between, the first's tail and the second's start alone."""
 AMPERE_KERNELS = 0.6
 """Share of its rate that fused attention keeps on a later device if it was written for Ampere's
 instructions."""
@@ -103,6 +106,11 @@ class StackTraits(Config):
     """Modules of `training.recompute_modules` that selective recompute does again beside fused attention."""
     offloads_activations: bool = False
     """Where host memory is fast (NVLink-C2C), activations go there before anything is computed twice."""
+    expert_tp: int | None = None
+    """Ranks that its recipes cut a routed expert over; None: as many as everything else."""
+    graphed_experts: bool = False
+    """Steps with quantised experts are one graph on Blackwell, and a layer's experts one kernel: the host
+    launches nothing in between."""
     narrow_dispatch: bool = False
     """FP8 training sends tokens to experts in FP8 too."""
     fused_loss: bool = True
@@ -135,6 +143,10 @@ class StackProfile(Config):
 
     name: str
     title: str = ""
+    like: str = ""
+    """The profile whose constants it shares: another release of the same software."""
+    until: str = ""
+    """The last release that it stands for, such as 26.04."""
     measured: str = ""
     """The runs that its constants were fitted on."""
     constants: StackConstants = StackConstants()
@@ -160,9 +172,15 @@ class Stack:
         """How it trains where a job does not say."""
         return self.profile.traits
 
-    def constants(self, device: Device) -> Calibration:
-        """The device's constants under this software."""
-        return _constants(self, device)
+    @property
+    def fitted_as(self) -> str:
+        """The profile that its constants are fitted with: its own, or that of another release."""
+        return self.profile.like or self.name
+
+    def constants(self, device: Device, precision: str = "bf16", experts: bool = False) -> Calibration:
+        """The device's constants under this software; with graphs if it trains such a model in them."""
+        graphed = experts and self.traits.graphed_experts and precision in QUANTISED
+        return _constants(self, device, graphed and device.generation == "blackwell")
 
     def gradient_bytes(self, precision: str) -> float:
         """Bytes of gradient that it keeps a parameter."""
@@ -173,7 +191,7 @@ class Stack:
 
 
 @lru_cache(maxsize=1024)
-def _constants(stack: Stack, device: Device) -> Calibration:
+def _constants(stack: Stack, device: Device, graphed: bool) -> Calibration:
     base, given = calibration(device), stack.profile.constants.given()
     memory = given.get("memory", 1.0)
     products = given.get("products", 1.0) * _power_share(device, base)
@@ -184,6 +202,8 @@ def _constants(stack: Stack, device: Device) -> Calibration:
     }
     if "small_group_exponent" in given:
         kept["inside_rank_exponent"] = given["small_group_exponent"]
+    if graphed:
+        kept |= {"kernel_seconds": GRAPHED_KERNEL_SECONDS, "launch_seconds": 0.0}
     attention = base.attention_fraction * given.get("attention", 1.0)
     if stack.traits.ampere_kernels and device.generation not in ("volta", "ampere"):
         attention *= AMPERE_KERNELS
@@ -233,7 +253,21 @@ def load_stack(source: str) -> Stack:
 
 @lru_cache(maxsize=64)
 def _read(path: Path, _changed: int) -> Stack:
-    return Stack(parse_profile(load_yaml(path), str(path)))
+    profile = parse_profile(load_yaml(path), str(path))
+    if profile.like:
+        profile = profile.model_copy(update={"constants": load_stack(profile.like).profile.constants})
+    return Stack(profile)
+
+
+def release_of(name: str, release: str) -> str:
+    """The profile of a release of the software `name`: its own, or that of the releases until then."""
+    profiles = (load_stack(other).profile for other in stack_names())
+    older = sorted(
+        (profile.until, profile.name)
+        for profile in profiles
+        if profile.like == name and profile.until >= release
+    )
+    return older[0][1] if older else name
 
 
 def parse_profile(content: dict[str, Any], origin: str) -> StackProfile:

@@ -12,6 +12,7 @@ BLOOM's chronicles (Megatron-DeepSpeed).
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from megalith.core.files import read_text
 from megalith.explore.job import Job, TransformerModel
 from megalith.explore.load import load_job
 from megalith.explore.plan import stack_of
-from megalith.explore.stacks import stack_names
+from megalith.explore.stacks import release_of, stack_names
 from megalith.explore.validation.job_columns import job_content, read_table
 
 FOLDER = Path(__file__).parent
@@ -113,7 +114,7 @@ def _step(
     named = str(content.get("stack") or "")
     training = dict(job.get("training") or {})
     if named and "stack" not in training:
-        training["stack"] = _profile_name(named, where)
+        training["stack"] = _profile_name(named, str(content.get("id") or ""), where)
     try:
         loaded = load_job({**job, "training": training}, hardware=[HARDWARE])
         stack = stack_of(loaded).name
@@ -133,16 +134,17 @@ def _step(
     )
 
 
-def _profile_name(named: str, where: str) -> str:
+def _profile_name(named: str, identifier: str, where: str) -> str:
     """The profile that a row's stack means: `nemo-25 (release ...)` is nemo-25, a path of a YAML file
-    itself."""
+    itself. A release that the row's id begins with decides between profiles of one software."""
     name = named.split(" (")[0].strip()
     if name.endswith((".yaml", ".yml")):
         return name
     name = name.replace(" ", "-")
     if name not in stack_names():
         raise DataError(f"{where}: there is no stack '{name}'; {nearest(name, stack_names())}")
-    return name
+    release = re.match(r"\d\d\.\d\d(?=-)", identifier)
+    return release_of(name, release[0]) if release else name
 
 
 def model_key(job: Job) -> str:

@@ -9,11 +9,14 @@ import pytest
 from example_job import ask
 
 from megalith.core.errors import ConfigError
+from megalith.cost.calibration import calibration
+from megalith.cost.operators import AttentionShape, flash_attention_seconds
 from megalith.explore.cost.activations import head_bytes
 from megalith.explore.job import TransformerModel
-from megalith.explore.load import load_job
+from megalith.explore.load import load_job, resolve_cluster
+from megalith.explore.plan import make_plan
 from megalith.explore.predict import predict
-from megalith.explore.stacks import PRIORS, load_stack, stack_names
+from megalith.explore.stacks import PRIORS, load_stack, release_of, stack_names
 from megalith.explore.stacks.profile import MOST_CONSTANTS, parse_profile
 from megalith.explore.workload import LayerShape
 
@@ -23,6 +26,7 @@ STACKS = [
     "mcore-0.8",
     "megatron-2021",
     "megatron-bridge",
+    "megatron-bridge-26.04",
     "megatron-deepspeed-2022",
     "nemo-25",
     "torchtitan",
@@ -132,3 +136,61 @@ def test_a_fused_loss_keeps_fewer_logits() -> None:
     model = load_job(JOB).model
     assert isinstance(model, TransformerModel)
     assert head_bytes(model, replace(shape, fused_loss=False)) > 2 * head_bytes(model, shape)
+
+
+EXPERTS = {
+    "model": "qwen3-30b-a3b",
+    "cluster": {"device": "gb200", "levels": [{"name": "rack", "count": 16, "link": "nvlink5"}]},
+    "parallel": {"tp": 2, "dp": 8, "ep": 8, "micro_batch": 4, "global_batch": 64},
+}
+
+
+def of_experts(stack: str, device: str = "gb200", **training: object) -> float:
+    job = load_job({**EXPERTS, "training": {"stack": stack, **training}}, [f"cluster.device={device}"])
+    return predict(job, must_fit=False).step_seconds
+
+
+def test_a_release_has_a_profile_of_its_own_with_the_constants_of_the_others() -> None:
+    assert release_of("megatron-bridge", "25.11") == "megatron-bridge-26.04"
+    assert release_of("megatron-bridge", "26.04") == "megatron-bridge-26.04"
+    assert release_of("megatron-bridge", "26.06") == "megatron-bridge"
+    assert release_of("nemo-25", "25.04") == "nemo-25"
+    older, newer = load_stack("megatron-bridge-26.04"), load_stack("megatron-bridge")
+    assert older.profile.constants == newer.profile.constants
+    assert older.fitted_as == newer.fitted_as == "megatron-bridge"
+
+
+def test_steps_in_one_graph_save_the_launches_of_quantised_experts_on_blackwell_alone() -> None:
+    older, newer = "megatron-bridge-26.04", "megatron-bridge"
+    assert of_experts(newer, precision="mxfp8") < 0.9 * of_experts(older, precision="mxfp8")
+    assert of_experts(newer, precision="bf16") == of_experts(older, precision="bf16")
+    assert of_experts(newer, "h100-80g", precision="fp8") == of_experts(older, "h100-80g", precision="fp8")
+
+
+def test_experts_are_cut_as_the_stack_s_recipes_cut_them_unless_the_job_says_it() -> None:
+    def cut(stack: str, *overrides: str) -> int | None:
+        job = load_job({**EXPERTS, "training": {"stack": stack}}, list(overrides))
+        plan = make_plan(job, 4, "none")
+        return plan.shape.expert_tp
+
+    assert cut("megatron-bridge") == 1
+    assert cut("nemo-25") == 2
+    assert cut("megatron-bridge", "parallel.etp=2") == 2
+
+
+@pytest.mark.parametrize(
+    ("device", "share"), [("a100-80g", 0.83), ("h100-80g", 0.75), ("b200", 0.67), ("b300", 0.75)]
+)
+def test_narrow_heads_lose_more_where_exponentials_are_slow_beside_products(
+    device: str, share: float
+) -> None:
+    level = {"name": "node", "count": 8, "link": "nvlink4"}
+    job = load_job({**JOB, "cluster": {"device": device, "levels": [level]}})
+    found = resolve_cluster(job.cluster).device
+    constants = calibration(found)
+
+    def rate(width: int) -> float:
+        shape = AttentionShape(1024, 8192, 8192, width)
+        return width / flash_attention_seconds(found, constants, "bf16", shape)
+
+    assert rate(64) / rate(128) == pytest.approx(share, abs=0.01)

@@ -10,6 +10,7 @@ from megalith.cost.memory import traffic_bytes
 from megalith.explore.cost.memory import plan_state
 from megalith.explore.cost.replicas import exchange_seconds, replica_link
 from megalith.explore.cost.stages import stage_parameters
+from megalith.explore.job import TransformerModel
 from megalith.explore.placement import ExpertGroups, expert_groups, expert_tensor_size, group
 from megalith.explore.plan import Plan, make_plan, stack_of
 from megalith.explore.search.space.decisions import (
@@ -196,12 +197,17 @@ class LayoutCosts:
         inner = 1
         for level in self.layout.factors[: crossed[-1]]:
             inner *= level[_PP]
-        return tuple(sorted({0, pp // 2, pp - 1, *range(inner - 1, pp - 1, inner)}))[:_MOST_BOUNDED_DEVICES]
+        before_links = [device for device in range(inner - 1, pp - 1, inner) if device not in (0, pp // 2)]
+        most = _MOST_BOUNDED_DEVICES - 3
+        some = before_links[:: max(1, -(-len(before_links) // most))]
+        return tuple(sorted({0, pp // 2, pp - 1, *some}))
 
 
 def fabric_of(space: SearchSpace, network: NetworkChoice) -> Fabric:
     """The cost model's network with these options."""
-    software = stack_of(space.job).constants(space.cluster.device)
+    experts = isinstance(space.job.model, TransformerModel) and space.job.model.experts > 0
+    precision = space.job.training.precision
+    software = stack_of(space.job).constants(space.cluster.device, precision, experts)
     return Fabric(space.cluster, network.routing, network.multipath, network.collectives, software=software)
 
 
