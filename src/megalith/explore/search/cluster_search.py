@@ -43,6 +43,8 @@ _FIRST_SHARE = 0.1
 """Of the budget, for each of the baseline layouts that a search begins with."""
 _CLOSING = 5000
 """Nodes that are opened when the budget is spent, for the sake of the bound."""
+_CLOSING_SHARE = 1.0
+"""Of the budget, for leaves that hold the bound down then."""
 _STARTS = 3
 _GREEDY_TRIES = 6
 _SLACK = 0.02
@@ -110,7 +112,12 @@ def search_space(
         known = min((evaluation.seconds for evaluation in log.evaluations.values()), default=inf)
         whole = _PlanTree(space, bounds, pool, log)
         options = BestFirstOptions(
-            batch=BATCH, budget=budget, slack=_SLACK, incumbent=known, closing=_CLOSING
+            batch=BATCH,
+            budget=budget,
+            slack=_SLACK,
+            incumbent=known,
+            closing=_CLOSING,
+            closing_budget=_CLOSING_SHARE * budget,
         )
         outcome = best_first(whole, options)
         say(f"{outcome.evaluated} plans simulated, {outcome.pruned} ruled out, {outcome.unopened} left")

@@ -107,6 +107,16 @@ def test_a_leaf_that_beats_its_bound_ends_the_search(seed: int, looseness: float
         Tree(seed, looseness).search(batch=batch)
 
 
+def test_leaves_that_hold_the_bound_down_are_evaluated_in_closing() -> None:
+    plain = Tree(seed=4, looseness=0.6).search(batch=1, budget=3, closing=200)
+    tree = Tree(seed=4, looseness=0.6)
+    closed = tree.search(batch=1, budget=3, closing=200, closing_budget=20)
+    assert closed.lower_bound > plain.lower_bound
+    assert closed.lower_bound <= min(tree.cost.values())
+    assert plain.evaluated < closed.evaluated <= 23
+    assert closed.evaluated + closed.pruned + closed.unopened == len(tree.cost)
+
+
 def test_unopened_leaves_lie_below_open_nodes() -> None:
     tree = Tree(seed=4, looseness=0.6)
     outcome = tree.search(batch=4, budget=8)

@@ -12,8 +12,14 @@ from small_jobs import DENSE, SPARSE, job
 from megalith.explore.candidates import lower_bound_seconds
 from megalith.explore.job import Job
 from megalith.explore.load import load_job, resolve_cluster
+from megalith.explore.pipeline.costs import StepCosts
+from megalith.explore.pipeline.schedules import build_schedule
+from megalith.explore.pipeline.simulate import simulate
 from megalith.explore.predict import predict
 from megalith.explore.search.bounds.lower_bounds import LowerBounds
+from megalith.explore.search.bounds.order_times import order_seconds
+from megalith.explore.search.bounds.pipeline_bounds import PipelineBounds
+from megalith.explore.search.bounds.pipeline_times import PipelineTimes
 from megalith.explore.search.evaluate import evaluate
 from megalith.explore.search.space.decisions import PlanCandidate
 from megalith.explore.search.space.dominance import undominated
@@ -82,6 +88,29 @@ def test_bounds_are_near_the_truth_where_the_pipeline_rules() -> None:
     bounds = LowerBounds(space)
     shares = [bounds(plan) / evaluate(space, predict, plan).seconds for plan in space.every_plan()]
     assert sum(shares) / len(shares) > 0.6
+
+
+@pytest.mark.parametrize("micro_batches", [2, 4, 16])
+@pytest.mark.parametrize("schedule", ["breadth-first", "interleaved"])
+def test_chunks_are_bounded_by_the_way_through_all_of_them(schedule: str, micro_batches: int) -> None:
+    """With fewer micro-batches than stages, devices idle most of a step: work alone says little."""
+    stages, chunks = 4, 3
+    devices = [tuple(range(device, stages * chunks, stages)) for device in range(stages)]
+    times = PipelineTimes.of([1.0] * 12, [1.2] * 12, [0.8] * 12, devices)
+    bounds = PipelineBounds(times, (0.0,) * 12, 0.0, False, micro_batches, stages, chunks, (0, 2, 3))
+    if schedule == "interleaved" and micro_batches % stages:
+        return
+    order = build_schedule(schedule, stages, micro_batches, chunks)
+    step = simulate(order, StepCosts.uniform(12, 1.0, 1.2, 0.8)).step_seconds
+    assert 0.9 * step <= bounds.lower_bound(schedule) <= step * (1 + 1e-9)
+
+
+def test_the_zero_bubble_family_is_bounded_by_its_order() -> None:
+    times = PipelineTimes.of([1.0] * 8, [1.5] * 8, [0.5] * 8, [(device, 7 - device) for device in range(4)])
+    order = order_seconds(times, "zb-v", 4, 6)
+    assert order > 6 * times.busiest
+    assert order <= simulate(build_schedule("zb-v", 4, 6), StepCosts.uniform(8, 1.0, 1.5, 0.5)).step_seconds
+    assert order_seconds(times, "interleaved", 4, 6) == 0.0
 
 
 def test_ours_is_at_least_the_cost_model_s_own_bound() -> None:

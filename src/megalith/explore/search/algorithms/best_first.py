@@ -73,8 +73,10 @@ class BestFirstOptions:
     incumbent: float = inf
     """A cost known beforehand."""
     closing: int = 0
-    """When the budget ends, so many more nodes are opened, those with the lowest bounds first, without
-    evaluating leaves: what is proved of the rest grows with it."""
+    """When the budget ends, so many more nodes are opened, those with the lowest bounds first: what is proved
+    of the rest grows with it."""
+    closing_budget: float = 0.0
+    """What may be spent on evaluating leaves that are lowest meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +185,12 @@ class _BestFirst(Generic[Node, Value]):
         self.waiting = []
 
     def _count_the_rest(self) -> None:
-        tree, outcome, best = self.tree, self.outcome, self.best
-        outcome.evaluated = len(outcome.leaves)
+        tree, outcome = self.tree, self.outcome
         rest = [(lowest, node) for _, _, lowest, _, node in self.heap]
         rest += [(lowest, leaf) for lowest, _, leaf in self.waiting]
-        for lowest, node in self._close(rest):
+        closed = self._close(rest)
+        best, outcome.evaluated = self.best, len(outcome.leaves)
+        for lowest, node in closed:
             # What is no better than the best is ruled out as the best, however near it comes.
             if lowest >= best or lowest == inf:
                 outcome.pruned += tree.leaves(node)
@@ -199,16 +202,26 @@ class _BestFirst(Generic[Node, Value]):
         outcome.leaves.sort(key=lambda evaluated: evaluated.cost)
 
     def _close(self, rest: list[tuple[float, Node]]) -> list[tuple[float, Node]]:
-        """Opens nodes with the lowest bounds until one of them is a leaf, or `closing` are opened."""
-        tree, best = self.tree, self.best
+        """Opens nodes with the lowest bounds, and evaluates leaves among them, as far as the options go."""
+        tree, spent = self.tree, self.spent
+        self.waiting = []
         heap = [(lowest, number, node) for number, (lowest, node) in enumerate(rest)]
         heapq.heapify(heap)
         number = len(heap)
         for _ in range(self.options.closing):
-            if not heap or heap[0][0] >= best or (children := tree.branch(heap[0][2])) is None:
+            if not heap or heap[0][0] >= self.best:
                 break
-            lowest, _, _ = heapq.heappop(heap)
-            for child in children:
+            children = tree.branch(heap[0][2])
+            if children is None and self.spent - spent >= self.options.closing_budget:
+                break
+            lowest, _, node = heapq.heappop(heap)
+            if children is None:
+                self.waiting.append((lowest, lowest, node))
+                if len(self.waiting) == self.options.batch:
+                    self._evaluate()
+            for child in children or ():
                 heapq.heappush(heap, (max(lowest, tree.bound(child)), number, child))
                 number += 1
+        if self.waiting:
+            self._evaluate()
         return [(lowest, node) for lowest, _, node in heap]

@@ -55,6 +55,8 @@ class LowerBounds:
         self._networks: list[NetworkChoice | None] = [*networks] if len(networks) <= _FEW_NETWORKS else [None]
         constants = fabric_of(space, space.networks[0]).constants if self._model else None
         self._constant = constants.step_seconds if constants else 0.0
+        overlapped = all(network.overlap for network in space.networks)
+        self._contended = 1 - constants.overlap if constants and overlapped else 0.0
         self._scale_loss = constants.scale_loss if constants else 0.0
 
     def __call__(self, candidate: PlanCandidate) -> float:
@@ -76,7 +78,8 @@ class LowerBounds:
                 return inf
             recompute = least_recompute
         bounds = self._pipeline_bounds(candidate, sharding, pipeline, recompute)
-        least = min(bound.lower_bound(pipeline.schedule, pipeline.extra_in_flight) for bound in bounds)
+        ordered, extra = network is not None, pipeline.extra_in_flight
+        least = min(bound.lower_bound(pipeline.schedule, extra, ordered=ordered) for bound in bounds)
         return (least + self._constant) * self._scale(layout)
 
     def _scale(self, layout: DeviceLayout) -> float:
@@ -161,6 +164,7 @@ class LowerBounds:
             reduces_always=collectives.reduces_always,
             gathers_always=collectives.gathers_always,
             same_link=collectives.same_link,
+            contended=self._contended,
         )
 
     def _replica_bounds(

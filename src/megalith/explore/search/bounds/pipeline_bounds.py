@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from megalith.explore.search.bounds.order_times import order_seconds
 from megalith.explore.search.bounds.pipeline_times import PipelineTimes
 
 FUSED = ("gpipe", "1f1b", "interleaved", "breadth-first")
@@ -53,9 +54,28 @@ class PipelineBounds:
     gathers_always: bool = False
     same_link: bool = True
     """Weights and gradients queue on the same link."""
+    contended: float = 0.0
+    """Share of the traffic that hides behind compute which the compute pays for."""
 
-    def lower_bound(self, schedule: str, extra_in_flight: int = 0) -> float:
-        """No simulation of this pipeline takes fewer seconds."""
+    def lower_bound(self, schedule: str, extra_in_flight: int = 0, *, ordered: bool = False) -> float:
+        """No prediction of this pipeline takes fewer seconds, stragglers and the host's work not counted.
+
+        `ordered` follows the schedule's order too, which takes milliseconds the first time."""
+        alone = self._simulated(schedule, extra_in_flight)
+        if ordered and self.pp > 1:
+            alone = max(alone, order_seconds(self.times, schedule, self.pp, self.micro_batches))
+        return alone + self._slowed(alone)
+
+    def _slowed(self, alone: float) -> float:
+        """What is exchanged once a step either waits, for which there is no more room than a device idles,
+        or slows the compute that it hides behind."""
+        once = 0.0 if self.reduces_always else self.device_reduce
+        once += 0.0 if self.gathers_always else self.device_gather
+        idle = alone - self.micro_batches * min(self.times.work)
+        return self.contended * max(0.0, once - max(0.0, idle))
+
+    def _simulated(self, schedule: str, extra_in_flight: int) -> float:
+        """No simulation takes fewer seconds."""
         times, count, pp = self.times, self.micro_batches, self.pp
         fused = schedule in FUSED
         if pp == 1:
@@ -92,7 +112,31 @@ class PipelineBounds:
                 best = max(best, fill + count * times.work[device])
         if schedule == "interleaved":
             best = max(best, self._interleaved_flight())
+        if self.vpp > 1:
+            best = max(best, self._last_stage(schedule, fused) + exposed)
         return best
+
+    def _last_stage(self, schedule: str, fused: bool) -> float:
+        """The last virtual stage computes all micro-batches, after the first has come to it through all
+        chunks and before the last has gone back through them. Breadth-first, a device begins a chunk with all
+        micro-batches of the one before behind it, and goes back alike."""
+        times, pp = self.times, self.pp
+        sums = [times.forward_sums, times.backward_sums]
+        if fused:
+            both = zip(times.backward_sums, times.weight_sums, strict=True)
+            sums[1] = tuple(backward + weight for backward, weight in both)
+        total = sum(self.micro_batches * (part[-1] - part[-2]) for part in sums)
+        for part in sums:
+            if schedule != "breadth-first":
+                total += part[-2] + self.transfer_sums[-1]
+                continue
+            for first in range(0, (self.vpp - 1) * pp, pp):
+                path = part[first + pp] - part[first]
+                path += self.transfer_sums[first + pp] - self.transfer_sums[first]
+                total += max(path, self.micro_batches * (part[first + 1] - part[first]))
+            last = (self.vpp - 1) * pp
+            total += part[-2] - part[last] + self.transfer_sums[-1] - self.transfer_sums[last]
+        return total
 
     def _dualpipe_bound(self) -> float:
         times, count, pp = self.times, self.micro_batches, self.pp
