@@ -102,6 +102,8 @@ def _connect(ray: Any, config: IngestConfig, ranks: Ranks) -> None:
         os.environ["OMP_NUM_THREADS"] = "1"
         try:
             ray.init(
+                # One of its own: another that runs on this machine belongs to somebody else.
+                address="local",
                 num_cpus=workers,
                 num_gpus=0,
                 include_dashboard=False,
