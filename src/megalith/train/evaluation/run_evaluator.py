@@ -16,8 +16,8 @@ from megalith.train.learner.learner import Learner
 from megalith.train.plateau import PlateauRate
 from megalith.train.recipe import Recipe
 from megalith.train.run.folder import RunFolder
-from megalith.train.run.records import without_curve
-from megalith.train.run.reporter import Reporter
+from megalith.train.run.records import read_metrics, without_curve
+from megalith.train.run.reporter import CLOCK_KEYS, Reporter
 from megalith.train.stopping import BestSoFar
 
 
@@ -58,7 +58,9 @@ class RunEvaluator:
             result, better = self._last[1], self.best.step == step
         else:
             result = self._scores()
-            reporter.write({"kind": "eval", "step": step, **without_curve(result)})
+            entry = {"kind": "eval", "step": step, **without_curve(result)}
+            if not (Ranks.all().is_first and _is_reported(run, entry)):
+                reporter.write(entry)
             better = self.best.update(step, result)
         if self._recipe.train.early_stopping is not None and not better and self.best.step is not None:
             step = self.best.step
@@ -83,3 +85,11 @@ def _refuse_what_needs_evaluations(recipe: Recipe, dataset: Dataset) -> None:
                 f"{key} needs evaluations, and {dataset.folder} has no split for them; prepare it with "
                 f"--valid-fraction, or leave {key} out."
             )
+
+
+def _is_reported(run: RunFolder, entry: dict[str, Any]) -> bool:
+    """Whether a start that was killed between its last evaluation and its end has reported the same."""
+    said = {key: value for key, value in entry.items() if key not in CLOCK_KEYS}
+    return any(
+        all(line.get(key) == value for key, value in said.items()) for line in read_metrics(run.metrics)
+    )
