@@ -166,9 +166,11 @@ class CheckpointStore:
             saving.result()
 
     def close(self) -> None:
-        """Waits for the save under way and ends its thread."""
+        """Waits for the save under way and ends its thread; clears what a killed start was removing."""
         try:
             self.wait()
+            if self.ranks.is_first:
+                remove_partials(self.folder)
         finally:
             if self._executor is not None:
                 self._executor.shutdown()
